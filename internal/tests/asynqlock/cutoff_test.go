@@ -166,8 +166,8 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard both do the work, at the same time. If this no longer happens, the guard is not
-// needed.
+// Without a guard both workers do the work at the same time. If this no longer happened, the guard
+// would not be necessary.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)

@@ -59,7 +59,8 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	select {}
 })
 
-// notes are what workers noted, as "begin", the number of a task, and the process.
+// notes returns the records of the workers: "begin" or "end", the number of a task, and the
+// process.
 func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	t.Helper()
 	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
@@ -77,7 +78,7 @@ func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	return all
 }
 
-// awaitEnds returns once so many tasks have ended.
+// awaitEnds waits until n tasks have ended, and returns the records.
 func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.Duration) [][3]string {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -167,7 +168,7 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	}
 	var killed string
 	for deadline := time.Now().Add(time.Minute); killed == ""; {
-		if log := notes(t, c, queue); len(log)%2 == 1 { // it runs
+		if log := notes(t, c, queue); len(log)%2 == 1 { // a task runs
 			killed = log[len(log)-1][2]
 			workers[killed].Kill()
 		} else if time.Now().After(deadline) {

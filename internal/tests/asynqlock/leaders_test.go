@@ -116,7 +116,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	t.Logf("%d kills, %d seconds, %d ticks, each of them once", kills, slots[len(slots)-1]-slots[0]+1, len(slots))
 }
 
-// leading returns the process that leads, as the lock's metadata shows it.
+// leading returns the number of the process that leads. The lock's metadata shows it.
 func leading(t *testing.T, c *redis.Client, queue string) int {
 	t.Helper()
 	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))

@@ -60,7 +60,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		err := take(ctx, db, way == "guarded")
 		proc.Listen()
 		if way == "guarded" {
-			<-ctx.Done() // of the stopped worker; the other one receives no signal
+			<-ctx.Done() // only the stopped worker receives the signal
 		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return err
@@ -105,9 +105,10 @@ func prompt(queue string) asynq.Config {
 	}
 }
 
-var runs atomic.Int64 // of the test below, each with tables of its own
+var runs atomic.Int64 // runs of the test below, each with its own tables
 
-// asynq delivers the task of a stopped worker to another worker. Without a guard both withdraw.
+// asynq delivers the task of a stopped worker to another worker. Without a guard both workers
+// withdraw money.
 func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	t.Parallel()
 	server, database := redistest.Shared(t), sqltest.Shared(t, sqltest.Postgres)

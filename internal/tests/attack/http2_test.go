@@ -107,7 +107,7 @@ func TestAClientThatDoesNotReadOverHTTP2LosesItsHold(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := http2(t, front)
-			request(t, server, strings.NewReader("{}"), "X-Large", "1") // its header is here: the lock is held
+			request(t, server, strings.NewReader("{}"), "X-Large", "1") // the header has arrived, so the lock is held
 			hundred(t, server)
 			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
 				t.Errorf("the response ended with %v", err)

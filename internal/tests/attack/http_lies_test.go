@@ -45,7 +45,7 @@ func (w *watched) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// take returns the key of the last request; "" if none was asked for.
+// take returns the key of the last request; "" if the request asked for no lock.
 func (w *watched) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,8 +63,8 @@ func exchange(h http.Handler, path, body string, header ...string) *httptest.Res
 	return w
 }
 
-// Values that look like other values, or like a template: each has a key of its own, or is refused
-// as the client's mistake.
+// Some values look like other values, or like a template. Each value has a different key, or is
+// refused as the client's mistake.
 func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	lies := []string{
 		"42", "042", "%2042", "42%20", "42:acme", "42%3Aacme", "%0d%0a42", "%00", "{param.id}", "%7Bparam.id%7D", "~", "%7E0",
@@ -183,7 +183,7 @@ func TestABasketOfThree(t *testing.T) {
 	}
 }
 
-// The same key on a group and on its route: the request would wait for itself. It is refused at
+// A group and its route lock the same key, so a request would wait for itself. It is refused at
 // once, as a mistake of the program.
 func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -192,7 +192,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	for name, door := range guarded(l, "order:{param.id}", ran.ServeHTTP, httplock.WithParams(
 		func(*http.Request, string) (string, bool) { return "1", true })) {
 		if name == "Gin" {
-			continue // whose parameters the inner lock of net/http does not know
+			continue // the inner lock of net/http does not know the route's parameters
 		}
 		if w := exchange(door, "/orders/1", ""); w.Code != 500 || !strings.Contains(w.Body.String(), "lock-misconfigured") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// outageCost bounds the time that an outage costs a request. The bound is 1.5 s, with wide room for
-// a slow machine.
+// outageCost bounds the time that an outage costs a request. The real bound is 1.5 s; the rest is a
+// margin for a slow machine.
 const outageCost = 20 * time.Second
 
 // asked counts the calls of Acquire.

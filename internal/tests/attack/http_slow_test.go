@@ -66,8 +66,8 @@ func hundred(t *testing.T, server *httptest.Server) {
 	wg.Wait()
 }
 
-// A client that sent half of its body and then nothing could hold the lock of its order without a
-// bound, and block all other clients of the order in all processes.
+// A client that sends half of its body and then nothing used to hold the lock of its order without
+// a bound. All other clients of the order were blocked, in all processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -123,8 +123,8 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A client that does not read its response blocks the handler's Write, and the handler held the
-// lock meanwhile.
+// A client that does not read its response blocks the handler's Write. The handler used to hold the
+// lock during that time.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)

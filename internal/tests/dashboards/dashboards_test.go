@@ -144,7 +144,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 }
 
-// world is the locks that Prometheus sees.
+// world has the locks that Prometheus sees.
 type world struct {
 	t        *testing.T
 	observer locker.Observer
@@ -177,7 +177,7 @@ func (w *world) traffic() {
 	}
 	callers.Wait()
 	lease := locktest.Acquire(w.t, w.l, locker.Rule{Key: "order:2", TTL: 300 * time.Millisecond})
-	<-time.After(500 * time.Millisecond) // it is renewed
+	<-time.After(500 * time.Millisecond) // time for a renewal
 	_, end := lease.Observe(ctx, locker.OpTick)
 	end(locker.Outcome{Result: locker.ResultAcquired})
 	_, end = lease.Observe(ctx, locker.OpTransact)

@@ -204,14 +204,14 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 		}
 	}()
 	waiters(t, holder, "k", 2)
-	time.Sleep(1500 * time.Millisecond) // its first question is over, the next one is due much later
+	time.Sleep(1500 * time.Millisecond) // the waiter has asked for the first time, and asks again much later
 	setUser(t, server, "u", "resetchannels")
 	admin := server.Client(t)
 	await(t, "the subscription ends", func() bool {
 		channels, err := admin.PubSubChannels(t.Context(), "latchkit:i:*").Result()
 		return err == nil && len(channels) == 1
 	})
-	time.Sleep(300 * time.Millisecond) // it tries to subscribe again, and is refused
+	time.Sleep(300 * time.Millisecond) // the process tries to subscribe again, and is refused
 	release(t, lease)
 	freed := time.Now()
 	if late := (<-got).Sub(freed); late > time.Second {
@@ -337,8 +337,8 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	}
 }
 
-// The bound of a streak counts from when its process received the grant, so there are streaks over
-// a slow network.
+// The bound of a streak counts from the time at which the process received the grant. So there are
+// streaks over a slow network, too.
 func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
@@ -471,7 +471,7 @@ func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	}
 }
 
-// between does something before its n-th command.
+// between is a client that calls a function before its n-th command.
 type between struct {
 	*redis.Client
 	n, at int
@@ -542,8 +542,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err shows the end before its Done does. It extends the moment of a
-// cancellation.
+// ahead is a context whose Err shows the end before its Done does. So a test can act in the middle
+// of a cancellation.
 type ahead struct {
 	context.Context
 	ended atomic.Bool
@@ -556,8 +556,8 @@ func (a *ahead) Err() error {
 	return a.Context.Err()
 }
 
-// A grant by message that comes together with the caller's cancel goes to the next waiter at once,
-// in its process or in another one.
+// A grant by message that arrives while the caller cancels goes to the next waiter at once, in the
+// same process or in another one.
 func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {

@@ -41,8 +41,8 @@ func (f *frozen) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return f.Store.Release(ctx, c)
 }
 
-// On the virtual clock a caller is back in the instant in which its context, its Wait, or what the
-// call itself promises is over: a call of another goroutine delays nobody.
+// On the virtual clock a call returns at the exact time at which its context, its Wait, or its own
+// bound ends. So calls of other goroutines do not delay it.
 func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	const patience = 100 * time.Millisecond

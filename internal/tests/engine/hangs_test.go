@@ -18,7 +18,7 @@ import (
 // busy is how late a goroutine may be on a machine that runs other tests.
 const busy = 500 * time.Millisecond
 
-// sites are a cluster that keeps its masters, and keys of them.
+// sites is a cluster whose masters do not change, with keys of each master.
 type sites struct {
 	*redistest.Cluster
 	client *redis.ClusterClient
@@ -30,7 +30,7 @@ func newSites(t *testing.T) sites {
 	return sites{c, c.Client(t)}
 }
 
-// keys are n keys of one master.
+// keys returns n keys of one master.
 func (s sites) keys(t *testing.T, master, n int) (keys []string) {
 	t.Helper()
 	for i := 0; len(keys) < n; i++ {
@@ -158,7 +158,7 @@ func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	proxy.Cut()
 }
 
-// far is the round trip to a distant node.
+// far is a hook that delays each call by the round trip to a distant node.
 type far struct{ trip time.Duration }
 
 func (f far) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -278,7 +278,8 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	}
 }
 
-// standstill pauses the server of two keys, and calls it with c. elsewhere is done meanwhile.
+// standstill pauses the server of two keys, and calls this server with c. It calls elsewhere at the
+// same time.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})
@@ -287,7 +288,7 @@ func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaving := newEngine(t, c) // has something to undo
+	leaving := newEngine(t, c) // this Engine has an acquire to undo
 	short := acquire(t, e, locker.Rule{Key: free + "3{" + free + "}", TTL: time.Second})
 	s.Pause()
 	const patience = 100 * time.Millisecond

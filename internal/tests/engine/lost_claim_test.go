@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A lease that was handed over, and was lost before its first renewal, leaves the queue. Otherwise
-// the next hand-off would take its entry for a process that does not react, and drop the places of
-// all other waiters of that process.
+// If a lease that was handed over is lost before its first renewal, its entry leaves the queue.
+// Otherwise the next hand-off would take its entry for a process that does not react, and drop the
+// places of all other waiters of that process.
 func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

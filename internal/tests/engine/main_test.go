@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// promised is what a caller may overstay its context or its wait by.
+// promised is how much longer than its context or its wait a call may take.
 const promised = locktest.Overstay
 
 // newEngine makes a Locker that looks to the server like one of a separate process.

@@ -91,8 +91,8 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// The end of a key that AtLeast keeps is certain: RetryAfter is its remaining time, without a bound
-// or jitter.
+// The end of a key that AtLeast keeps is certain. So RetryAfter is the remaining time of the key,
+// without a bound or jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

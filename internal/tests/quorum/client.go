@@ -5,12 +5,12 @@ package quorum
 type client struct {
 	world  *world
 	index  int
-	offset int64 // of its clock
+	offset int64 // the offset of its clock
 
 	phase  phase
 	token  int
 	sent   int64 // when the first vote was asked for
-	before int64 // the last fence of all grants then
+	before int64 // the last fence of all grants at that time
 	hint   int64
 	votes  []vote
 
@@ -30,7 +30,7 @@ const (
 // vote is what one node has granted.
 type vote struct {
 	given   bool
-	counts  bool // for the fence that was agreed on
+	counts  bool // the vote counts for the agreed fence
 	minted  int64
 	fence   int64
 	block   int64
@@ -39,7 +39,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes the next step of the client's own.
+// act makes the next step that the client makes by itself.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -52,7 +52,7 @@ func (c *client) act() {
 		c.giveUp()
 	case c.phase != holding && chance < 60:
 		c.giveUp()
-	case c.phase != holding && chance < 160: // once more
+	case c.phase != holding && chance < 160: // repeats a call
 		c.ask(w.rng.IntN(w.Nodes))
 	}
 }

@@ -3,8 +3,9 @@
 // repeated, clients that die, clocks that differ, and nodes that lose their data. Ten million steps
 // take a few seconds.
 //
-// It is a second, short description of the rules, to be read beside the scripts. It also shows that
-// each rule is needed: with any one rule switched off ([Rule]), an invariant must break.
+// The simulation is a second, short description of the rules, to be read beside the scripts. It
+// also shows that each rule is necessary: with any one rule switched off ([Rule]), an invariant
+// must break.
 //
 //	go test ./quorum                                   the ordinary run
 //	go test ./quorum -run TestTheRules -steps 1e9      a campaign

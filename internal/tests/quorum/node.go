@@ -3,7 +3,7 @@ package quorum
 // node is one server.
 type node struct {
 	counter int64
-	offset  int64 // of its clock
+	offset  int64 // the offset of its clock
 	out     int64 // the node does not vote before this time
 
 	token   int // 0: free
@@ -23,7 +23,7 @@ func (n *node) expire(now int64) (expired bool) {
 	return false
 }
 
-// forget loses everything.
+// forget removes all data of the node.
 func (n *node) forget(now int64, s *Scenario) {
 	*n = node{offset: n.offset, tenancy: n.tenancy, out: now}
 	if s.Without != Gate {
@@ -31,7 +31,7 @@ func (n *node) forget(now int64, s *Scenario) {
 	}
 }
 
-// vote is vote.lua.
+// vote does what vote.lua does.
 func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool) {
 	if now < n.out {
 		return m, false
@@ -62,7 +62,7 @@ func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool)
 	return m, true
 }
 
-// confirm is confirm.lua.
+// confirm does what confirm.lua does.
 func (n *node) confirm(s *Scenario, m message) bool {
 	last := m.fence + m.block - 1
 	if s.Without == Block {
@@ -79,8 +79,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release is release.lua, without a tombstone: a late repetition of an acquire may take the vote
-// again, which no client then uses.
+// release does what release.lua does, without a tombstone: a late repetition of an acquire may take
+// the vote again, but no client then uses this vote.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

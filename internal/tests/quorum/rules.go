@@ -6,9 +6,9 @@ type Rule int
 // The rules.
 const (
 	None    Rule = iota
-	Confirm      // votes that differ are raised to the largest
-	Owner        // a confirmation counts only where the vote is still the token's
-	Pin          // a confirmation counts only where the vote is still the counted one
+	Confirm      // votes with different fences are raised to the largest fence
+	Owner        // a confirmation counts only where the token still has the vote
+	Pin          // a confirmation counts only where the vote is still the vote that was counted
 	Block        // a confirmation raises the counter over the whole block
 	Clock        // a counter is never behind the node's clock, so that a node that lost its counter continues with larger fences
 	Gate         // a node that may have forgotten does not vote
@@ -35,12 +35,12 @@ const (
 type Scenario struct {
 	Nodes, Clients int
 	TTL            int64
-	Skew           int64 // the assumed largest difference of the clocks
-	Differ         int64 // their real largest difference
+	Skew           int64 // the largest difference of the clocks that the protocol assumes
+	Differ         int64 // the largest real difference of the clocks
 	Gate           int64 // how long a node that forgot does not vote
-	Block          int64 // the most fences of a grant
-	Forget         int   // a node forgets once in so many steps; 0: never
-	Lose, Repeat   int   // how many how many of a hundred messages are lost, late or repeated are lost, late or repeated
+	Block          int64 // the largest number of fences of a grant
+	Forget         int   // a node forgets once in this number of steps; 0: never
+	Lose, Repeat   int   // how many of a hundred messages are lost or late, and how many are repeated
 	AnyExpiry      bool  // votes may end at any instant, as if the clocks were arbitrary
 	Without        Rule
 }

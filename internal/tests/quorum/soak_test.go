@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakOptions make a server that forgot vote again after 0.6 s.
+// soakOptions let a server that forgot its leases vote again after 0.6 s.
 var soakOptions = []locker.QuorumOption{
 	locker.WithTTL(400 * time.Millisecond), locker.WithMaxTTL(400 * time.Millisecond),
 	locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(100 * time.Millisecond),
@@ -179,8 +179,8 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 	return ways, engines
 }
 
-// lockFor locks with two callers of each process while trouble is called again and again. After it
-// all nodes vote.
+// lockFor locks with two callers of each process while trouble is called repeatedly. At the end all
+// nodes must vote.
 func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
 	end := time.Now().Add(d)

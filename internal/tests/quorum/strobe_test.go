@@ -13,9 +13,9 @@ import (
 )
 
 // The wall clock of one server steps forward and back while five processes lock: for a moment or
-// for longer than a lease, by less than WithMaxSkew or by hours. No two hold a key at once, and no
-// fence goes back. A step beyond WithMaxSkew lasts until a process has measured it: an unmeasured
-// step may end leases early, as docs/guarantees.md states.
+// for longer than a lease, by less than WithMaxSkew or by hours. No two callers hold a key at once,
+// and no fence goes back. A step beyond WithMaxSkew lasts until a process has measured it: an
+// unmeasured step may end leases early, as docs/guarantees.md states.
 func TestAClockStrobe(t *testing.T) {
 	for _, readers := range []bool{false, true} {
 		t.Run(fmt.Sprint("readers ", readers), func(t *testing.T) {

@@ -34,8 +34,8 @@ type world struct {
 	tokens  int
 
 	fences  map[int64]bool
-	highest int64      // last fence of all grants so far
-	history [][]tenure // of each node, the last few grants that had its vote
+	highest int64      // the last fence of all grants so far
+	history [][]tenure // for each node: the last few grants that had its vote
 }
 
 // tenure is a grant, as one of its nodes records it.
@@ -44,7 +44,7 @@ type tenure struct {
 	first, last int64
 }
 
-// Run makes so many steps.
+// Run makes a number of steps.
 func Run(s Scenario, seed uint64, steps int) Result {
 	w := &world{
 		Scenario: s, rng: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, //nolint:gosec // a simulation

@@ -1,12 +1,13 @@
-// Package readers is a model of phase-fair readers and writers on one Redis node, and compares with
-// it, step by step, what the Stores answer: lockertest's, and the scripts on a real server.
+// Package readers has a model of phase-fair readers and writers on one Redis node. It compares the
+// answers of two Stores with those of the model, step by step: of lockertest's Store, and of the
+// scripts on a real server.
 //
-// The model is a second description of the protocol, short enough to be read beside the scripts:
-// the holder of the key, the readers of the phase and their ends, the order of the waiters, and the
-// replies and messages of each step. Histories are played on it at random: processes that come and
-// are killed, tokens whose acquires are repeated or run late, parts that run out, writers without
-// readers and other libraries on the same key, operators who break a phase, servers that evict
-// keys. A watch checks only the answers that callers see, and reports what must never happen:
+// The model is a second description of the protocol, short enough to be read beside the scripts. It
+// has the holder of the key, the readers of the phase and the ends of their leases, the order of
+// the waiters, and the replies and messages of each step. Random histories are played on the model:
+// processes start and are killed, acquires are repeated or run late, parts run out, Lockers without
+// readers and other libraries use the same key, operators revoke a phase, and servers evict keys. A
+// watch checks the answers that callers see, and reports these violations:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes
@@ -21,14 +22,14 @@
 //	undone       a token is granted the key after it was undone
 //	left         something stays when all have gone
 //
-// Every rule of the protocol is a switch ([Rule]), and with any one of them off an invariant must
-// break in the model, and the model must differ from the Stores: otherwise these histories detect
-// too little, or the rule is not needed.
+// Every rule of the protocol can be switched off ([Rule]). Without any one of them an invariant
+// must break in the model, and the model must differ from the Stores: otherwise the histories
+// detect too little, or the rule is not necessary.
 //
 //	go test ./readers                               the ordinary run
 //	go test ./readers -rapid.checks 20000           a campaign
 //	go test ./readers -run TestRules -tally -v      how often each rule is missed, and by whom
 //
-// Where to begin: model.go and model_release.go are what the server does, phases.go whose turn it
-// is, watch.go what must be true, watch_answers.go what each answer must be.
+// Where to begin: model.go and model_release.go have the steps of the server, phases.go has the
+// order of turns, watch.go has the invariants, and watch_answers.go has the checks of each answer.
 package readers

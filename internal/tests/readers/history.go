@@ -24,7 +24,7 @@ type subject interface {
 	pass(units int)
 	start(process int)
 	kill(process int)
-	said(want []message) []message // messages since the last call; it waits for the wanted messages
+	said(want []message) []message // the messages since the last call of said, which waits for the wanted messages
 }
 
 // source makes the choices of a history.
@@ -53,14 +53,14 @@ type history struct {
 	gone      map[int]bool
 	owners    []*owner
 	by        map[string]*owner
-	fences    map[int]int // fences fences of grants: the model's to the subject's
+	fences    map[int]int // fences of grants: from the model's to the subject's
 	differs   string      // how the subject's answer differs from the model's
 }
 
 // owner is a token.
 type owner struct {
 	claim
-	fences [2]int // of its last grant: the model's and the subject's
+	fences [2]int // the fences of its last grant: the model's and the subject's
 	phase  [2]int
 }
 
@@ -84,7 +84,7 @@ func (h *history) log(format string, args ...any) {
 	h.trace = append(h.trace, fmt.Sprintf(format, args...))
 }
 
-// steps are what may happen, by how often.
+// steps returns the possible steps. A frequent step is listed several times.
 func (h *history) steps() []func() {
 	steps := []func(){
 		func() { h.acquire(h.newOwner()) }, func() { h.acquire(h.newOwner()) }, func() { h.acquire(h.newOwner()) },
@@ -141,7 +141,7 @@ func (h *history) add(c claim) *owner {
 	return o
 }
 
-// some returns one of the last owners.
+// some returns one of the newest owners.
 func (h *history) some() *owner { return h.among(h.owners[max(0, len(h.owners)-10):]) }
 
 func (h *history) among(owners []*owner) *owner {
@@ -171,7 +171,7 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of makes the claim for the model or for the subject.
+// of returns the owner's claim, for the model or for the subject.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
@@ -211,7 +211,7 @@ func (h *history) finish() {
 	}
 }
 
-// String is the history and what is wrong with it.
+// String returns the steps of the history, and what is wrong with them.
 func (h *history) String() string {
 	lines := slices.Clone(h.trace)
 	for _, v := range h.watch.broken {

@@ -17,7 +17,7 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		if m.kind == store.EventDone { // in any order: these waiters have left before the next one was served
+		if m.kind == store.EventDone { // these messages may come in any order: their waiters have left before the next one was served
 			delete(h.watch.waits, m.owner)
 		}
 	}
@@ -61,7 +61,7 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// differ keeps the first difference: the next ones follow from it.
+// differ keeps the first difference, because later differences follow from it.
 func (h *history) differ(format string, args ...any) {
 	if h.differs == "" {
 		h.differs = fmt.Sprintf(format, args...)
@@ -90,7 +90,7 @@ func servedIf(it bool, by served) served {
 	return nothing
 }
 
-// look compares what inspection shows after a step.
+// look compares the results of an inspection after a step.
 func (h *history) look(by served) {
 	got := h.subject.inspect()
 	if h.model != nil {

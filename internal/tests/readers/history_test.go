@@ -12,12 +12,12 @@ var (
 	seed  = flag.Uint64("seed", 1, "of the first of them")
 )
 
-// chance chooses by a seed.
+// chance makes its choices by a seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
 
-// play plays a history to its end, or until something is wrong.
+// play plays a history to its end, or until a check fails.
 func play(h *history, steps int) {
 	for range steps {
 		if !h.step() {
@@ -27,13 +27,14 @@ func play(h *history, steps int) {
 	h.finish()
 }
 
-// every combination of what may happen in a history comes in turn. A reader that a Locker without
-// readers has served is in no phase, so there is no entry that could be evicted.
+// every returns the i-th combination of abilities. Lockers without readers and evictions are not
+// combined: a reader that such a Locker has served is in no phase, so there is no entry that could
+// be evicted.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }
 
-// TestModel plays histories on the model itself, with all rules: nothing may break.
+// TestModel plays histories on the model itself, with all rules: no invariant may break.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for i := range uint64(*runs) {

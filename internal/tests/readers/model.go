@@ -9,9 +9,9 @@ import (
 )
 
 // model is one key with its readers and writers, without a network. Time passes in units, and only
-// by a step. Fences are numbers of its own: each grant has blockOf of them.
+// in the step pass. The model has its own fences: each grant has blockOf of them.
 type model struct {
-	without Rule // left out
+	without Rule // the rule that is left out
 	now     int
 
 	lease     *lease // nil: the key is free
@@ -19,8 +19,8 @@ type model struct {
 	queue     []place
 	queueEnds int
 	notes     map[string]note
-	done      int // the done mark lasts until then
-	fence     int // of the last grant
+	done      int // until when the done mark lasts
+	fence     int // the fence of the last grant
 	gone      map[int]bool
 	sent      []message
 }
@@ -28,19 +28,19 @@ type model struct {
 // lease is the holder of the key.
 type lease struct {
 	kind  kind
-	owner string // of alone
+	owner string // the owner, for the kind alone
 	fence int
 	block int
 	ends  int
-	parts map[string]*part // of phase, by owner
+	parts map[string]*part // the parts, for the kind phase, by owner
 }
 
 type kind int
 
 const (
-	alone   kind = iota // one owner: a writer; or a reader whom a Locker without readers served
+	alone   kind = iota // one owner: a writer, or a reader that was served by a Locker without readers
 	phase               // readers
-	kept                // no owner; the key is kept until the lease expires
+	kept                // no owner: AtLeast keeps the key until the lease expires
 	foreign             // another library
 )
 
@@ -48,10 +48,11 @@ const (
 type part struct {
 	process int
 	ends    int
-	count   int // how often it is counted: once
+	count   int // how often the reader is counted: once, if all rules hold
 }
 
-// place is a waiter. Handed: it was granted the key by message, and has not called since.
+// place is a waiter. handed is true if the waiter was granted the key by message and has not called
+// since.
 type place struct {
 	claim
 	handed bool
@@ -59,14 +60,14 @@ type place struct {
 
 // note is left for an owner whose lease was revoked.
 type note struct {
-	revoked bool // else undone
+	revoked bool // false: the owner was undone
 	ends    int
 }
 
 // claim is the request of an owner, the same at each call.
 type claim struct {
 	owner   string
-	process int  // noInbox: it receives no messages
+	process int  // noInbox: the owner receives no messages
 	plain   bool // the owner's Locker has no readers
 	mode    locker.Mode
 	queue   bool
@@ -88,11 +89,11 @@ const (
 // answer is the answer of a step.
 type answer struct {
 	State  store.State
-	Fence  int // granted
+	Fence  int // if granted: the fence
 	Writer bool
 	Place  int // busy
 	Left   int
-	Holder int // its fence
+	Holder int // the fence of the holder
 	Next   *answer
 }
 
@@ -122,7 +123,7 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free removes the lease. Its remaining parts are removed at the beginning of the next lease.
+// free removes the lease. The parts of the lease are removed when the next lease begins.
 func (m *model) free() {
 	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
 		m.stale = m.lease.parts
@@ -194,7 +195,7 @@ func (m *model) acquire(c claim) answer {
 			m.open(nil)
 			return m.entered(c)
 		}
-	case m.reads(c.owner): // also a writer that was downgraded: an old call runs late
+	case m.reads(c.owner): // the owner may be a writer that was downgraded, whose old call runs late
 		return m.entered(c)
 	case isPhase && reader && (len(m.queue) == 0 || m.off(WaitBehindWriters)):
 		return m.entered(c)
@@ -235,7 +236,7 @@ func (m *model) busy(c claim) answer {
 	return a
 }
 
-// renew is also the confirmation by an owner that was handed the key.
+// renew renews a lease. For an owner that was handed the key, it is also the confirmation.
 func (m *model) renew(c claim, ttl int) answer {
 	if m.holds(c.owner) {
 		m.confirm()
@@ -274,7 +275,7 @@ func (m *model) revoked(c claim) bool {
 
 func phaseNote(fence int) string { return fmt.Sprint("phase ", fence) }
 
-// info is what inspection shows.
+// info is the result of an inspection.
 type info struct {
 	Held, Kept, Foreign, Shared bool
 	Fence, Left                 int
@@ -299,7 +300,7 @@ func (m *model) inspect() info {
 	return i
 }
 
-// occupy is another program that takes the key if it is free, and ignores queues.
+// occupy lets another program take the key if it is free. The program ignores queues.
 func (m *model) occupy(ttl int) bool {
 	if m.lease != nil {
 		return false

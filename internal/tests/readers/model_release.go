@@ -6,8 +6,8 @@ import "github.com/latchkit/latchkit/locker/store"
 type giving struct {
 	undo bool
 	keep int
-	done bool   // and sets the done mark
-	next *claim // for a writer
+	done bool   // the release sets the done mark
+	next *claim // the claim of the next writer
 }
 
 func (m *model) release(c claim, g giving) answer {
@@ -59,7 +59,7 @@ func (m *model) follow(c claim) answer {
 	case m.lease == nil:
 		m.put(c, c.ttl)
 		return m.granted()
-	case m.holds(c.owner): // it was in the queue
+	case m.holds(c.owner): // the next writer was in the queue already
 		m.confirm()
 		m.lengthen(c.ttl)
 		return m.granted()

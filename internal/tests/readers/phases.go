@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The order of turns. After a writer all waiting readers enter together. After the last reader the
-// first writer enters. While a writer waits no reader enters. So during a phase the first waiter is
-// a writer.
+// This file has the order of turns. After a writer all waiting readers enter together. After the
+// last reader the first writer enters. While a writer waits no reader enters. So during a phase the
+// first waiter is a writer.
 
 // enter makes c a reader for at least ttl. When the server has forgotten the readers, an unknown
 // reader stays in the phase for the longest possible time.
@@ -102,10 +102,10 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive returns the living waiters, in order, up to the first writer, and the readers behind it.
-// A writer behind another writer is checked at its own turn. All waiters of other processes leave
-// the queue: those processes are gone, or let a grant by message lapse. An owner that asks lives,
-// but may leave with its process.
+// alive returns, in order, the living waiters up to the first writer, and the living readers behind
+// it. A writer behind another writer is checked at its own turn. Waiters of other processes leave
+// the queue: these processes are gone, or did not confirm a grant by message. The owner that asks
+// is alive, but may leave together with its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -171,7 +171,7 @@ func (m *model) serve(asks claim, afterWriter bool) {
 	m.handOver(writer)
 }
 
-// hand serves as a Locker without readers does: the first living waiter has the key alone.
+// hand serves waiters as a Locker without readers does: the first living waiter gets the key alone.
 func (m *model) hand(asks string) {
 	for m.lease == nil && len(m.queue) > 0 {
 		switch first := m.queue[0]; {
@@ -223,13 +223,13 @@ func (m *model) said([]message) []message {
 	return sent
 }
 
-// answers reports whether m is about the same as w.
+// answers reports whether m stands for the same event as w.
 func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the tail. An owner that let a grant by message lapse, and asks before another
-// caller detects this, is first again.
+// join puts c at the end of the queue. An owner that did not confirm a grant by message, and asks
+// before another caller detects this, is first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -239,7 +239,7 @@ func (m *model) join(c claim) {
 	m.queueEnds = m.now + queueLife
 }
 
-// leave takes an owner out of the queue.
+// leave removes an owner from the queue.
 func (m *model) leave(owner string) bool {
 	i := m.indexOf(owner)
 	if i >= 0 {
@@ -248,12 +248,12 @@ func (m *model) leave(owner string) bool {
 	return i >= 0
 }
 
-// confirm removes the entry of an owner that was handed the key: the owner lives.
+// confirm removes the entry of an owner that was handed the key, because the owner is alive.
 func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
 
-// drop takes p out, and all of its process.
+// drop removes a waiter, and all other waiters of its process.
 func (m *model) drop(of place) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		return p.owner == of.owner || of.process != noInbox && p.process == of.process
@@ -294,5 +294,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits is the message that readers receive: during a phase the first waiter is a writer.
+// writerWaits reports whether readers are notified of a waiting writer. During a phase the first
+// waiter is a writer.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

@@ -3,32 +3,33 @@ package readers
 // Rule is a rule of the protocol that can be left out.
 type Rule int
 
-// Rules of readers and writers. The comment describes what happens without the rule.
+// Rules of readers and writers. The comment beside a rule describes the wrong behaviour when the
+// rule is switched off.
 const (
 	WaitBehindWriters  Rule = iota + 1 // a reader enters an open phase although a writer waits
 	ReadersAfterWriter                 // after a writer the first waiter is served, which may be another writer
 	WriterAfterReaders                 // after the last reader all waiting readers enter, also readers behind a writer
 	Together                           // after a writer only the first reader enters
-	OwnExpiry                          // a part lasts as long as the lease does
-	LastReader                         // the lease keeps its end when the reader with the longest part leaves
-	EntryPerToken                      // a reader that asks again is counted again
-	NewPhase                           // parts of an earlier phase count in the next
-	ComparePhase                       // a renewal does not check the phase of its reader
+	OwnExpiry                          // a reader's part lasts as long as the lease
+	LastReader                         // the lease is not shortened when the reader with the longest part leaves
+	EntryPerToken                      // a reader that asks again is counted twice
+	NewPhase                           // parts of an earlier phase count in the next phase
+	ComparePhase                       // a renewal does not check in which phase its reader reads
 	OnlyLengthen                       // a renewal may make a part shorter
 	NoRevival                          // a renewal restores an expired part
-	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only one
+	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only reader
 	DeadWriters                        // a writer keeps readers out although its inbox has no subscriber
 	GiveUpAdmits                       // a writer that leaves the queue does not let in the readers behind it
 	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key on
 	Announce                           // a writer that is first in the queue does not notify the readers
 	SayWriter                          // grants and renewals of readers do not report a waiting writer
-	DowngradeFence                     // a phase that a writer opens by a downgrade has a fence of its own
+	DowngradeFence                     // a phase that a writer opens by a downgrade gets a new fence
 	DowngradeAdmits                    // a downgrade lets no reader in
-	DowngradeEnds                      // a downgrade hands the key over as a release does, and the writer reads beside the next
+	DowngradeEnds                      // a downgrade hands the key over as a release does, and the writer reads while the next owner holds the key
 	Undo                               // an undone acquire that runs late is granted
-	NoOvertaking                       // a writer that finds the key free takes it, although others wait
-	KeepHanded                         // a writer's entry leaves the queue when it is handed the key, so a lapse is not noticed
-	Kept                               // a reader with AtLeast leaves at once
+	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
+	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
+	Kept                               // a reader with AtLeast leaves at once, before its time is over
 	BreakAll                           // a revocation of a phase leaves its readers a note but removes none of them
 	rulesEnd
 )

@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// apart are rules that a comparison with lockertest's Store cannot find.
+// apart are the rules whose absence a comparison with lockertest's Store cannot find, each with the
+// reason.
 var apart = map[Rule]string{
 	EvictedReaders: "a Memory evicts nothing",
 	Announce:       "to be told more than must be is no difference",
 }
 
-// TestRules leaves out one rule after the other. The watch must see an invariant break in the
-// model, and the comparison with lockertest's Store must fail: otherwise the rule is not needed, or
-// the histories detect too little.
+// TestRules leaves out one rule after the other. Then the watch must find a broken invariant in the
+// model, and the comparison with lockertest's Store must fail: otherwise the rule is not necessary,
+// or the histories detect too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {
@@ -42,8 +43,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// missed plays histories on a model without a rule, until an invariant breaks; with -tally it
-// counts.
+// missed plays histories on a model without a rule until an invariant breaks. With -tally it counts
+// the broken invariants.
 func missed(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
 	for i := range uint64(most) { //nolint:gosec // not negative
@@ -70,7 +71,7 @@ func seen(broken map[string]int, histories int) string {
 func found(t *testing.T, rule Rule, most int) (histories int, differs bool) {
 	for i := range uint64(most) { //nolint:gosec // not negative
 		s := inMemory(t)
-		s.patience = 50 * time.Millisecond // the message that it waits for may be the difference
+		s.patience = 50 * time.Millisecond // the expected message may be missing, because of the missing rule
 		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, newModel(rule), abilities{mute: i%3 == 0})
 		if play(h, 40); h.differs != "" {
 			return int(i) + 1, true //nolint:gosec // as above

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // shortens all expiries on Redis. The real duration of a history must be much shorter.
 const unit = 20 * time.Second
 
-// drawn chooses as rapid draws.
+// drawn makes its choices by rapid's draws.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
@@ -72,17 +72,17 @@ type fataler interface {
 // Store of its own.
 type stores struct {
 	fataler
-	open  func() (with, without locker.Store, die func()) // without: a Store without readers, on the same keys
-	hole  func()                                          // takes the lease away
-	parts func()                                          // removes its readers
-	taken func(ttl time.Duration) bool                    // by another program, if the key is free
+	open  func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys
+	hole  func()                                          // removes the lease
+	parts func()                                          // removes the readers of the lease
+	taken func(ttl time.Duration) bool                    // lets another program take the key, if it is free
 	later func(d time.Duration)
-	deaf  func(inbox string) bool // the inbox has no subscriber; nil: at once when the process dies
+	deaf  func(inbox string) bool // reports that the inbox has no subscriber; nil: it has none as soon as the process dies
 
 	key       string
 	processes []*process
 	heard     chan message
-	patience  time.Duration // with messages
+	patience  time.Duration // how long to wait for messages
 }
 
 type process struct {
@@ -157,7 +157,7 @@ func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores
 	return s
 }
 
-// beside is a key of the lock.
+// beside returns the name of another key of the lock, such as its queue.
 func (s *stores) beside(kind string) string { return "latchkit:" + kind + ":{" + s.key + "}:" + s.key }
 
 func newStores(t fataler) *stores {
@@ -207,8 +207,8 @@ func (s *stores) kill(n int) {
 	}
 }
 
-// caller makes the calls of a process. The calls of a dead process may run late. Any process can
-// make them, also for an owner without an inbox.
+// caller returns the Store that makes the calls of a process. Late calls of a dead process, and
+// calls of an owner without an inbox, can be made through the Store of any process.
 func (s *stores) caller(c claim) locker.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]
@@ -229,7 +229,7 @@ func (s *stores) caller(c claim) locker.Store {
 
 func units(n int) time.Duration { return time.Duration(n) * unit }
 
-// ownerOf is the owner of a token. tokenOf makes a token of the necessary length.
+// ownerOf returns the owner of a token that tokenOf has made.
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
@@ -328,7 +328,7 @@ func (s *stores) lose()               { s.hole() }
 func (s *stores) evict()              { s.parts() }
 func (s *stores) pass(n int)          { s.later(units(n)) }
 
-// said waits for the messages that must have been sent.
+// said waits for the messages that the model expects.
 func (s *stores) said(want []message) (told []message) {
 	missing := slices.Clone(want)
 	slow := time.NewTimer(s.patience)

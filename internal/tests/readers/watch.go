@@ -15,16 +15,16 @@ type watch struct {
 	now    int
 	holds  map[string]*hold
 	waits  map[string]*waiter
-	undone map[string]int // until when
+	undone map[string]int // until when each owner is undone
 	asked  int            // when an owner last asked to wait
 	top    int            // the largest fence that was granted or reserved
 	phase  int            // the fence of the last phase, 0 after a writer
-	began  int            // of the phase that this step has begun
+	began  int            // the fence of the phase that this step has begun
 	plain  bool           // a Locker without readers took part: it ignores phases
 	mute   bool           // an owner without messages has waited, so there may be unknown holds
-	lapsed map[int]bool   // a process that let a grant by message lapse: the server may treat it as dead at any time
+	lapsed map[int]bool   // processes that did not confirm a grant by message: the server may treat them as dead at any time
 	killed map[int]bool
-	stands map[int]bool // and has not called since
+	stands map[int]bool // the process has not called since
 
 	broken []violation
 }
@@ -35,17 +35,17 @@ type hold struct {
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server lost it, or it was revoked: it may still exclude others, and may still receive messages
-	handed bool // granted by message, and the owner has not called since
+	doubt  bool // the server has lost the hold, or it was revoked: it may still exclude others, and may still receive messages
+	handed bool // the key was granted by message, and the owner has not called since
 }
 
 // waiter is an owner that got the answer "busy".
 type waiter struct {
 	claim
-	ahead   int // writers
-	phases  int // phases that began since
-	writers int // writers that were granted the key since
-	luck    int // breaks, downgrades, and leases that ran out: then the first in the queue decides
+	ahead   int // how many writers were ahead
+	phases  int // how many phases began since
+	writers int // how many writers were granted the key since
+	luck    int // how many revocations, downgrades and expired leases there were: after these, the first entry in the queue decides
 }
 
 type violation struct{ invariant, text string }
@@ -98,7 +98,7 @@ func (w *watch) over(owner string, h *hold) {
 		return
 	}
 	w.lapsed[h.process], w.stands[h.process] = true, h.process != noInbox && !h.shared
-	for waiting, other := range w.waits { // the server treats its process as dead, so the process has lost its places without a message
+	for waiting, other := range w.waits { // the server treats this process as dead, so it has lost its places without a message
 		if waiting == owner || h.process != noInbox && other.process == h.process {
 			delete(w.waits, waiting)
 		}
@@ -111,7 +111,7 @@ func (w *watch) lucky() {
 	}
 }
 
-// lost is what an eviction removes: the lease, or its readers.
+// lost handles an eviction of the lease or of its readers.
 func (w *watch) lost() {
 	for _, h := range w.live() {
 		h.doubt = h.doubt || h.shared
@@ -197,7 +197,7 @@ func (w *watch) enters(c claim) {
 	}
 }
 
-// overtakes checks that no newcomer is granted the key while others wait.
+// overtakes checks that no newcomer is granted the key while other callers wait.
 func (w *watch) overtakes(c claim, waited bool) {
 	for _, o := range w.waits {
 		if !waited && !w.plain && !w.mute && len(w.lapsed) == 0 && !w.killed[c.process] {
@@ -222,7 +222,7 @@ func (w *watch) begins(h *hold) {
 		}
 		most := 1 + o.luck
 		switch {
-		case w.plain, w.mute, len(w.lapsed) > 0: // or it has missed its turn
+		case w.plain, w.mute, len(w.lapsed) > 0: // the waiter may also have missed its turn
 		case o.mode == locker.Shared && o.writers > most:
 			w.breaks("fair", "reader %s waits for %d writers", o.owner, o.writers)
 		case o.mode == locker.Exclusive && (o.phases > o.ahead+most || o.writers > o.ahead+o.luck):
@@ -238,7 +238,7 @@ func (w *watch) believe() []*hold {
 	})
 }
 
-// areAlone checks that a writer is alone.
+// areAlone checks that no other owner holds the key beside a writer.
 func (w *watch) areAlone() {
 	believe := w.believe()
 	for i, h := range believe {

@@ -60,7 +60,7 @@ func (w *watch) wait(c claim) {
 	w.waits[c.owner] = o
 }
 
-// reason checks each answer "busy": another owner must exclude the caller.
+// reason checks each answer "busy": it is right only if another owner excludes the caller.
 func (w *watch) reason(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -113,7 +113,7 @@ func (w *watch) renewed(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
 	holds := h != nil && h.until > w.now
 	switch {
-	case a.State == store.Granted && !holds && c.process == noInbox: // it was granted the key without a message
+	case a.State == store.Granted && !holds && c.process == noInbox: // the owner was granted the key without a message
 		delete(w.waits, c.owner)
 		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, until: w.now + max(ttl, c.hand), doubt: true}
 	case a.State == store.Granted && !holds:
@@ -175,7 +175,7 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 	if a.State == store.Revoked && c.phase == 0 {
 		delete(w.undone, c.owner) // the note of the revocation replaces the done mark while the note exists
 	}
-	if !held && g.keep > 0 && a.State == store.Released { // it was granted the key without a message
+	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }

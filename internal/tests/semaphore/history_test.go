@@ -22,8 +22,8 @@ type history struct {
 	model  *world
 	stores *stores
 	owners []*owned
-	fences map[int64]uint64 // the Store's, by the model's
-	mail   []message        // of the model
+	fences map[int64]uint64 // the Store's fences, by the model's fences
+	mail   []message        // the messages of the model
 	trace  []string
 
 	differs string // how the Store differs from the model
@@ -35,7 +35,7 @@ type owned struct {
 	queues bool
 }
 
-// newHistory begins a history. The model leaves the rule without out.
+// newHistory begins a history. without is the rule that the model leaves out.
 func newHistory(c source, s *stores, without Rule) *history {
 	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
 	h.model = &world{
@@ -64,7 +64,7 @@ func (h *history) log(format string, args ...any) {
 
 func (h *history) differ(format string, args ...any) { h.differs = fmt.Sprintf(format, args...) }
 
-// String returns what happened.
+// String returns the steps of the history, and the difference, if any.
 func (h *history) String() string { return strings.Join(append(h.trace, h.differs), "\n") }
 
 func (h *history) newOwner() *owned {
@@ -82,7 +82,7 @@ func (h *history) newOwner() *owned {
 	return o
 }
 
-// among draws an owner for which is true, or makes a new one.
+// among draws an owner for which is returns true, or makes a new owner.
 func (h *history) among(is func(*owned) bool) *owned {
 	var all []*owned
 	for _, o := range h.owners {

@@ -9,20 +9,20 @@ const blockOf = 4
 type process struct {
 	w         *world
 	number    int
-	rate      float64 // of its clock
-	skew      int64   // of its wall clock
-	stopped   int64   // the process is stopped until then
+	rate      float64 // the rate of its clock
+	skew      int64   // the skew of its wall clock
+	stopped   int64   // until when the process is stopped
 	dead      bool
-	connected int64 // the server counts the connection of a dead process until then
+	connected int64 // until when the server counts the connection of a dead process
 	cohorts   map[[2]int]*cohort
-	tokens    map[string]*ticket // those that wait, hold, or are being released
+	tokens    map[string]*ticket // tokens that wait, hold, or are being released
 }
 
 // local is the process's own clock, which never steps.
 func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
 
-// after does something later by the process's clock, unless it is dead by then. A stopped process
-// does it when it continues.
+// after calls do when the time d has passed by the process's clock, unless the process is dead by
+// then. In a stopped process, do is called when the process continues.
 func (p *process) after(d int64, do func()) {
 	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }
@@ -50,8 +50,8 @@ type caller struct {
 	weight int
 	limit  int
 	ticket *ticket
-	gone   bool // it has given up this wait
-	turn   int  // number of its present wait
+	gone   bool // the caller has given up this wait
+	turn   int  // the number of the present wait
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
@@ -97,8 +97,8 @@ func (k *cohort) lead(c *caller, t *ticket) {
 	t.ask(k)
 }
 
-// succeed makes the next caller lead. t has the former leader's place in the queue, and is nil if
-// there is none to pass on.
+// succeed makes the next caller lead. t has the former leader's place in the queue; nil: there is
+// no place to pass on.
 func (k *cohort) succeed(t *ticket) (passed bool) {
 	k.leader, k.parked = nil, false
 	if len(k.waiting) == 0 {

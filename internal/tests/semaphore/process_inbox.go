@@ -1,6 +1,6 @@
 package semaphore
 
-// message is what the server publishes.
+// message is a message that the server publishes.
 type message struct {
 	kind      messageKind
 	token     string

@@ -8,7 +8,7 @@ type ticket struct {
 	c        *caller
 	state    state
 	unclear  bool
-	first    int64 // when it was first sent, by the process's clock
+	first    int64 // when the first call was sent, by the process's clock
 	anchored bool
 	local    int64 // the send time of the latest answered call, and the server's clock in its reply
 	server   int64
@@ -16,7 +16,7 @@ type ticket struct {
 	fence    int64
 	used     int
 	taken    int64
-	asks     int // number of the present ask; timers of earlier ones do nothing
+	asks     int // number of the present call; timers of earlier calls do nothing
 	place    int
 	left     int64
 }
@@ -111,7 +111,8 @@ func (t *ticket) later(k *cohort, d int64) {
 	})
 }
 
-// hold begins a lease, which the server keeps for life after since by the local clock.
+// hold begins a lease. The server keeps the lease for the time life, counted from since by the
+// local clock.
 func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	p := t.proc
 	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()
@@ -141,7 +142,7 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 // work runs a caller under the lease.
 func (t *ticket) work(k *cohort, c *caller) {
 	p := t.proc
-	c.turn++ // c has stopped waiting
+	c.turn++ // the caller no longer waits
 	p.after(p.w.work(), func() {
 		c.ticket = nil
 		if t.state == holds && t.c == c {
@@ -164,7 +165,7 @@ func (t *ticket) release(k *cohort) {
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.holds(t, t.fence)
-			if crossing && p.w.chance(0.1) { // c has just left
+			if crossing && p.w.chance(0.1) { // the caller has just left
 				c.turn++
 				if t.p().off(PassCrossing) {
 					p.after(second, c.come)
@@ -186,7 +187,7 @@ func (t *ticket) release(k *cohort) {
 }
 
 // heir returns the first waiting caller of the cohort. If that caller leads, its place in the queue
-// is passed on to the next caller, or given up.
+// passes to the next caller, or is given up.
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {
 		c := l.c

@@ -3,29 +3,29 @@ package semaphore
 // Rule is a rule of the protocol that can be left out.
 type Rule int
 
-// The comment of each rule describes the behaviour without it.
+// The comment beside a rule describes the wrong behaviour when the rule is switched off.
 const (
 	FreshMessages  Rule = iota + 1 // a grant by message is trusted however old it is
 	IgnoreWhenHeld                 // a message for a token that is held is answered with a release
-	CountFromSend                  // a deadline counts from the answer, not from before the call
+	CountFromSend                  // a deadline counts from the answer instead of the time before the call
 	OnlyLengthen                   // a late renewal shortens an extended permit
-	SmallestLimit                  // a permit is granted by its own n only
+	SmallestLimit                  // a grant considers only the n of the new permit
 	ServerTime                     // expiries are computed by the clients' clocks
 	PermitsAreTrue                 // an epoch without L counts as free
 	SameSize                       // if P or U has lost permits, the remaining ones are counted
-	NoOvertaking                   // a newcomer takes free units while others wait
+	NoOvertaking                   // a newcomer takes free units while other callers wait
 	Tombstone                      // an acquire that was given back takes units when it runs late
-	LapsedLoses                    // a process that let a permit lapse keeps its places in the queue
-	OutliveL                       // P and U end with L
-	LivingHead                     // a head that does not fit is not tested for life
+	LapsedLoses                    // a process that did not confirm a permit keeps its places in the queue
+	OutliveL                       // P and U expire together with L
+	LivingHead                     // a head that does not fit is not notified to ask
 	SeenHead                       // the head of a stopped process keeps its place while units are free
 	ServeAll                       // a release serves one waiter
-	LeaverServes                   // a waiter that leaves serves nobody
+	LeaverServes                   // when a waiter leaves, no other waiter is served
 	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next one
 	AskAgain                       // a waiter asks only after a message
 	NextLeads                      // a process asks for the next permit when the one before is released
 	GiveUpPlace                    // a caller that gets a permit of its process stays in the queue
-	PassCrossing                   // a permit that comes when its caller has just left is forgotten
+	PassCrossing                   // a permit that arrives when its caller has just left is forgotten
 	rulesEnd
 )
 

@@ -14,13 +14,13 @@ const (
 // server is one key. Its steps are those of the scripts.
 type server struct {
 	w       *world
-	ahead   int64 // of its clock
+	ahead   int64 // how far the clock is ahead
 	lease   holder
 	permits map[string]*permit
 	lostP   bool // P was evicted in this epoch
 	ends    int64
 	queue   []*entry
-	asked   int64            // when a waiter asked last; long after that, the queue runs out
+	asked   int64            // when a waiter asked last; the queue expires a fixed time later
 	notes   map[string]int64 // tombstones: until when each lasts
 	counter int64
 	head    string
@@ -55,9 +55,9 @@ type claim struct {
 	proc     *process
 	weight   int
 	limit    int
-	ttl, own int64 // own: time by the client's clock, used without ServerTime
-	hand     int64 // how long it keeps units that were handed to it, until it confirms
-	deaf     bool  // it receives no messages
+	ttl, own int64 // own is the time by the client's clock, for runs without the rule ServerTime
+	hand     int64 // how long the token may keep units that were handed to it without confirming them
+	deaf     bool  // the token receives no messages
 }
 
 // entry is a waiter.
@@ -183,7 +183,8 @@ func (s *server) enter(c claim, life int64, handed bool) *permit {
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in order. own, which asks, gets its answer instead of a message.
+// serve grants units in order. The token own, which makes the call, gets an answer instead of a
+// message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process

@@ -21,8 +21,8 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 // unit is a unit of the histories' time. The test does not wait for this time: it steps the clock
-// of the Memory, and makes all expiries on Redis earlier. A history must really take much less time
-// than a unit.
+// of the Memory, and makes all expiries on Redis earlier. The real duration of a history must be
+// much shorter than a unit.
 const unit = 20 * time.Second
 
 // fataler has the methods of a test that stores need.
@@ -38,7 +38,7 @@ type stores struct {
 	fataler
 	key       string
 	open      func() (s locker.Store, die func())
-	deaf      func(inbox string) bool // reports that nobody listens; nil: at once when the process dies
+	deaf      func(inbox string) bool // reports that the inbox has no subscriber; nil: it has none as soon as the process dies
 	later     func(d time.Duration)
 	occupy    func(ttl time.Duration)
 	evict     func(part string) // L, P or U; nil: the Store does not evict
@@ -77,8 +77,8 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age makes all expiries earlier by some ms, and removes what has run out then. KEYS: keys with
-// expiries, the permits, the uses; ARGV: ms.
+// age makes all expiries earlier by some ms, and removes expired data. KEYS: keys with expiries,
+// the permits, the uses; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
   local left = redis.call('PTTL', key)
@@ -154,7 +154,8 @@ func (s *stores) kill(i int) {
 	}
 }
 
-// asker is the Store of a process, or of another one when it is dead: its call runs late.
+// asker returns the Store of a process. If the process is dead, its late call is made through the
+// Store of another process.
 func (s *stores) asker(i int) locker.Store {
 	if s.processes[i].die != nil {
 		return s.processes[i].store
@@ -180,7 +181,7 @@ func (s *stores) claimOf(c claim, queue bool) store.Claim {
 	return l
 }
 
-// drawn chooses as rapid draws.
+// drawn makes its choices by rapid's draws.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
@@ -211,13 +212,13 @@ func TestSemaphoreOnRedis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { compare(t, onRedis(t, server, direct)) })
 }
 
-// chance chooses by a seed.
+// chance makes its choices by a seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
 
-// TestHistoriesSeeEachRule makes the model leave out one rule of the server after the other. Then
-// the scripts must differ from the model: otherwise these histories detect too little.
+// TestHistoriesSeeEachRule leaves out one rule of the model's server after the other. Then the
+// scripts must differ from the model: otherwise these histories detect too little.
 func TestHistoriesSeeEachRule(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -10,23 +10,23 @@ import (
 
 // Scenario has the settings of a run.
 type Scenario struct {
-	limits   []int // of the callers
+	limits   []int // the limits that the callers give
 	heavy    float64
-	callers  int     // of each process
-	most     int     // waiters that one step serves
+	callers  int     // how many callers each process has
+	most     int     // how many waiters one step serves
 	delays   float64 // share of calls and messages that take up to 4 s
-	losses   float64 // of requests, of answers, and of messages
-	stops    float64 // per second and process
+	losses   float64 // share of lost requests, answers and messages
+	stops    float64 // stops per second and process
 	kills    float64
 	lingers  float64 // share of kills that leave a connection for a while
-	cancels  float64 // of acquires
-	extends  float64 // of leases
-	evicts   float64 // of L, and of P, per second
+	cancels  float64 // share of acquires that are cancelled
+	extends  float64 // share of leases that are extended
+	evicts   float64 // evictions of L, and of P, per second
 	foreign  float64 // programs that lock the key, per second
-	skews    int64   // of the clients' wall clocks
-	steps    int64   // of the server's clock
+	skews    int64   // largest skew of the clients' wall clocks
+	steps    int64   // largest step of the server's clock
 	ttl      int64
-	longest  int64 // work
+	longest  int64 // the longest work
 	pause    int64
 	streaks  bool // permits are passed on inside a process
 	oneStops bool // one process at a time is stopped, from early on
@@ -51,7 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
-	mail    func(message) // replaces the simulated network; nil: messages travel by it
+	mail    func(message) // replaces the simulated network for messages; nil: messages use the network
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool
@@ -112,7 +112,7 @@ func (w *world) work() int64 { return w.upTo(w.longest) }
 
 func (w *world) sorted(m map[string]*permit) []string { return slices.Sorted(maps.Keys(m)) }
 
-// delay is how long a call or a message travels.
+// delay returns how long a call or a message travels.
 func (w *world) delay() int64 {
 	if w.chance(w.delays) {
 		return w.upTo(4 * second)

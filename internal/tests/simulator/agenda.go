@@ -6,7 +6,7 @@ import "time"
 // dead process is dropped.
 type event struct {
 	at    time.Duration
-	order uint64 // of two events at the same time, the one that was planned first
+	order uint64 // of two events at the same time, the one with the smaller order happens first
 	owner *process
 	do    func()
 }

@@ -5,7 +5,7 @@ import "time"
 // Fault is a fault that strikes repeatedly.
 type Fault struct {
 	Kind  FaultKind
-	Every time.Duration // on average
+	Every time.Duration // the average time between two strikes
 	For   time.Duration // the longest duration, for faults that last
 }
 
@@ -14,11 +14,11 @@ type FaultKind uint8
 
 // The faults besides those of calls and messages.
 const (
-	Cut         FaultKind = iota + 1 // a subscription is lost, and both ends know
-	Deaf                             // a subscription is lost, and only the server knows
+	Cut         FaultKind = iota + 1 // a subscription is lost, and both sides detect it
+	Deaf                             // a subscription is lost, and only the server detects it
 	Mute                             // a subscription is lost, and neither side detects it for some seconds
 	Pause                            // a process is stopped
-	PauseOwner                       // the process that is handed a lease next is stopped, near the arrival of the message; one at a time
+	PauseOwner                       // the next process that is handed a lease is stopped when the message arrives; one at a time
 	Kill                             // a process is killed
 	KillOwner                        // the present holder's process is killed
 	Crash                            // a process is killed with its machine: its subscription counts for some seconds more
@@ -26,11 +26,11 @@ const (
 	Move                             // the server restarts with its data and another clock
 	StepForward                      // the server's clock steps
 	StepBack
-	Stall // the server executes nothing for a while, and then all waiting calls, in any order
+	Stall // the server executes nothing for a while; then it executes all waiting calls, in any order
 	Full  // the server's memory is full
 )
 
-// plague makes a fault strike, until the scenario's length is over.
+// plague lets a fault strike repeatedly until the scenario's length is over.
 func (w *world) plague(f Fault) {
 	var strike func()
 	strike = func() {

@@ -15,38 +15,38 @@ type hold struct {
 	token token
 	state holdState
 
-	// While it seeks.
-	first   time.Duration // S₀ of its first call
-	stamp   time.Duration // S₀ and
-	stampT  micros        // T₀ of the latest answered call
-	epoch   int           // of the subscription at that call
+	// These fields are in use while the token asks for the lease.
+	first   time.Duration // S₀: when the first call was sent
+	stamp   time.Duration // S₀ of the latest answered call: when the call was sent
+	stampT  micros        // T₀ of that call: the server's clock in the reply
+	epoch   int           // epoch of the process's subscription at that call
 	replied bool          // there was a reply, so the stamp is set
-	open    int           // acquires without an answer
+	open    int           // how many acquires have no answer
 	asking  bool          // a call is under way
-	again   bool          // another call is needed after it
-	queued  bool          // it may be in the server's queue
+	again   bool          // another call is needed after the present one
+	queued  bool          // the token may be in the server's queue
 	seen    bool          // an answer has named a holder, so failures do not end the wait
 	alarm   int           // counts the planned re-checks: only the last one counts
 	due     time.Duration // the time of the re-check
-	headAt  time.Duration // when it was notified to ask, as the head
+	headAt  time.Duration // when a message asked the token, as the head, to call
 
-	// While it is held.
+	// These fields are in use while the lease is held.
 	fence    uint64
 	block    int
-	used     int // how many fences after the first were handed on
+	used     int // how many fences were handed on, after the first one
 	since    time.Duration
 	deadline time.Duration
 	share    time.Duration // how long the lease was granted for
-	ttl      time.Duration // what renewals ask for
-	renewals int           // as alarm
-	handed   bool          // granted by message, and not yet confirmed by a renewal
+	ttl      time.Duration // the TTL that renewals request
+	renewals int           // counts the planned renewals: only the last one counts
+	handed   bool          // the lease was granted by message, and no renewal has confirmed it yet
 	ended    func()        // notifies the worker that its lease is lost
 
-	// While it is released.
+	// These fields are in use while the lease is released.
 	next    *hold
 	earlier bool // an attempt within the lease is unclear
-	late    bool // another attempt was made after it
-	lost    bool // the lease had ended before
+	late    bool // an attempt after the end of the lease is unclear
+	lost    bool // the lease had ended before the release
 	until   time.Duration
 
 	truth truth
@@ -191,7 +191,7 @@ func (h *hold) failed(r reply) {
 	h.wake(h.w.backoff())
 }
 
-// plan sets the next re-check, after a busy reply.
+// plan sets the time of the next re-check after a busy reply.
 func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	p, w := h.p, h.w
 	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
@@ -266,7 +266,7 @@ func (h *hold) wake(pause time.Duration) {
 // told handles the message of a grant. The message counts as the grant if its age is certain.
 func (h *hold) told(m message) {
 	now := h.p.now()
-	var g, wait time.Duration // the grant was not before g
+	var g, wait time.Duration // the grant happened at g or later
 	switch {
 	case h.w.without == FreshMessage:
 		g = now
@@ -350,7 +350,7 @@ func (h *hold) extendTo(deadline time.Duration) {
 	}
 }
 
-// lose ends the lease before its time.
+// lose ends the lease before its deadline.
 func (h *hold) lose() {
 	w := h.w
 	w.note(h.key, h.p, "loses", h.token, 0)

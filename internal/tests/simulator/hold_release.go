@@ -5,7 +5,8 @@ import "time"
 // giveUp ends the wait of a token.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release releases the lease, or leaves the queue; next asks for another turn in the same call.
+// release releases the lease, or leaves the queue. If next is not nil, the same call also queues
+// the token next.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -74,7 +75,7 @@ func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 		sent = h.p.now()
 	}
 	switch {
-	case h.state != seeking: // it was granted by message, or has given up
+	case h.state != seeking: // h was granted the lease by message, or has given up
 		return
 	case o == answered && r.state == released:
 		h.answered(*r.next, sent, epoch, true)

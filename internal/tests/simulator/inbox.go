@@ -5,14 +5,14 @@ import "time"
 // inbox is the channel of one process. Its name never changes, but its subscribers do.
 type inbox struct {
 	owner *process
-	heard []*subscription // as the server sees it
+	heard []*subscription // the subscribers, as the server sees them
 }
 
 // subscription is the subscription of one connection. The server and the process may disagree about
 // its state.
 type subscription struct {
 	inbox *inbox
-	mute  bool // the messages of the server are lost, and it does not detect this for a while
+	mute  bool // messages are lost, and the server does not detect this for a while
 }
 
 // message is what a script publishes.
@@ -32,7 +32,7 @@ const (
 	toldHead                           // the token is first in the queue, and should ask when the claim is over
 )
 
-// listeners is PUBSUB NUMSUB.
+// listeners returns the result of PUBSUB NUMSUB.
 func (in *inbox) listeners() int {
 	return len(in.heard)
 }
@@ -84,7 +84,7 @@ func (w *world) deliver(s *subscription, key int, m message, late time.Duration)
 	})
 }
 
-// listen opens the subscription, or replaces it by one on a fresh connection.
+// listen opens a subscription on a fresh connection. It replaces an earlier subscription.
 func (p *process) listen() {
 	if p.opening {
 		return

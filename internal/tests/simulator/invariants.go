@@ -65,8 +65,8 @@ type truth struct {
 	granted  time.Duration // true time when the server gave it the lease
 	ticket   micros        // 0: it was never in the queue
 	queuedAt time.Duration
-	handed   bool // from the queue, by message
-	freed    bool // by a release of this token
+	handed   bool // the lease was granted from the queue, by message
+	freed    bool // a release of this token has freed the lease
 	belief   *belief
 	passed   map[*process]int // how often other tokens got the lease while this token waited
 }
@@ -146,7 +146,7 @@ func (w *world) begin(key int, b *belief) {
 	w.books[key].beliefs = append(w.books[key].beliefs, b)
 }
 
-// believesLonger is called when a deadline moved.
+// believesLonger is called when the deadline of a lease has moved.
 func (w *world) believesLonger(h *hold) {
 	if b := h.truth.belief; b != nil {
 		b.until = h.deadline
@@ -167,7 +167,7 @@ func (w *world) end(key int, b *belief) {
 	k.freeAt = max(k.freeAt, min(w.now, b.p.trueAt(b.until)))
 }
 
-// died ends all beliefs and waits of a process.
+// died ends all beliefs and all waits of a process that was killed.
 func (w *world) died(p *process) {
 	for key := range w.books {
 		k := &w.books[key]
@@ -181,8 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused reports whether a lease may end without a violation: it was granted before the server
-// lost its data, or before a step of its clock.
+// excused reports whether the early end of a lease is no violation, because the lease was granted
+// before the server lost its data or before its clock stepped.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -310,7 +310,7 @@ func (w *world) toldLost(h *hold) {
 	}
 }
 
-// atRest checks what is left at the end of the run.
+// atRest checks that nothing is left behind at the end of the run.
 func (w *world) atRest() {
 	for key := range w.server.rows {
 		if since, p := w.waitingSince(key); since >= 0 {

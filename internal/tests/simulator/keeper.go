@@ -13,11 +13,11 @@ func (h *hold) renewAfter(d time.Duration) {
 	})
 }
 
-// renew sends a renewal. Until it is answered another may be sent.
+// renew sends a renewal. Another renewal may be sent before this one is answered.
 func (h *hold) renew(ttl time.Duration) {
 	w, p := h.w, h.p
 	sent := p.now()
-	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // unless this one is answered
+	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // the next attempt, unless this one is answered
 	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
 	handed := h.handed
 	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl, handed) }, func(r reply, o outcome) {
@@ -33,11 +33,11 @@ func (h *hold) renew(ttl time.Duration) {
 			return
 		}
 		if p.now() >= h.deadline {
-			return // a lease that is over stays over
+			return // a lease that has ended cannot be renewed
 		}
 		h.handed = false
 		if ttl > h.ttl {
-			h.ttl = ttl // for the renewals for the renewals from now on
+			h.ttl = ttl // later renewals request this TTL too
 		}
 		h.share = max(h.share, ttl)
 		h.extendTo(sent + ttl - h.drift(ttl))

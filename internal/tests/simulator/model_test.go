@@ -18,17 +18,18 @@ type model struct {
 	kind   kind
 }
 
-// kind has the allowed differences between servers.
+// kind lists in which ways a server may differ from the model.
 type kind struct {
-	pardon bool // the first waiter takes a free key when it asks, even if it let an earlier hand-off lapse
-	novice bool // Next of a release is never in the queue already
-	quiet  bool // such a next token gets no message of its grant
+	pardon bool // the first waiter takes a free key when it asks, even if it did not confirm an earlier hand-off
+	novice bool // the next token of a release is never in the queue before
+	quiet  bool // the next token of a release gets no message of its grant
 }
 
-// place is a waiter. Handed: it was granted the key by message, and has not called since.
+// place is a waiter. handed is true if the waiter was granted the key by message and has not called
+// since.
 type place struct {
 	owner   string
-	process int // noInbox: it receives no messages
+	process int // noInbox: the waiter receives no messages
 	handed  bool
 }
 
@@ -83,7 +84,7 @@ func (m *model) acquire(process int, owner string, queue bool) answer {
 	return answer{State: store.Busy, Place: m.place(owner)}
 }
 
-// place counts the waiters ahead, except an owner that was handed the key.
+// place counts the waiters before owner, without a waiter that was handed the key.
 func (m *model) place(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -97,8 +98,8 @@ func (m *model) place(owner string) int {
 	return n
 }
 
-// hand grants a free key to the first waiter that can take it, and stops at own, the token that
-// asks.
+// hand grants a free key to the first waiter that can take it. It stops at own, the token that
+// makes the call.
 func (m *model) hand(own string) {
 	for m.holder == "" && len(m.queue) > 0 {
 		head := &m.queue[0]

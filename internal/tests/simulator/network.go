@@ -33,11 +33,11 @@ type attempt struct {
 	run   func() reply
 	done  func(reply, outcome)
 	tries int
-	back  time.Duration // how long the reply takes
-	until time.Duration // when the caller gives it up
-	lost  bool          // its reply will be
-	life  int           // of the server, when it was sent
-	late  bool          // the caller gave it up before it ran
+	back  time.Duration // the time that the reply takes
+	until time.Duration // when the caller gives the call up
+	lost  bool          // the reply will be lost
+	life  int           // the life of the server in which the call was sent
+	late  bool          // the caller gave the call up before the server executed it
 }
 
 // send may lose the request.
@@ -73,7 +73,7 @@ func (c *attempt) arrive(there time.Duration) {
 
 func (c *attempt) execute() {
 	w, s := c.w, &c.w.server
-	gone := s.down || s.life != c.life // only the connection is lost
+	gone := s.down || s.life != c.life // the connection is lost, and the server still works
 	switch {
 	case c.late && gone:
 		return
@@ -95,7 +95,7 @@ func (c *attempt) execute() {
 		w.after(c.back, c.p, func() { c.done(r, refused) })
 	default:
 		w.after(c.back, c.p, func() {
-			if c.p.wokeAt == w.now && w.chance(0.3) { // the process was stopped beyond the time-out: did it see the reply or the time-out first?
+			if c.p.wokeAt == w.now && w.chance(0.3) { // the process was stopped beyond the time-out, so it may see the time-out before the reply
 				c.failed()
 				return
 			}

@@ -8,21 +8,21 @@ type process struct {
 	w    *world
 	id   int
 	born time.Duration
-	rate float64 // of its clock, against true time
+	rate float64 // how fast its clock runs, compared with true time
 	base time.Duration
 
 	dead   bool
 	asleep bool
-	later  []event       // events that wait while it is stopped
+	later  []event       // events that wait while the process is stopped
 	wokeAt time.Duration // -1: never
 
 	inbox        *inbox
 	sub          *subscription // nil: none is confirmed
 	opening      bool
-	subscribedAt time.Duration // by its clock
+	subscribedAt time.Duration // by the clock of the process
 	epoch        int           // changes whenever messages may have been lost
 
-	rooms []*room // by key; the rooms of waiters that queue by themselves are not here
+	rooms []*room // by key; without the rooms of waiters that queue by themselves
 	seek  []*hold // all waiting tokens
 }
 
@@ -42,17 +42,17 @@ func (p *process) now() time.Duration {
 	return p.base + time.Duration(float64(p.w.now-p.born)*p.rate)
 }
 
-// trueAt returns the true time at which its clock shows t.
+// trueAt returns the true time at which the clock of the process shows t.
 func (p *process) trueAt(t time.Duration) time.Duration {
 	return p.born + time.Duration(float64(t-p.base)/p.rate)
 }
 
-// trueFor returns the true time in which its clock advances by d.
+// trueFor returns the true time in which the clock of the process advances by d.
 func (p *process) trueFor(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.rate)
 }
 
-// after runs f when its clock has advanced by d.
+// after calls do when the clock of the process has advanced by d.
 func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }
@@ -70,7 +70,7 @@ func (p *process) told(key int, m message) {
 		if p.w.without == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
-	default: // finished here, but the process that handed the lease over does not know it
+	default: // the hold has ended here, but the process that handed the lease over did not know this
 		h.answerWithRelease()
 	}
 }

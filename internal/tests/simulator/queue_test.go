@@ -12,14 +12,14 @@ import (
 )
 
 // subject is a server with one key and some processes, which are numbered. It fails its test when
-// it cannot go on.
+// it cannot continue.
 type subject interface {
 	acquire(process int, owner string, queue bool) answer
 	renew(process int, owner string, handed bool) answer
 	release(process int, owner string, undo bool, next string) answer
 	expire()           // the lease ends without a release
 	start(process int) // starts a process that listens
-	kill(process int)  // its inbox has no subscriber when it returns
+	kill(process int)  // when kill returns, the inbox of the process has no subscriber
 	told(process int) (owner string, fence uint64)
 	untold() []string // messages that arrived but were not expected
 }
@@ -32,10 +32,10 @@ type history struct {
 
 	processes int
 	owners    []string
-	of        map[string]int // owner's process
+	of        map[string]int // the process of each owner
 	queues    map[string]bool
-	last      uint64 // the fence of the last hold,
-	holds     string // and the owner of that hold; "": the hold is over
+	last      uint64 // the fence of the last hold
+	holds     string // the owner of the last hold; "": the hold is over
 }
 
 const blockOf = 4 // fences that every acquire reserves
@@ -136,7 +136,8 @@ func (h *history) waiting(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// dead processes make no calls, but their earlier calls may run late, like any repetition.
+// The owner may belong to a dead process. Such a process makes no new calls, but its earlier calls
+// may run late, like any repetition.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
 	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])

@@ -15,7 +15,7 @@ type room struct {
 	ttl     time.Duration
 	forever bool // renewed while it is held
 	waiters []*waiter
-	token   *hold // that asks for or holds the lease for the room; nil: none
+	token   *hold // the token that asks for the lease, or holds it, for the room; nil: none
 }
 
 // waiter is one call of Acquire.
@@ -24,7 +24,7 @@ type waiter struct {
 	since  time.Duration // true time
 	noWait bool
 	got    func(h *hold)
-	gone   func() // it gets no lease: the server is unavailable, or the key is busy and the call does not wait
+	gone   func() // called when the call gets no lease: the server is unavailable, or the key is busy and the call does not wait
 }
 
 const (
@@ -71,7 +71,7 @@ func (r *room) fail() {
 	}
 }
 
-// seek asks with a fresh token.
+// seek asks for the lease with a fresh token.
 func (r *room) seek() {
 	r.token = newHold(r)
 	r.token.ask()

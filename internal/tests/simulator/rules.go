@@ -5,29 +5,29 @@ package simulator
 // absence.
 type Rule uint8
 
-// The rules. The comment of each rule describes the behaviour without it.
+// The rules. The comment beside a rule describes the wrong behaviour when the rule is switched off.
 const (
 	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, without notice
-	OneHold                        // a requeue uses the old token again
-	Idempotent                     // a repeated acquire mints another fence
+	OneHold                        // a process queues again with the token of an earlier wait
+	Idempotent                     // a repeated acquire makes another fence
 	CountFromSend                  // deadlines count from the reply
 	WriteFirst                     // a hand-off publishes before its first write, which a full server refuses
 	OnlyLengthen                   // a renewal sets the expiry, also to an earlier time
 	FreshMessage                   // a grant by message counts from its receipt, however late that is
 	IgnoreIfHeld                   // a message about a token that is held is answered with a release
-	UndoUnanswered                 // an acquire that was never answered is only released
+	UndoUnanswered                 // an acquire without an answer is released without a tombstone
 	ResetDeaf                      // an inbox without a subscriber is not opened again
 	NoOvertaking                   // an acquire that finds the lease free takes it, although others wait
-	Recheck                        // a waiter relies on messages
-	KeepHanded                     // an entry leaves the queue when it is handed the lease, not when that is confirmed
-	VoidStamp                      // the server's time from before a re-subscription is compared with one from after it
-	RefuseNext                     // a release queues its next token although that was undone
-	StayInBlock                    // a local hand-off goes on beyond the fences that were reserved
-	LossEndsStreak                 // a local hand-off goes on after the lease is over
-	WholeToken                     // a lease belongs to each owner whose token is its prefix
+	Recheck                        // a waiter relies on messages and does not ask again
+	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
+	VoidStamp                      // a server time from before a new subscription is compared with a server time from after it
+	RefuseNext                     // a release queues its next token although this token was undone
+	StayInBlock                    // local hand-offs continue when all reserved fences are used
+	LossEndsStreak                 // local hand-offs continue after the lease has ended
+	WholeToken                     // a token that is a prefix of the owner's token counts as the owner
 	ShortWait                      // the wait is measured by the server's clock, as if both clocks ran at the same rate
 	OnlyNearer                     // a waiter that becomes first in the queue drops its earlier re-check
-	NextInLine                     // a release does not check whether its next token already waits
+	NextInLine                     // a release does not check whether its next token is in the queue already
 	rulesEnd
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exposed names, for each rule, the scenario that first breaks without it.
+// exposed names, for each rule, the first scenario in which an invariant breaks without the rule.
 var exposed = map[Rule]string{
 	SentOnce:       "rough",
 	OneHold:        "extended",
@@ -31,8 +31,8 @@ var exposed = map[Rule]string{
 	NextInLine:     "late",
 }
 
-// TestRules switches off one rule after the other. An invariant must break: otherwise the rule is
-// not needed, or the simulation detects too little.
+// TestRules switches off one rule after the other. Each time an invariant must break: otherwise the
+// rule is not necessary, or the simulation does not detect the failure.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {

@@ -7,7 +7,7 @@ type Result struct {
 	Without    Rule
 	Events     int
 	Tally      Tally
-	Violations []Violation // at most one: a run ends with it
+	Violations []Violation // at most one: a violation ends the run
 }
 
 // Add sums up.

@@ -8,25 +8,25 @@ import (
 // Scenario has the settings of a run. Probabilities are per call, message or wait.
 type Scenario struct {
 	Name      string
-	Length    time.Duration // how long new waits and faults begin
+	Length    time.Duration // the time in which new waits and faults begin
 	Processes int
 	Workers   int // per process
 	Keys      int
 	Foreign   int // clients of another library
 
 	Fair    bool          // every waiter queues by itself
-	TTL     time.Duration // of the even keys; the odd keys have twice that TTL
-	Hold    time.Duration // on average
-	Think   time.Duration // between two waits, on average
+	TTL     time.Duration // the TTL of the even keys; the odd keys have twice that TTL
+	Hold    time.Duration // how long a lease is held, on average
+	Think   time.Duration // the time between two waits, on average
 	Long    float64       // holds of up to three TTL
 	Cancel  float64       // waits that are given up
 	NoWait  float64       // attempts that do not wait
 	Once    float64       // leases that are never renewed
 	Extend  float64       // leases that are extended
-	Drift   float64       // of a process' clock, at most
+	Drift   float64       // the largest drift of a process's clock
 	MaxSkew time.Duration // how much earlier leases end because the server may change
 
-	Patience     time.Duration // until a call is given up
+	Patience     time.Duration // the time after which a call is given up
 	Tail         float64       // slow packets
 	Zombie       float64       // very slow requests
 	LateFollow   float64       // releases with a next token that run just after they were given up
@@ -40,12 +40,12 @@ type Scenario struct {
 
 	Ordered    bool          // first come, first served holds
 	MaxIdle    time.Duration // a key with waiters is not free for longer; 0: no bound
-	MaxWait    time.Duration // nobody waits for longer; 0: no bound
+	MaxWait    time.Duration // no caller waits for longer; 0: no bound
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
 
-// base has the common settings: four processes with three workers each, two keys, and a working
-// network.
+// base returns the common settings: four processes with three workers each, two keys, and a network
+// without faults.
 func base(name string) Scenario {
 	return Scenario{
 		Name: name, Length: 20 * time.Second, Processes: 4, Workers: 3, Keys: 2,
@@ -77,7 +77,7 @@ func (s Scenario) with(faults ...Fault) Scenario {
 	return s
 }
 
-// Scenarios lists all.
+// Scenarios returns all scenarios.
 func Scenarios() []Scenario {
 	calm := base("calm")
 	calm.Ordered, calm.MaxIdle = true, 20*time.Millisecond
@@ -114,7 +114,7 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special lists scenarios, each made for one danger.
+// special returns scenarios that are each made for one danger.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
@@ -133,8 +133,8 @@ func special() []Scenario {
 	deadFair := dead.fair() // the dead holder's process may also have been first in the queue: then other processes detect it a little later
 	deadFair.MaxIdle += 100 * time.Millisecond
 
-	// Leases that are held to their end, messages that come late, and waits that are long enough
-	// for clocks to go apart.
+	// In this scenario leases are held to their end, messages come late, and waits are so long that
+	// clocks go apart.
 	patient := base("patient").fair()
 	patient.Keys, patient.Workers, patient.TTL, patient.Once, patient.Long = 1, 2, 3*time.Second, 1, 1
 	patient.Length, patient.MessageLate, patient.Tail, patient.Cancel = 5*time.Minute, 0.5, 0.1, 0
@@ -154,8 +154,8 @@ func special() []Scenario {
 	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
-	// Releases that run after their caller has given them up, when their next token has asked by
-	// itself.
+	// In this scenario releases run after their caller has given them up, when the next token has
+	// asked by itself.
 	late := base("late")
 	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
 	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond

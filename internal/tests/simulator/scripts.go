@@ -22,11 +22,11 @@ type reply struct {
 	at      micros
 	fence   uint64
 	block   int
-	left    time.Duration // of the present holder
+	left    time.Duration // how long the lease of the present holder lasts
 	foreign bool
 	place   int
 	deaf    bool
-	next    *reply // of a release with a next token
+	next    *reply // the reply to the next token of a release
 }
 
 // begin starts a script.
@@ -159,7 +159,7 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	if !ours {
 		s.remove(r, t)
 		if !s.held(r) {
-			s.hand(key, r, 0) // the leaving waiter would have detected that the key is free
+			s.hand(key, r, 0) // the key may be free, and the leaving waiter can no longer detect it
 		}
 		return answer
 	}
@@ -176,13 +176,13 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	return answer
 }
 
-// follow is the acquire that a release carries. If the release runs late, its token may already
-// wait, because it has asked by itself. Then the token gets a message like all others, because the
-// answer may have no reader.
+// follow is the acquire that a release carries. If the release runs late, the token of this acquire
+// may be in the queue already, because it has asked by itself. Then the token gets a message like
+// all others, because the caller may no longer read the answer.
 func (s *server) follow(key int, r *row, c claim) *reply {
 	s.hand(key, r, 0)
 	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {
-		r.queue[0].handed = false // the answer is that it waits
+		r.queue[0].handed = false // the answer is "busy", so the token waits
 		return &reply{state: busy, at: s.time(), left: s.left(r), place: 1}
 	}
 	return new(s.take(key, r, c))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// token names one hold. 0 is nobody.
+// token names one hold. Token 0 belongs to no hold.
 type token uint32
 
 // micros is the server's TIME.
@@ -20,13 +20,13 @@ func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 // server is one Redis node: its clock, its keys, and its subscribers. Scripts are in scripts.go.
 type server struct {
 	w       *world
-	step    time.Duration // how far its clock has advanced since its start
-	counter uint64        // C, the last fence
+	step    time.Duration // how far the clock of the server was stepped, in total
+	counter uint64        // the last fence
 	rows    []row         // by key
 	undone  map[token]int64
-	full    bool // no memory: a script's first write must not need any
+	full    bool // the memory is full: the first write of a script must not need memory
 	down    bool
-	life    int // restarts: a connection does not survive one
+	life    int // counts restarts; no connection survives a restart
 
 	wrote bool // the running script has written something
 }
@@ -34,7 +34,7 @@ type server struct {
 // row is what the server keeps about one lock.
 type row struct {
 	lease lease
-	queue []entry // sorted sorted by score: a handed entry first, then by ticket
+	queue []entry // sorted by score: first the entry that was handed the lease, then by ticket
 	ends  int64   // when the queue expires
 	last  micros  // the last ticket
 }
@@ -55,7 +55,7 @@ type entry struct {
 	claim  time.Duration
 	block  int
 	ticket micros
-	handed bool // it was handed the lease, and has not confirmed it
+	handed bool // the waiter was handed the lease, and has not confirmed it
 }
 
 // claim is the request of a call.
@@ -68,16 +68,16 @@ type claim struct {
 	hand  time.Duration
 }
 
-// clockStart is where the server's clock begins, so that its numbers look like microseconds since
-// 1970 without being long.
+// clockStart is the time at which the server's clock begins: large like microseconds since 1970,
+// but with fewer digits.
 const clockStart = 1_000_000_000
 
 func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
 
 func (s *server) millis() int64 { return s.time().millis() }
 
-// held returns L, after its expiry if it is due. Redis does that once the clock's millisecond is
-// later than the expiry's.
+// held reports whether L exists. It first removes L if L has expired. As in Redis, L has expired
+// when the clock's millisecond is later than that of the expiry.
 func (s *server) held(r *row) bool {
 	if r.lease.owner != 0 && s.millis() > r.lease.ends {
 		r.lease = lease{}
@@ -85,7 +85,7 @@ func (s *server) held(r *row) bool {
 	return r.lease.owner != 0
 }
 
-// left is PTTL.
+// left returns the result of PTTL.
 func (s *server) left(r *row) time.Duration {
 	return time.Duration(r.lease.ends-s.millis()) * time.Millisecond
 }
@@ -109,7 +109,8 @@ func (s *server) tombstoned(t token) bool {
 // refuses reports whether a full server refuses a write that needs memory.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
-// mint reserves fences: above all earlier ones, at least the clock, at most 100 ms ahead of it.
+// mint reserves fences. They are larger than all earlier fences, at least the clock, and at most
+// 100 ms ahead of it.
 func (s *server) mint(n int) (fence uint64, block int) {
 	now := uint64(s.time())
 	fence = max(s.counter+1, now)
@@ -129,7 +130,7 @@ func (s *server) set(key int, t token, n int, px time.Duration, handed bool) {
 	s.w.granted(key, t, handed)
 }
 
-// enqueue is ZADD NX with the next ticket.
+// enqueue adds an entry with the next ticket, as ZADD NX does.
 func (s *server) enqueue(key int, c claim) {
 	r := &s.rows[key]
 	r.ends = s.millis() + max(time.Minute, c.ttl).Milliseconds()
@@ -146,8 +147,8 @@ func (r *row) index(t token) int {
 	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
 }
 
-// place counts from 1, even for a token outside the queue. It ignores an entry that was handed the
-// lease.
+// place returns the place of a token, counted from 1, even if the token is not in the queue. It
+// ignores an entry that was handed the lease.
 func (r *row) place(t token) int {
 	place := 1
 	for _, e := range r.queue {
@@ -161,7 +162,7 @@ func (r *row) place(t token) int {
 	return place
 }
 
-// remove is ZREM.
+// remove removes an entry, as ZREM does.
 func (s *server) remove(r *row, t token) bool {
 	i := r.index(t)
 	if i < 0 {
@@ -172,8 +173,8 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// confirm removes the entry that was handed the lease, because its process lives or has released
-// the lease.
+// confirm removes the entry that was handed the lease, because the process of this entry lives or
+// has released the lease.
 func (s *server) confirm(r *row) {
 	if len(r.queue) > 0 && r.queue[0].handed {
 		s.wrote = true
@@ -181,8 +182,8 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes all entries of the head's inbox: its process is gone, or stopped. An entry without
-// an inbox is dropped alone.
+// drop removes the head and all other entries with its inbox, because their process is gone or
+// stopped. If the head has no inbox, only the head is removed.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]
@@ -191,7 +192,7 @@ func (s *server) drop(r *row) {
 	})
 }
 
-// row returns a key's row, after the expiry of its queue if it is due.
+// row returns a key's row. It first removes the queue if the queue has expired.
 func (s *server) row(key int) *row {
 	r := &s.rows[key]
 	if len(r.queue) > 0 && s.millis() > r.ends {

@@ -79,5 +79,5 @@ func (k *worker) got(h *hold) {
 	})
 }
 
-// ttlOf is equal for all workers of a room.
+// ttlOf returns the TTL of a key. All workers of a room have the same TTL.
 func (w *world) ttlOf(key int) time.Duration { return w.TTL << (key % 2) }

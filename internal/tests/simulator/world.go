@@ -21,12 +21,12 @@ type world struct {
 	holds   []*hold    // by token; nil for a foreign client
 	books   []book     // by key
 	quiet   time.Duration
-	stalled time.Duration // until when the server executes nothing
+	stalled time.Duration // the server executes nothing until this time
 	ambush  time.Duration // how long the next winner of a hand-off is stopped; 0: not at all
-	upset   time.Duration // when the server last lost data or its clock stepped; -1: never
-	lossy   bool          // it lost data once, so tombstones may be missing
+	upset   time.Duration // when the server last lost its data, or its clock last stepped; -1: never
+	lossy   bool          // the server has lost its data, so tombstones may be missing
 
-	spy func(*inbox, message) // receives all messages instead of the subscribers, if it is not nil
+	spy func(*inbox, message) // if not nil, spy receives all messages instead of the subscribers
 
 	traces     []trace
 	violations []Violation
@@ -91,10 +91,10 @@ func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
 
-// over reports whether no further wait begins.
+// over reports whether new waits no longer begin.
 func (w *world) over() bool { return w.now >= w.Length }
 
-// after plans an event, of a process or of none.
+// after plans an event. owner is the process of the event, or nil.
 func (w *world) after(d time.Duration, owner *process, do func()) {
 	w.orders++
 	w.agenda.push(event{at: w.now + max(d, 0), order: w.orders, owner: owner, do: do})

@@ -73,8 +73,8 @@ func (hasty) Watch(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) er
 
 var streams = flag.Int("streams", 2000, "how many streams are left by their clients")
 
-// Thousands of clients cancel at random moments, some while their lock is being acquired. Nothing
-// stays.
+// Thousands of clients cancel at random moments, some of them while they wait for their lock. No
+// lock stays.
 func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	const workers = 40
 	byRequest := grpclock.FromMap(grpclock.RuleMap{

@@ -24,7 +24,7 @@ import (
 type naming struct {
 	shop.UnimplementedShopServer
 	mu   sync.Mutex
-	keys map[string]string // to the request that made it
+	keys map[string]string // from each key to the request that made it
 }
 
 func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {

@@ -86,7 +86,7 @@ func serve(t *testing.T, s shop.ShopServer, rules *grpclock.Rules, opts ...grpcl
 	return g
 }
 
-// dial returns a connection of its own.
+// dial returns a new connection.
 func (g *target) dial(t *testing.T, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(g.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -108,7 +108,7 @@ func (g *target) keys(t *testing.T) []string {
 	return keys
 }
 
-// want checks how a call has ended; reason "" stands for a status that is not grpclock's.
+// want checks how a call has ended; the reason "" stands for a status that grpclock has not made.
 func want(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got, _ := grpclock.Reason(err); status.Code(err) != code || got != reason {
