@@ -238,20 +238,23 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			key := rand.Text()
-			mode := locker.Exclusive
-			if name == "readers" {
+			mode, limit := locker.Exclusive, 0
+			switch name {
+			case "readers":
 				mode = locker.Shared
+			case "permits":
+				limit = 3 // there is room for all
 			}
 			holder := claimOf(key)
-			holder.Mode = mode
+			holder.Mode, holder.Limit = mode, limit
 			granted(t, s, holder)
 			stranger := rand.Text()
 			client.ZAdd(t.Context(), redisstore.QueueKey(key), redis.Z{
 				Score: float64(time.Now().UnixMicro()), Member: stranger + "|-|60000|some/mode|1|0|",
 			})
 			next := claimOf(key)
-			next.Mode, next.Queue, next.HandoffTTL = mode, true, time.Second
-			refusedUnits(t, s, next) // a reader, too, waits behind it
+			next.Mode, next.Limit, next.Queue, next.HandoffTTL = mode, limit, true, time.Second
+			refusedUnits(t, s, next) // a reader and a unit, too, wait behind it
 			stateOf(t, store.Released)(s.Release(t.Context(), holder))
 			refusedUnits(t, s, next)
 			c := claimOf(key)

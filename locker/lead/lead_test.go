@@ -3,7 +3,9 @@ package lead_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -252,17 +254,23 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("the second leads after %v", took)
 		}
+		if first.StepDown("once more") {
+			t.Error("a process whose term is over stepped down")
+		}
 		time.Sleep(time.Hour)
 		first.follows()
 		if err := second.stop(); err != nil {
 			t.Error(err)
 		}
 		first.elected()
-		began = time.Now()
-		first.StepDown("again")
-		first.elected()
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("alone, it leads again after %v, want 1 s", took)
+		for _, lasts := range []time.Duration{0, time.Hour} {
+			time.Sleep(lasts)
+			began = time.Now()
+			first.StepDown("again")
+			first.elected()
+			if took := time.Since(began); took != time.Second {
+				t.Errorf("alone, it leads again %v after a term of %v, want 1 s", took, lasts)
+			}
 		}
 	})
 }
@@ -331,11 +339,32 @@ func TestCloseEndsRun(t *testing.T) {
 		if err := closes.Close(t.Context()); err != nil { // waits for fn
 			t.Error(err)
 		}
+		closed := time.Now()
 		if err := <-leader.ended; !errors.Is(err, locker.ErrClosed) || !errors.Is(context.Cause(ctx), locker.ErrClosed) {
 			t.Errorf("the leader: %v, its context: %v", err, context.Cause(ctx))
 		}
+		if took := time.Since(closed); took > 0 {
+			t.Errorf("Run ended %v after Close", took)
+		}
 		if store.Len() != 0 {
 			t.Error("the key is still held")
+		}
+	})
+}
+
+// Without settings, a leader shows its host and process, and a dead one costs DefaultTTL.
+func TestALeaderShowsItsProcess(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		c := stands(t, l, locker.Rule{})
+		c.elected()
+		host, err := os.Hostname()
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := l.Inspect(t.Context(), "job")
+		if err != nil || info.Metadata != fmt.Sprintf("%s:%d", host, os.Getpid()) || info.Left != lead.DefaultTTL {
+			t.Errorf("%+v %v, want this process for %v", info, err, lead.DefaultTTL)
 		}
 	})
 }

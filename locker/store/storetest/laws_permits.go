@@ -199,6 +199,17 @@ var permitLaws = []law{
 		b.pass(3100 * time.Millisecond)
 		b.gets(light, "acquire by who waited behind it")
 	}},
+	{name: "the process behind a head that does not fit is notified when to look after it", needs: all(permits, notifies, several), check: func(b *bench) {
+		at, other := b.listen(b.Store), b.listen(b.Another(b.TB))
+		b.permit(1, 2)
+		holder, _ := b.permit(1, 2)
+		heavy := b.waits(2, 2, at.inbox)
+		b.waits(1, 2, at.inbox) // of the same process: if that process does not react, nor does this waiter
+		next := b.waits(1, 2, other.inbox)
+		b.free(holder)
+		at.head(heavy, time.Millisecond)
+		other.head(next, 3*time.Second)
+	}},
 	{name: "a permit that is kept keeps its units", needs: all(permits, atLeast), check: func(b *bench) {
 		heavy, g := b.permit(2, 3)
 		b.permit(1, 3)
