@@ -61,7 +61,10 @@ type claim struct {
 }
 
 // entry is a waiter.
-type entry struct{ claim }
+type entry struct {
+	claim
+	again bool // its turn had come before, and another program took the key
+}
 
 // answer is the reply of a step.
 type answer struct {
@@ -267,13 +270,14 @@ func (s *server) acquire(c claim, waits bool) answer {
 	if s.notes[c.token] > s.now() && !s.off(Tombstone) {
 		return answer{undone: true, at: s.now()}
 	}
-	open := s.open()
+	open, again := s.open(), false
 	if p := s.permits[c.token]; p != nil && open {
 		p.handed, p.ends = false, max(p.ends, s.clock(c)+c.ttl)
 		s.settle()
 		return answer{granted: true, fence: p.fence, at: s.now()}
 	} else if p != nil && s.lease.kind == foreign {
 		delete(s.permits, c.token)
+		again = true
 	}
 	if open {
 		s.reap(s.clock(c))
@@ -300,14 +304,29 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	if waits {
 		s.asked = s.now()
-		at := slices.IndexFunc(s.queue, func(e *entry) bool { return e.token == c.token })
-		if at < 0 {
-			s.queue = append(s.queue, &entry{c})
-			at = len(s.queue) - 1
-		}
-		a.place = at + 1
+		a.place = s.enqueue(c, again)
 	}
 	return a
+}
+
+// enqueue returns the place of a waiter. A waiter whose turn had come before is the first, and
+// several of these have the order of their tokens.
+func (s *server) enqueue(c claim, again bool) int {
+	if again {
+		s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
+		at := 0
+		for at < len(s.queue) && s.queue[at].again && s.queue[at].token < c.token {
+			at++
+		}
+		s.queue = slices.Insert(s.queue, at, &entry{c, true})
+		return 1
+	}
+	at := slices.IndexFunc(s.queue, func(e *entry) bool { return e.token == c.token })
+	if at < 0 {
+		s.queue = append(s.queue, &entry{claim: c})
+		at = len(s.queue) - 1
+	}
+	return at + 1
 }
 
 func (s *server) release(c claim, undo bool) answer {
