@@ -1,4 +1,4 @@
-// Package tests holds the tests that need more than the library does: property
-// testing, linearizability checking, goroutine-leak detection, an SDK. It is a
-// module of its own so that none of these reaches a user of latchkit.
+// Package tests has the tests that need modules which the library does not need: for property
+// testing, linearizability checking and goroutine-leak detection, and an SDK. It is a separate
+// module, so that users of latchkit do not get these modules.
 package tests

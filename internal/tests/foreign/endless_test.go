@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// operations is the page that says how to repair a foreign key without a TTL.
+// operations is the page that describes how to repair a foreign key without a TTL.
 const operations = "../../../docs/operations.md"
 
 var repairScript = regexp.MustCompile(`EVAL "([^"]+)" 1 KEY VALUE`)
@@ -51,7 +51,7 @@ func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 			waiter.WaitsStill()
 			repair("a process that is gone", 1)
 			lease := waiter.Granted(time.Second)
-			repair(client.Get(t.Context(), key).Val(), 0) // a lease with a TTL stays
+			repair(client.Get(t.Context(), key).Val(), 0) // the repair does not remove a lease with a TTL
 			locktest.Release(t, lease)
 		})
 	}

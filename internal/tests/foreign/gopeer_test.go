@@ -30,7 +30,7 @@ var (
 	})
 )
 
-// version is that of a module which the tests require.
+// version returns the version of a module that the tests require.
 func version(module string) string {
 	text, err := os.ReadFile("../go.mod")
 	if err != nil {
@@ -233,7 +233,7 @@ func (r redsyncs) unlock(ctx context.Context, key string) error {
 	return nil
 }
 
-// lostUnlessBroken tells a lost lock from servers that do not answer.
+// lostUnlessBroken distinguishes a lost lock from servers that do not answer.
 func lostUnlessBroken(err error) error {
 	if err == nil || errors.Is(err, redsync.ErrExtendFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) || isTaken(err) {
 		return errLost

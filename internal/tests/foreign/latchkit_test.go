@@ -40,7 +40,7 @@ func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	return nil, fmt.Errorf("there is no kind %q", kind)
 }
 
-// openLocker is a Locker of a kind on some servers, closed with the test.
+// openLocker makes a Locker of a kind on some servers, and closes it with the test.
 func openLocker(t *testing.T, kind string, servers []*redistest.Server) *locker.Engine {
 	t.Helper()
 	l, err := newLocker(kind, clientsOf(t, servers))
@@ -89,7 +89,7 @@ var latchkitPeer = proc.Register("latchkit", func(args []string) {
 	answerWith(l, args[1:])
 })
 
-// latches are the locks of latchkit. It renews them by itself.
+// latches are the locks of latchkit, which renews them by itself.
 type latches struct {
 	locker *locker.Engine
 	held   map[string]*locker.Lease

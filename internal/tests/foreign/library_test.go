@@ -12,8 +12,8 @@ import (
 // A library is the lock library of a peer. It is a row of the table in docs/guarantees.md.
 type library struct {
 	name    string
-	servers int    // on which a lock is taken
-	prefix  string // its prefix of lock names
+	servers int    // the number of servers on which a lock is taken
+	prefix  string // the prefix of the library's lock names
 	starts  func(t testing.TB, name string, ports []string) *proc.Child
 }
 

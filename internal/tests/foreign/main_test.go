@@ -1,8 +1,8 @@
 // Package foreign locks the same keys with latchkit and with other libraries, of Go and of other
-// languages, each in processes of its own.
+// languages. Each library has its own processes.
 //
-// The clients of other languages are small programs in testdata. `make test` installs what they
-// lock with.
+// The clients of other languages are small programs in testdata. `make test` installs their lock
+// libraries.
 package foreign
 
 import (

@@ -21,7 +21,7 @@ type meeting struct {
 	servers []*redistest.Server
 	redis   []*redis.Client // one for each server
 	peer    *peer
-	victim  *peer // is killed
+	victim  *peer // the peer that is killed
 	kinds   []string
 	lockers map[string]*locker.Engine
 }
@@ -73,13 +73,13 @@ func (m *meeting) busy(kind, key string) {
 	}
 	info, err := m.lockers[kind].Inspect(m.Context(), key)
 	switch {
-	case kind == "NewPolling": // redislock's client cannot look
+	case kind == "NewPolling": // redislock cannot show the holder
 	case err != nil || !info.Held || !info.Foreign || info.Left <= 0:
 		m.Fatalf("%s: Inspect of the key that the peer holds: %+v %v", kind, info, err)
 	}
 }
 
-// left is how long the key lasts on the server where it ends last.
+// left returns how long the key lasts on the server where it expires last.
 func (m *meeting) left(key string) (most time.Duration) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -131,7 +131,7 @@ var checks = []check{
 	{"it comes too late", each(itComesTooLate)},
 }
 
-// each does a check with each kind of Locker, with a key of its own.
+// each does a check with each kind of Locker, each with a different key.
 func each(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
 	return func(m *meeting) (found string) {
 		for _, kind := range m.kinds {
@@ -181,13 +181,13 @@ func itRenews(m *meeting, kind, theirs, ours string) string {
 	return ""
 }
 
-// itCrashes: each kind of Locker waits for a key that the killed peer held.
+// itCrashes checks that each kind of Locker waits for a key that a killed peer held.
 func itCrashes(m *meeting) string {
 	over := make(map[string]time.Time)
 	waiters := make(map[string]*locktest.Pending)
 	for _, kind := range m.kinds {
 		theirs, ours := m.names("crash", kind)
-		m.victim.waits(theirs, short) // redsync allows an attempt a twentieth of the TTL
+		m.victim.waits(theirs, short) // for redsync, one attempt may take a twentieth of the TTL
 		m.victim.wants(m, "held")
 		at := time.Now()
 		over[kind] = at.Add(m.left(ours))
@@ -202,7 +202,7 @@ func itCrashes(m *meeting) string {
 	return ""
 }
 
-// latchkitCrashes: the peer waits for keys that killed processes with latchkit held.
+// latchkitCrashes checks that the peer waits for keys that killed processes with latchkit held.
 func latchkitCrashes(m *meeting) string {
 	over := make(map[string]time.Time)
 	for _, kind := range m.kinds {
@@ -270,8 +270,8 @@ func isLost(m *meeting, lease *locker.Lease) bool {
 	return err != nil
 }
 
-// theyVisit: two peers and each kind of Locker lock one key repeatedly, and their visits do not
-// overlap.
+// theyVisit checks that visits do not overlap when two peers and each kind of Locker lock one key
+// repeatedly.
 func theyVisit(m *meeting) string {
 	const visits = 15
 	theirs, ours := m.names("visits", "all")

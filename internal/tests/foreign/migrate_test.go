@@ -47,7 +47,8 @@ var worker = proc.Register("worker", func(args []string) {
 // leaseOfWorkers is how long the key of a killed worker stays locked.
 const leaseOfWorkers = 2 * time.Second
 
-// worksWith is one visit under a lock of a library, or of a kind of Locker.
+// worksWith returns a function that makes one visit under a lock of a library, or of a kind of
+// Locker.
 func worksWith(library, key string, ports []string, v visitor) (func(context.Context) error, error) {
 	var old locks
 	switch library {
@@ -101,7 +102,7 @@ type migration struct {
 	*testing.T
 	library, kind string
 	key           string
-	redis         *redis.Client // a client a client of the server with the log
+	redis         *redis.Client // a client of the server with the log
 	ports         []string
 	workers       []*peer
 	killed        []string

@@ -18,7 +18,7 @@ const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('h
 end
 return redis.call('pttl', KEYS[1])`
 
-// An RLock is a hash. docs/migrating.md says that neither side takes a lock that the other one
+// An RLock is a hash. docs/migrating.md states that neither side takes a lock that the other one
 // holds, and that both get an error at once.
 func TestALockOfRedissonAndOneOfLatchkitRefuseEachOther(t *testing.T) {
 	t.Parallel()

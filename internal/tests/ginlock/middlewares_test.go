@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// deadline is the time-out to be recommended: the request's context ends, and the handlers return.
+// deadline is the recommended time-out: the request's context ends, and the handlers return.
 func deadline(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		saved := c.Request.Context()
@@ -102,7 +102,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 			},
 		} {
 			if limit == "gin-contrib/timeout" && tc.within < time.Minute {
-				continue // it abandons its handler while Gin reuses its context: a data race of its own
+				continue // this time-out abandons its handler while Gin reuses the context, which is a data race without ginlock
 			}
 			t.Run(limit+"/"+name, func(t *testing.T) {
 				spans := tracetest.NewSpanRecorder()

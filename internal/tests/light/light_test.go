@@ -47,7 +47,7 @@ func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil { // the test's cache depends on it
+	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil { // this read makes the test cache depend on the file
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -150,7 +150,7 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	return here, there, backend.token()
 }
 
-// token is the owner of the last claim.
+// token returns the owner of the last claim.
 func (s *spy) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func TestWithKeyEveryAdaptersKeyIsOnSpansAndLogsAndNoTokenIs(t *testing.T) {
 	}
 }
 
-// exported is all telemetry of a process: spans, metrics and logs.
+// exported returns all telemetry of a process: spans, metrics and logs.
 func exported(t *testing.T, tel *telemetry) string {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +

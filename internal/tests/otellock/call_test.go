@@ -73,16 +73,16 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		opts    []grpclock.Option
 		before  func(backend *lockertest.Memory)
 		closed  bool
-		bare    bool                                                        // without readers
-		order   string                                                      // default: the canary
-		handle  func(ctx context.Context, backend *lockertest.Memory) error // default: success
+		bare    bool                                                        // the Locker has no readers
+		order   string                                                      // the order's id; default: the canary
+		handle  func(ctx context.Context, backend *lockertest.Memory) error // the handler; default: success
 		patient time.Duration                                               // the client's deadline
 
 		code     codes.Code
 		reason   string // "": no ErrorInfo
-		retry    bool   // RetryInfo, and a pushback of as many ms
-		pushback string // otherwise
-		field    string // of the BadRequest
+		retry    bool   // the reply has RetryInfo, and a pushback of the same length in ms
+		pushback string // the pushback without retry
+		field    string // the field of the BadRequest
 		spans    []string
 	}{
 		"OK": {spans: held("Unset", "released", "")},
@@ -204,7 +204,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			ctx := t.Context()
 			var trailer metadata.MD
 			switch name {
-			case "too many waiters": // whichever comes second is refused
+			case "too many waiters": // the second of two calls is refused
 				waits, giveUp := context.WithCancel(ctx)
 				defer giveUp()
 				both := make(chan error, 2)

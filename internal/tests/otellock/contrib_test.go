@@ -35,7 +35,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// contribGuards are the adapters in modules of their own. Those of schedules are in ticks_test.go.
+// contribGuards are the adapters of contrib. The adapters for schedules are in ticks_test.go.
 var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"echolock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		e := echo.New()
@@ -127,7 +127,7 @@ var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ct
 	},
 }
 
-// schema is a new schema on the shared PostgreSQL server.
+// schema makes a new schema on the shared PostgreSQL server.
 func schema(t *testing.T) *pgx.ConnConfig {
 	t.Helper()
 	config, err := pgx.ParseConfig(sqltest.Shared(t, sqltest.Postgres).DSN("postgres"))

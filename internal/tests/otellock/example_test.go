@@ -12,7 +12,7 @@ import (
 
 // Losses, renewals in trouble and nodes that are out become log records of OpenTelemetry.
 func Example_logRecords() {
-	records := sdklog.NewLoggerProvider() // with an exporter, as for traces
+	records := sdklog.NewLoggerProvider() // in production with an exporter, as for traces
 	logger := otelslog.NewLogger("orders", otelslog.WithLoggerProvider(records))
 	observer, err := otellock.New(otellock.WithLogger(logger))
 	if err != nil {

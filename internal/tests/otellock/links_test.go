@@ -79,8 +79,8 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// chain makes a hold the key, and then b, c and d want it, of which c and d belong to one process.
-// Each holder releases it when the next ones wait.
+// chain lets a hold the key while b, c and d wait for it; c and d belong to one process. Each
+// holder releases the key when the next callers wait.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
 	b := two.asks(t, "b")
@@ -153,7 +153,7 @@ func TestAWaiterLinksToItsHolderAndToWhoeverReleased(t *testing.T) {
 	})
 }
 
-// The same on real servers, for each kind of lock.
+// A waiter links to its holder on real servers, for each kind of lock.
 func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	for name, open := range map[string]func(o locker.Observer) (*locker.Engine, error){
@@ -235,7 +235,8 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
-// A waiter of a semaphore links to the holder whose release made room for it. It has no one holder.
+// A waiter of a semaphore links to the holder whose release made room for this waiter. A semaphore
+// has no single holder.
 func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	server := redistest.Start(t)
 	services := [2]*service{}
@@ -266,7 +267,8 @@ func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	}
 }
 
-// A holder's metadata is that of its program, even if the lease also has a traceparent.
+// The metadata of a holder is only the text of its program, even if the lease also has a
+// traceparent.
 func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -297,7 +299,7 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	})
 }
 
-// A request holds the key and calls a service that wants it too. Both have one trace.
+// A request holds the key, and calls a service that wants the same key. Both belong to one trace.
 func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

@@ -22,7 +22,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// All metrics, for each course that a lock can take.
+// Each possible outcome of a lock has its metrics.
 func TestEachOutcomeIsMeasured(t *testing.T) {
 	const (
 		acquired = "acquire.duration contended=false mode=exclusive name=order result=acquired: 1 of 0"
@@ -158,8 +158,8 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 	}
 }
 
-// Two callers of one process want a key that a third one of another process holds: the lock goes
-// from one process to the other, and there from caller to caller.
+// Two callers of one process want a key that another process holds. The lock goes to their process,
+// and there from caller to caller.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

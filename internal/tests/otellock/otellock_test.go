@@ -32,7 +32,7 @@ type world struct {
 	lock  *locker.Engine
 	other *locker.Engine
 
-	options []locker.Option // of lock
+	options []locker.Option // options of the Locker under test
 }
 
 func nothing(context.Context) error { return nil }
@@ -278,7 +278,7 @@ func TestAnErrorWithoutASentinelIsOther(t *testing.T) {
 	}
 }
 
-// spy is a Store that remembers the spans in which it was called.
+// spy is a Store that records the spans in which it was called.
 type spy struct {
 	*lockertest.Memory
 	mu    sync.Mutex
@@ -309,7 +309,7 @@ func (s *spy) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 func TestSpansNestAsTheWorkDoes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts   []otellock.Option
-		parent string // of the work
+		parent string // the span around the work
 	}{
 		"without hold spans": {parent: "request"},
 		"with hold spans":    {opts: []otellock.Option{otellock.WithHoldSpans()}, parent: "hold order"},
@@ -432,7 +432,7 @@ func TestANameThatIsNoUTF8DoesNotReachTheExporter(t *testing.T) {
 	}
 }
 
-// everything is all that was exported, as text: spans and measurements apart.
+// everything returns all exported spans, and all exported measurements, as text.
 func (tel *telemetry) everything(t testing.TB) (spans, points string) {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())), fmt.Sprintf("%+v", tel.histogram(t))

@@ -126,7 +126,7 @@ func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
 	holder := ""
 	for _, word := range r.words {
 		if id, ok := strings.CutPrefix(word, "span acquire order "); ok {
-			holder = id // the first acquire ends first
+			holder = id // the span of the holder's acquire ends first
 			break
 		}
 	}
@@ -140,7 +140,7 @@ func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
 	}
 }
 
-// The names under which Prometheus has the metrics: dashboards and alerts use them.
+// These are the names of the metrics in Prometheus. Dashboards and alerts use them.
 func TestPrometheusScrapesTheseNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
@@ -239,7 +239,7 @@ func TestARecordOfALossHasTheContextOfItsSpan(t *testing.T) {
 	})
 }
 
-// Renewals that fail and renewals that are nearly too late are logged, a few of them; so are nodes.
+// The Observer logs a few of the renewals that fail or are nearly too late, and nodes that are out.
 func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

@@ -17,9 +17,9 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// otherService is another process with an SDK of its own. On "acquire" it acquires order:42 in a
-// span of its own, on "release" it releases what it got. Each acquire that has ended is told with
-// its span and the spans to which it links.
+// otherService is another process with its own SDK. On "acquire" it acquires order:42 inside a new
+// span, and on "release" it releases that lease. For each acquire that has ended, it prints the
+// span and the spans to which the span links.
 var otherService = proc.Register("other service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
@@ -58,7 +58,7 @@ var otherService = proc.Register("other service", func(args []string) {
 	}
 })
 
-// shown is the acquire inside a span: its id and its links.
+// shown returns the id and the links of the acquire inside a span.
 func shown(spans *tracetest.SpanRecorder, request string) string {
 	for _, s := range spans.Ended() {
 		if s.Name() != "acquire order" || s.Parent().SpanID().String() != request {
@@ -69,7 +69,7 @@ func shown(spans *tracetest.SpanRecorder, request string) string {
 	return "no acquire has ended"
 }
 
-// idsOf are the links of a span, by role.
+// idsOf returns the links of a span, by role.
 func idsOf(s sdktrace.ReadOnlySpan) string {
 	var links []string
 	for _, l := range s.Links() {
@@ -78,7 +78,7 @@ func idsOf(s sdktrace.ReadOnlySpan) string {
 	return strings.Join(links, " ")
 }
 
-// here is this process.
+// here returns the service of this process.
 func here(t *testing.T, server *redistest.Server) *service {
 	t.Helper()
 	s := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
@@ -90,7 +90,7 @@ func here(t *testing.T, server *redistest.Server) *service {
 	return s
 }
 
-// inQueue waits until so many processes wait for the key.
+// inQueue waits until a number of processes wait for the key.
 func (s *service) inQueue(t *testing.T, want int) {
 	t.Helper()
 	await(t, "the waiter stands in the queue", func() bool {
@@ -99,7 +99,7 @@ func (s *service) inQueue(t *testing.T, want int) {
 	})
 }
 
-// A waiter in one process links to the span of a holder in another one.
+// A waiter in one process links to the span of a holder in another process.
 func TestAWaiterLinksToAHolderInAnotherProcess(t *testing.T) {
 	server := redistest.Start(t)
 	one, other := here(t, server), otherService.Start(t, server.Addr())

@@ -20,7 +20,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// exportedRecords is a processor of log records that keeps them, where an exporter would send them.
+// exportedRecords is a processor of log records that keeps them in memory instead of exporting
+// them.
 type exportedRecords struct {
 	mu   sync.Mutex
 	kept []sdklog.Record
@@ -65,7 +66,7 @@ func TestALossIsARecordOfOpenTelemetryThatBelongsToItsSpan(t *testing.T) {
 		}
 		synctest.Wait()
 		hold := tel.span(t, "hold order").SpanContext()
-		// A renewal in trouble may be a record as well.
+		// There may also be a record of a failed renewal.
 		lost := slices.IndexFunc(exporter.kept, func(r sdklog.Record) bool { return strings.Contains(r.Body().String(), "lost while") })
 		if lost < 0 {
 			t.Fatalf("%d records were exported, none of them of the loss", len(exporter.kept))

@@ -51,11 +51,11 @@ func retry(n int) *redislock.Options {
 	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), n)}
 }
 
-// durations are real, and differ.
+// durations finds durations in spans. They are real times, so they differ from run to run.
 var durations = regexp.MustCompile(`wait\.duration=\S+`)
 
 func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
-	server := redistest.Start(t) // locks that are not released stay
+	server := redistest.Start(t) // the test does not release all locks, so it has a server of its own
 	direct := redislock.New(server.Client(t))
 	const ttl = 30 * time.Second
 	for name, tc := range map[string]struct {

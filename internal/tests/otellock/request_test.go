@@ -45,7 +45,7 @@ type exchange struct {
 	key    httplock.Key // "customer:{header.X-Customer}" by default
 	opts   []httplock.Option
 	locker []locker.Option
-	remote idempotency.Store // runs under Idempotency instead
+	remote idempotency.Store // if set, the request runs under Idempotency with this Store
 
 	before func(t *testing.T, w *stage)
 	handle func(ctx context.Context, w *stage, reply io.Writer)
@@ -53,10 +53,10 @@ type exchange struct {
 	header []string
 
 	status int
-	code   string // of the Problem
+	code   string // the code of the Problem
 	retry  string // Retry-After
 	failed bool   // the request's own span has the code as error.type
-	result string // of the lock, on the request's span; by default the code, or acquired
+	result string // the result of the lock on the request's span; default: the code, or acquired
 	spans  []string
 }
 
@@ -236,7 +236,7 @@ var exchanges = map[string]exchange{
 	},
 	"a key that came with another request": {
 		remote: reusedKey{}, header: []string{"Idempotency-Key", "k"}, status: 422, code: "idempotency-key-reused",
-		spans: nil, // the record is found before any lock is asked for
+		spans: nil, // the stored record is found before the lock is acquired
 	},
 	"a client that goes away": {
 		before: func(_ *testing.T, w *stage) {
@@ -394,7 +394,7 @@ func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }
 
-// ours leaves out those operations, and the number of a waiter's attempts.
+// ours leaves out the operations that byTheTest reports, and the number of a waiter's attempts.
 func ours(lines []string) (kept []string) {
 	for _, line := range lines {
 		name, _, _ := strings.Cut(line, ":")

@@ -72,7 +72,7 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 		silent bool // the client keeps the stream open, and sends nothing more
 
 		code   codes.Code
-		result string // of the lock; "": the stream took none
+		result string // the result of the lock; "": the stream took no lock
 		spans  []string
 	}{
 		"released": {handle: receiveAll, result: "acquired", spans: held("Unset", "released", "")},

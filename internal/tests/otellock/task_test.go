@@ -36,10 +36,10 @@ func (silent) Fatal(...any) {}
 type tasks struct {
 	queue     string
 	store     *lockertest.Memory
-	other     *locker.Engine // not observed
+	other     *locker.Engine // this Locker has no Observer
 	client    *asynqlock.Client
 	inspector *asynq.Inspector
-	told      chan string // what asynq's ErrorHandler receives: the code of a Problem
+	told      chan string // the codes of Problems that asynq's ErrorHandler receives
 }
 
 const taskKey = "customer:canary"
@@ -53,7 +53,7 @@ func (s *tasks) enqueue(ctx context.Context, t *testing.T, opts ...asynq.Option)
 	return info.ID
 }
 
-// becomes waits until a task is in a state, such as "retry after 0".
+// becomes waits until a task has a state, such as "retry after 0".
 func (s *tasks) becomes(t *testing.T, id, want string) {
 	t.Helper()
 	await(t, "the task is "+want, func() bool {
@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits returns when the task's key has a waiter.
+// waits waits until the task's key has a waiter.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {
@@ -105,7 +105,7 @@ func (s *tasks) waits(t *testing.T) {
 // waited matches the parts of a span that depend on the machine's speed.
 var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
 
-// The outcome of a task, and how its trace shows the outcome.
+// The trace of a task shows the outcome of its policy.
 func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -265,7 +265,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				await(t, "it comes again, and finds its own key kept", func() bool { return s.store.Calls(locker.OpAcquire) == 4 })
 				s.becomes(t, id, "retry after 1")
 			},
-			spans: append(and(own(ranToo...), own()), busy), told: "it fails", // its own lock is kept as long as the key
+			spans: append(and(own(ranToo...), own()), busy), told: "it fails", // the task's own lock is kept as long as the key
 		},
 		"no key": {
 			policies: []asynqlock.Policy{asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, r *locker.Rule) { r.Key = "" })},
@@ -309,7 +309,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			told: "lock-lost",
 		},
-		// (Of a rule that is refused before anything is asked, there is nothing to see.)
+		// (A rule that is refused before a call is sent leaves no spans.)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,7 +349,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := sync.OnceFunc(worker.Shutdown)
-			t.Cleanup(stop) // also when the test fails: asynq panics if its client is closed before
+			t.Cleanup(stop) // the server must stop before its client is closed, also when the test fails: otherwise asynq panics
 			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
 			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })
 			stop()

@@ -27,7 +27,7 @@ type telemetry struct {
 	observer locker.Observer
 	tracers  trace.TracerProvider
 	meters   metric.MeterProvider
-	tracer   trace.Tracer // of the service around the locks
+	tracer   trace.Tracer // the tracer of the service that uses the locks
 	spans    *tracetest.SpanRecorder
 	reader   *sdkmetric.ManualReader
 	logs     *records
@@ -47,7 +47,7 @@ func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Optio
 	return tel
 }
 
-// options are opts, and those that lead to this SDK.
+// options returns opts and the options that select this SDK.
 func (tel *telemetry) options(opts ...otellock.Option) []otellock.Option {
 	return append(opts, otellock.WithTracerProvider(tel.tracers), otellock.WithMeterProvider(tel.meters),
 		otellock.WithLogger(slog.New(slog.NewJSONHandler(tel.logs, nil))))
@@ -78,8 +78,8 @@ func (r *records) with(texts ...string) (found []string) {
 	return found
 }
 
-// measured returns everything that was measured in a line each, sorted: "held.active mode=exclusive
-// name=order: 1". A histogram shows how many values it has, and their mean.
+// measured returns a line for each time series, sorted: "held.active mode=exclusive name=order: 1".
+// For a histogram, the line has the number of values and their mean.
 func (tel *telemetry) measured(t testing.TB) (lines []string) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -216,7 +216,7 @@ func (tel *telemetry) told(t testing.TB) []string {
 	return lines
 }
 
-// roles are the roles of a span's links, in their order.
+// roles returns the roles of a span's links, in the order of the links.
 func roles(s sdktrace.ReadOnlySpan) string {
 	var all []string
 	for _, l := range s.Links() {
@@ -241,11 +241,11 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// apart are the attributes that have tests of their own.
+// apart are the attributes that text leaves out, because they have their own tests.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
-// text puts attributes into a line, sorted, without the common prefix and those that are apart; any
-// fence is N.
+// text formats attributes as one sorted line, without their common prefix and without the
+// attributes in apart. It writes every fence as N.
 func text(attrs []attribute.KeyValue) string { return textWithout(apart, attrs) }
 
 func textWithout(without []string, attrs []attribute.KeyValue) string {

@@ -23,21 +23,22 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The schedules of a day: a tick at three, by one process or the other.
+// The schedules have one tick a day, at three o'clock, which one of the two processes runs.
 const (
 	atThree   = "0 0 3 * * *"
-	tickOf    = "order@" // and the time of the tick
+	tickOf    = "order@" // a prefix of the key; the time of the tick follows
 	afterThat = 4 * time.Hour
 )
 
 // anyToken matches the tokens of both processes.
 var anyToken = regexp.MustCompile("[A-Z2-7]{26}")
 
-// schedules run a job with the Locker of each of two processes. A job gets its tick's key and how
-// it can learn of the loss of its lock. Its error makes the tick run again, if the adapter can.
+// schedules run a job in two processes with a Locker each. The job gets the key of its tick, and a
+// way to learn of the loss of its lock. If the job returns an error, the tick runs again, if the
+// adapter can do that.
 var schedules = map[string]struct {
 	start func(t *testing.T, l *locker.Engine, logs *records, job func(key string, lost <-chan struct{}) error) (stop func())
-	links string // of the second process
+	links string // the links of the second process's span
 	runs  int
 }{
 	"cronlock": {links: "holder,released_by", runs: 2, start: func(t *testing.T, l *locker.Engine, logs *records, job func(string, <-chan struct{}) error) func() {
@@ -73,8 +74,8 @@ var schedules = map[string]struct {
 	}},
 }
 
-// Two processes have the same schedule. The second one meets the first one at the tick. The last
-// run loses its lock.
+// Two processes have the same schedule. At the tick, the second process finds the key taken by the
+// first one. The last run loses its lock.
 func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testing.T) {
 	for name, tc := range schedules {
 		for key, opts := range map[string][]otellock.Option{"without the key": nil, "with the key": {otellock.WithKey()}} {
@@ -141,8 +142,9 @@ func checkTick(t *testing.T, first, second *telemetry, want string) {
 	}
 }
 
-// measuredAndSeen are the spans, the metrics, and what latchkit's Observer logged. The adapter's
-// and the scheduler's own records name the job and its tick, which make the key.
+// measuredAndSeen returns the spans, the metrics and the logs of latchkit's Observer. It leaves out
+// the logs of the adapter and of the scheduler, because they name the job and its tick, which are
+// parts of the key.
 func measuredAndSeen(t *testing.T, services ...*telemetry) (all string) {
 	for _, tel := range services {
 		spans, points := tel.everything(t)

@@ -50,7 +50,7 @@ func TestModulesAsReleased(t *testing.T) {
 	}
 }
 
-// stranger is a user with a module and a module cache of its own.
+// stranger is a user with a new module and an empty module cache.
 type stranger struct {
 	t                    *testing.T
 	proxy, cache, folder string

@@ -23,11 +23,11 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// stuckAfter is how long a call may take before it counts as one that hangs. All work of a scenario
-// takes a second or so.
+// stuckAfter is the time after which a call counts as hanging. All work of a scenario takes about a
+// second.
 const stuckAfter = 20 * time.Second
 
-// call is a RunAll with another one inside, or none.
+// call is a RunAll, with or without another RunAll inside.
 type call struct {
 	Keys   []string // in any order, also repeated
 	Wait   time.Duration
@@ -80,7 +80,7 @@ var process = proc.Register("process", func(args []string) {
 	}
 })
 
-// worker is all workers of a process.
+// worker has all workers of a process.
 type worker struct {
 	locks  locker.Locker
 	client *redis.Client
@@ -145,7 +145,7 @@ func (w *worker) fail(format string, args ...any) {
 	w.report.Failures = append(w.report.Failures, fmt.Sprintf(format, args...))
 }
 
-// calls draws a call with others inside.
+// calls draws a call with other calls inside.
 func calls(depth int) *rapid.Generator[call] {
 	return rapid.Custom(func(t *rapid.T) call {
 		c := call{

@@ -12,8 +12,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// The anomalies that a fence in a database shows when it is checked in the wrong way. Each is first
-// provoked without sqllock: a control that fails to fail would prove nothing.
+// These tests show the anomalies that occur when a fence in a database is checked in the wrong way.
+// Each anomaly is first provoked without sqllock: otherwise the test with sqllock would prove
+// nothing.
 
 // begin begins a transaction that is rolled back at the end of the test unless it was committed.
 func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
@@ -36,7 +37,7 @@ func steps(t testing.TB, all ...func() error) {
 	}
 }
 
-// fence is what a plain check does: it reads the fence, and refuses a smaller one.
+// checkFence does a plain check: it reads the fence, and refuses a smaller one.
 func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	var newest int64
 	if err := tx.QueryRowContext(ctx, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'").Scan(&newest); err != nil {
@@ -69,7 +70,7 @@ func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
 		steps(t,
 			func() error { return checkFence(ctx, old, 1) },
 			func() (err error) { seen, err = read(ctx, old, 1); return err },
-			// the old holder is paused here, and loses its lease
+			// The old holder is paused here, and loses its lease.
 			func() error { return claimFence(ctx, next, 2) },
 			func() (err error) { newer, err = read(ctx, next, 1); return err },
 			func() error { return write(ctx, next, 1, newer+50) },
@@ -105,9 +106,8 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// TestAnOvertakenHolderLosesNoUpdate is both of these anomalies with sqllock: an old holder that
-// has read and does not look whether it still holds the lock, and a newer one that comes in
-// between.
+// With sqllock neither anomaly occurs. An old holder has read, and does not check whether it still
+// holds the lock. A newer holder comes before the old holder writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -142,7 +142,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 							first = false
 							close(hasRead)
 							store.Free(account.Key)
-							if strategy == sqllock.VerifyLast { // nobody waits for us
+							if strategy == sqllock.VerifyLast { // no transaction waits for this one
 								err := sqllock.Do(t.Context(), next, db, account, deposit(50), opts...)
 								newer <- err
 								if db.dialect != sqlite && err != nil && level == sql.LevelReadCommitted {
@@ -179,7 +179,7 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			one, two := db.begin(t, level), db.begin(t, level)
 			failed := make(chan error)
 			steps(t,
-				func() error { _, err := read(ctx, two, 2); return err }, // its snapshot is taken
+				func() error { _, err := read(ctx, two, 2); return err }, // this read takes the snapshot
 				func() error { return claimFence(ctx, one, 2) },
 			)
 			go func() { failed <- claimFence(ctx, two, 3) }()
@@ -192,7 +192,7 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			}
 			_ = two.Rollback()
 		}
-		// With sqllock many wait for each other, and nobody sees that.
+		// With sqllock many transactions collide too, but no caller sees an error.
 		l, _ := memory(t)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			before := db.balance(t)

@@ -29,9 +29,9 @@ func setBack(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// A Redis that is restored from an old snapshot goes on with its clock, so its fences grow all the
-// same. When its clock was set back too, it grants fences that it has granted before. Nothing is
-// overwritten then, and RepairAll repairs it.
+// A Redis that is restored from an old snapshot makes fences from its clock, so its fences grow
+// nevertheless. If its clock was set back too, it grants fences that it has granted before. Then no
+// data is overwritten, and RepairAll raises the fences.
 //
 // Not parallel: it sets the environment of the servers that are started.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {

@@ -42,14 +42,14 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 					if s == swallow {
 						rounds = 1
 					}
-					retries := 0 // where the ledger says that it was committed; a repetition would show
+					retries := 0 // where the ledger shows that the transaction was committed, a repetition is an error
 					if s == cutRequest {
 						retries = 1
 					}
 					for range rounds {
 						ran := 0
 						if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
-							if ran++; ran == 1 { // here, so that it is behind the COMMIT of VerifyLast's claim
+							if ran++; ran == 1 { // armed here, after the COMMIT of VerifyLast's claim
 								w.strike(s, false)
 							}
 							return deposit(10)(ctx, tx)
@@ -178,7 +178,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// Between the verification and the COMMIT nothing of the row has changed, it is only locked.
+// Between the verification and the COMMIT the row is unchanged, but it is locked.
 func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -192,7 +192,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
 						t.Error(err)
 					}
-					if op == "" { // the claim ahead
+					if op == "" { // this is the transaction of the claim
 						return
 					}
 					go func() {

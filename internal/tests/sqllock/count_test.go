@@ -22,7 +22,7 @@ var (
 
 const (
 	countTTL = 400 * time.Millisecond
-	step     = 3 // after so many increments a child reports progress
+	step     = 3 // a child reports its progress after this number of increments
 )
 
 // counter increments the account a given number of times, and reports how often it was refused.
@@ -57,8 +57,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// TestManyPausedProcessesCountExactly: every committed increment is in the account exactly once,
-// whichever process was paused, and whenever.
+// Every committed increment is in the account exactly once, whichever process was paused at
+// whatever time.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect

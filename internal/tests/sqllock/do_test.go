@@ -91,7 +91,7 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 				store.Steal(account.Key)
 				lease, _ := locker.FromContext(ctx)
 				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
-				return nil                                                  // as in work that ignores its context
+				return nil                                                  // the work ignores its context
 			}, sqllock.WithStrategy(strategy))
 			if !errors.Is(err, locker.ErrLost) {
 				t.Errorf("err = %v, want ErrLost", err)
@@ -334,7 +334,7 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		next, err := locker.New(store.NewProcess()) // in this process, so only the fence distinguishes the two
+		next, err := locker.New(store.NewProcess()) // both Lockers are in this process, so only the fence distinguishes their leases
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,8 +67,8 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// Keys that a collation, a comparison with padding, or a type could treat as equal, and the longest
-// possible key.
+// A collation, a comparison with padding, or a type could treat some of these keys as equal. One of
+// them is the longest possible key.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Transactions that end before Do has sent a COMMIT, by an error or by the function.
+// These tests are about transactions that end before Do has sent a COMMIT, by an error or by the
+// function.
 
 // InnoDB reports the deadlock of a SELECT … FOR UPDATE only at the row of the deadlock, where a Tx
 // does not see it.
@@ -174,8 +175,9 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 }
 
 // When a context ends, database/sql rolls back on a goroutine of its own, after the running
-// statement. The session must not be restored before that, because to switch autocommit on commits
-// an open transaction. (Without the ROLLBACK before it this fails every third time.)
+// statement. The session must not be restored before this ROLLBACK, because switching autocommit on
+// commits an open transaction. (If the session is restored earlier, this test fails every third
+// time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

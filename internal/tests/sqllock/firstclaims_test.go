@@ -25,7 +25,7 @@ func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 				l, _ := memory(t)
 				isolation := sqllock.WithTxOptions(&sql.TxOptions{Isolation: level})
 				open := func(ctx context.Context, _ *sqllock.Tx) (err error) {
-					for _, key := range []string{"a", "z"} { // before and behind the claim that is open
+					for _, key := range []string{"a", "z"} { // keys before and after the key of the open claim
 						ctx, cancel := context.WithTimeout(locker.Detach(ctx), patience)
 						defer cancel()
 						nothing := func(context.Context, *sqllock.Tx) error { return nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Transactions inside of requests that a guard has locked.
+// These tests are about transactions inside of requests that a guard has locked.
 
 // guarded are servers of all adapters with one route, POST /accounts/{id}, whose handler runs under
 // the lock of its account.

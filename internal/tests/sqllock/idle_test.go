@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Transactions that are idle for longer than a lease lasts without renewals.
+// These tests are about transactions that are idle for longer than a lease lasts without renewals.
 
 // brief is a short TTL: a lease is over soon if it is not renewed.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Which leases a call claims, and which it refuses to wait for.
+// These tests are about the leases that a call claims, and the leases for which it refuses to wait.
 
 // under runs fn inside of a Run for each key, the first outermost.
 func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
@@ -87,7 +87,7 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 	})
 }
 
-// A Shared lease beside an Exclusive one: the work reads under the one and writes under the other.
+// The work reads under a Shared lease and writes under an Exclusive one.
 func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -104,7 +104,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
 		db.holds(t, 100)
-		for _, before := range []func(){ // the row of the resource is new, or it is there
+		for _, before := range []func(){ // in one case the row of the resource is new, in the other it exists
 			func() { db.exec(t, "DELETE FROM latchkit_fence") },
 			func() { db.claimed(t, "tenant", 1, "an old writer") },
 		} {
@@ -120,7 +120,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 				case err := <-written:
 					t.Errorf("a newer writer did not wait for the transaction that reads: %v", err)
 					written <- err
-				case <-time.After(200 * time.Millisecond): // it has had time enough
+				case <-time.After(200 * time.Millisecond): // the transaction has had enough time
 				}
 				return deposit(10)(ctx, tx)
 			})
@@ -273,7 +273,7 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	})
 }
 
-// somewhere is a Locker of another server: the same key there is another lock.
+// somewhere is a Locker on another server, where the same key is another lock.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db := newDatabase(t, postgres)
 	here, _ := memory(t)

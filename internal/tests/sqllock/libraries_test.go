@@ -65,7 +65,7 @@ var counters = map[string]func(driver, dsn string) increment{
 		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
 			return gormlock.Do(ctx, l, db, rule, func(_ context.Context, tx *gorm.DB) error {
 				var a account
-				tx.Table("accounts").Where("id = ?", 1).Take(&a) // the habit of dropping errors
+				tx.Table("accounts").Where("id = ?", 1).Take(&a) // many programs ignore this error
 				return tx.Table("accounts").Where("id = ?", 1).Update("balance", a.Balance+1).Error
 			}, opts...)
 		}
@@ -115,9 +115,8 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every update is in the account exactly once, whichever process the kernel has paused, and
-// wherever. The full size takes half an hour: -library-processes 16 -library-increments 1000
-// -timeout 60m.
+// Every update is in the account exactly once, whichever process was paused at whatever place. The
+// full size takes half an hour: -library-processes 16 -library-increments 1000 -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 	for _, tc := range []struct {
 		library string

@@ -38,8 +38,8 @@ type database struct {
 	dialect sqllock.Dialect
 	driver  string
 	dsn     string
-	addr    string // of the server, "" without one
-	schema  string // of PostgreSQL
+	addr    string // the address of the server; "": there is no server
+	schema  string // the schema on PostgreSQL
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
-// each runs the test on databases of all kinds, or only of those that are given.
+// each runs the test on databases of all kinds, or only of the given kinds.
 func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
 	t.Helper()
 	if len(kinds) == 0 {
@@ -138,7 +138,7 @@ func (db *database) balance(t testing.TB) int64 {
 	return db.number(t, "SELECT balance FROM accounts WHERE id = 1")
 }
 
-// holds fails the test unless account 1 has this much.
+// holds fails the test unless account 1 has the balance want.
 func (db *database) holds(t testing.TB, want int64) {
 	t.Helper()
 	if got := db.balance(t); got != want {

@@ -24,7 +24,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// scene is what a case of the table may touch.
+// scene has the things that a case of the table may use.
 type scene struct {
 	*database
 	t     testing.TB
@@ -51,7 +51,7 @@ func (s scene) held() *locker.Lease {
 	return lease
 }
 
-// waits returns when the account's key has a waiter.
+// waits waits until the account's key has a waiter.
 func (s scene) waits(ctx context.Context) {
 	for ctx.Err() == nil {
 		if info, err := s.lock.Inspect(ctx, account.Key); err != nil || info.Waiters > 0 {
@@ -67,11 +67,11 @@ func TestEachOutcomeIsTold(t *testing.T) {
 	const common = " fence=N key=account:1 mode=exclusive name=account"
 	errShared := errors.New("two come too close")
 	for name, tc := range map[string]struct {
-		kinds []sqllock.Dialect // default: all
+		kinds []sqllock.Dialect // the kinds of databases; default: all
 		do    func(ctx context.Context, s scene) error
-		want  error  // nil: committed
-		span  string // "": there is none, as the lock was not taken
-		links string // of the acquire's span: to whom the caller waited for
+		want  error  // the expected error; nil: committed
+		span  string // the expected span; "": no span, because the lock was not taken
+		links string // the links of the acquire's span to the holder for which the caller waited
 	}{
 		"committed": {
 			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10)) },
@@ -381,8 +381,8 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT gets no reply. It was executed or not, and the
-// database may stay silent afterwards.
+// silent makes transactions whose first COMMIT gets no reply. This COMMIT was executed or not, and
+// the database may stay silent afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent

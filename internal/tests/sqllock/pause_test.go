@@ -21,7 +21,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Holders in processes of their own, which the kernel pauses for longer than their lease lasts.
+// In these tests holders run in separate processes, and are paused for longer than their lease
+// lasts.
 
 // pausedTTL is how long a lease of these tests lasts without renewals.
 const pausedTTL = time.Second
@@ -104,7 +105,7 @@ type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this thread may run on for a moment
+	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this thread may continue for a moment
 })
 
 func (s stopping) Exec(ctx context.Context, query string, args ...any) error {

@@ -88,8 +88,8 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// After a restart of the server a pool is full of connections that are dead. database/sql skips
-// them, and so does Do.
+// After a restart of the server, the connections of a pool are dead. database/sql skips dead
+// connections, and so does Do.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const idle = 10

@@ -15,7 +15,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Transactions that were ended by the text of a statement, or begun by other code.
+// These tests are about transactions that were ended by the text of a statement, or begun by other
+// code.
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
@@ -114,7 +115,7 @@ func plain(db *database) sqllock.Database[*sql.Tx] {
 	}
 }
 
-// With any library: statements after a dropped deadlock error must not be committed separately.
+// With any library, statements after an ignored deadlock error must not be committed one by one.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -247,7 +248,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	db.holds(t, 120)
 }
 
-// A role that may use tables but not create them.
+// Migrate works for a role that may use tables but not create them.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	db := newDatabase(t, postgres)
 	role := "reader_" + db.schema
@@ -298,7 +299,7 @@ type codeField struct{ Code int }
 
 func (codeField) Error() string { return "a field" }
 
-// A role with a lock_timeout, as the documentation recommends.
+// The role has a lock_timeout, as the documentation recommends.
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
@@ -335,7 +336,7 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 	})
 }
 
-// A column that was added later, without a default.
+// The column of the fence was added later, without a default.
 func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
@@ -393,7 +394,7 @@ func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
 		errs := together(2, func(i int) error {
 			l, _ := memory(t)
 			m.wait()
-			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // not even the same resource
+			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // the two holders do not even have the same resource
 			return sqllock.Do(t.Context(), l, db, rule, deposit(10), sqllock.WithOperation("invoice:4711"), sqllock.WithRetries(100))
 		})
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), locker.ErrDone) {

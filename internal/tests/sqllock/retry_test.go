@@ -131,8 +131,8 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// MySQL and MariaDB undo only the statement when a lock wait times out: without a ROLLBACK, what
-// came before would be committed by the next attempt.
+// When a lock wait times out, MySQL and MariaDB undo only the statement. Without a ROLLBACK, the
+// next attempt would commit the earlier statements.
 func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)

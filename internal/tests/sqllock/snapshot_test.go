@@ -107,7 +107,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						first := func() {}
-						if begun == 2 { // after the claim at the beginning: this transaction is verified, and is about to be committed
+						if begun == 2 { // the second transaction, after that of the claim: it is verified, and is about to be committed
 							first = func() {
 								store.Free(account.Key)
 								go func() {
@@ -173,7 +173,8 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 }
 
-// A read-only transaction sees one snapshot, even if it requests a weaker isolation or none.
+// A read-only transaction reads from one snapshot, even if it requests a weaker isolation, or no
+// isolation.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {

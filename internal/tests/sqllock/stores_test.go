@@ -30,7 +30,7 @@ func (s *losing) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// nameless is a Store that mints no fences.
+// nameless is a Store that makes no fences.
 type nameless struct{ *lockertest.Memory }
 
 func (s nameless) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {

@@ -112,7 +112,7 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 			}
 			return errs
 		}
-		old := uint64(1) << 52 // ahead of any clock in µs: what follows counts from here, as with a clock set back
+		old := uint64(1) << 52 // ahead of any clock in µs: later fences count from here, as after a clock was set back
 		for _, key := range keys {
 			if err := l.RaiseFence(t.Context(), key, old); err != nil {
 				t.Fatal(err)

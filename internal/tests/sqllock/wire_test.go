@@ -20,8 +20,8 @@ type wire struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	next  strike // what happens to the next statement
-	word  string // which that statement contains
+	next  strike // the fault of the next statement
+	word  string // a word that this statement contains
 	dead  bool   // no data passes any more
 	hits  int
 }

@@ -208,7 +208,7 @@ func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
 			store.Steal(account.Key)
 			lease, _ := locker.FromContext(ctx)
 			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
-			await(t, "the row is free again", func() bool { // though this function has not returned
+			await(t, "the row is free again", func() bool { // although this function has not returned
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
 				_, err := db.ExecContext(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = 1")
