@@ -26,7 +26,7 @@ type Welcome struct {
 func sendWelcome(context.Context, *asynq.Task) error { return nil }
 func makeReport(context.Context, *asynq.Task) error  { return nil }
 
-// One email for each user and hour, and one report of a tenant at a time.
+// The rules allow one email for each user and hour, and one report of a tenant at a time.
 func ExampleNew() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -91,7 +91,7 @@ func ExampleRunScheduler() {
 	}
 }
 
-// Unique tasks: one task at a time for each key that guards their runs.
+// With Unique, the queue has at most one task for each key that guards the runs.
 func ExampleGuard_Client() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
@@ -109,7 +109,7 @@ func ExampleGuard_Client() {
 	}
 }
 
-// Payloads that are protobuf messages, or have another format.
+// WithDecoder is for payloads that are protobuf messages or have another format.
 func ExampleWithDecoder() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -51,7 +51,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
 	reversed := asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
 		bytes, err := hex.DecodeString(string(t.Payload()))
-		if p, ok := into.(*payload); ok { // as for a protobuf message
+		if p, ok := into.(*payload); ok { // a decoder for protobuf messages does the same
 			p.User = userID(bytes)
 		}
 		return err

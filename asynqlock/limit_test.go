@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// At most 3 tasks of a key run at once, and 3 do: each task that starts or ends wakes the next one.
+// Three tasks of a key run at once, and no more: each task that starts or ends wakes the next one.
 func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	q := newQueue(t)
 	l, err := locker.NewSemaphore(q.redis, 1, locker.WithPrefix(q.name+":"))

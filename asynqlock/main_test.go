@@ -165,7 +165,7 @@ type work struct {
 
 	mu      sync.Mutex
 	now     int
-	most    int // at a time
+	most    int // the largest number of tasks at a time
 	runs    int
 	retried []int
 }

@@ -62,8 +62,8 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 	}
 }
 
-// Tasks that were put off together come back at different times: not before the lock can be free,
-// and not long after.
+// Tasks that were put off together come back at different times: when the lock may be free, or soon
+// after that.
 func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -25,7 +25,7 @@ import (
 var replica = proc.Register("scheduler", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	var begun atomic.Int32
-	begin := func() { // of a tick; on request this process pauses itself at the second tick
+	begin := func() { // called at the beginning of a tick; on request this process pauses itself at the second tick
 		if begun.Add(1) == 2 && len(args) > 3 {
 			standStill()
 		}

@@ -38,7 +38,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		stop()
 		tick, stop = term(t, q, second, task)
 		passed, other := tick(), tick(asynq.Queue("high"))
-		again := tick() // of an equal entry
+		again := tick() // a tick of an equal entry
 		reordered := tick(asynq.Queue("low"), asynq.MaxRetry(1))
 		backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 		blind := tick(asynq.Queue("middle"))

@@ -27,7 +27,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 		clones   bool
 		opts     []asynq.Option
 		problems []string
-		id       string // of the run in the end, as far as it differs
+		id       string // the ID of the task that runs in the end, if it differs
 		retried  int
 	}{
 		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
@@ -69,7 +69,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			}
 			q.run(mux, cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 				if failed.CompareAndSwap(false, true) {
-					go hold() // takes the key as soon as this run has released it
+					go hold() // this holder takes the key as soon as this run has released it
 					await(t, "somebody waits for the key", func() bool {
 						info, err := other.Inspect(ctx, busyKey)
 						return err == nil && info.Waiters == 1

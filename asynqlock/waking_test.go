@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// waking returns a Guard with WithWaking, as each process has one.
+// waking returns a Guard with WithWaking. Each process has such a Guard.
 func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
 	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
@@ -48,7 +48,8 @@ func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handl
 	q.run(mux, g.Configure(cfg), handler)
 }
 
-// record is a handler that notes the order of tasks by their payloads, and how many ran at a time.
+// record is a handler that records the order of tasks by their payloads, and how many ran at the
+// same time.
 type record struct {
 	each time.Duration
 

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// routes are the same route without a lock, with one taken by hand, and guarded.
+// routes has the same route without a lock, with a lock taken by hand, and guarded.
 func routes(tb testing.TB) map[string]*gin.Engine {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())
@@ -83,7 +83,7 @@ func BenchmarkRefusal(b *testing.B) {
 	}
 }
 
-// discard is a client that looks at the status only.
+// discard is a client that reads only the status.
 type discard struct {
 	header http.Header
 	status int

@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// A shop holds an order and asks the stock, which wants the same lock: by a delegation it joins,
-// and without one it is refused.
+// A shop holds an order and asks the stock, which wants the same lock. With a delegation the stock
+// joins the lock; without a delegation it is refused.
 func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	redisServer := redistest.Shared(t)
 	shopLocker, stockLocker := onRedis(t, redisServer.Client(t)), onRedis(t, redisServer.Client(t))
@@ -114,7 +114,7 @@ func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	}
 }
 
-// overheard remembers the delegation that is sent.
+// overheard records the delegation that is sent.
 type overheard struct{ shown *string }
 
 func (o overheard) RoundTrip(r *http.Request) (*http.Response, error) {

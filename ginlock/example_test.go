@@ -62,7 +62,7 @@ func ExampleNew_busy() {
 	// Retry-After: 1
 }
 
-// The reply in a form of your own, and a lock only where something changes.
+// Refused requests get a reply in your own form, and only requests that change data take a lock.
 func ExampleWithErrorHandler() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {
@@ -88,7 +88,7 @@ func ExampleWithRule() {
 	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", once), func(c *gin.Context) { c.Status(http.StatusNoContent) })
 }
 
-// All locks of a service on one page; rules without a route are found when the program starts.
+// One table has all locks of a service. Rules without a route are found when the program starts.
 func ExampleFromRules() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {
@@ -111,7 +111,7 @@ func ExampleFromRules() {
 	// ginlock: rule "PUT /baskets/:id": there is no such route; did you mean "POST /baskets/:id"?
 }
 
-// The same rules in YAML.
+// Rules can also be written in YAML.
 func ExampleParseRules() {
 	rules, err := ginlock.ParseRules([]byte(`
 POST /orders/:id/pay:
@@ -126,8 +126,8 @@ POST /orders/:id/pay:
 	// Output: order:{param.id} 250ms
 }
 
-// A payment that a client repeats, because it got no reply to the first, is answered and not made
-// again.
+// A client repeats a payment because it got no reply. The repeated request gets the stored reply,
+// and the payment is made once.
 func ExampleIdempotency() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

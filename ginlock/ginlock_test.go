@@ -175,7 +175,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose  func(t *testing.T, store *lockertest.Memory)
 		opts  []ginlock.Option
-		reply func(c *gin.Context) // what the handler makes of it
+		reply func(c *gin.Context) // writes the handler's reply
 		cause error
 		code  int
 		body  string
@@ -442,7 +442,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	}
 }
 
-// panics returns what f panicked with, as text.
+// panics returns the text with which f panicked.
 func panics(f func()) (text string) {
 	defer func() { text = fmt.Sprint(recover()) }()
 	f()

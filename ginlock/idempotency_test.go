@@ -80,7 +80,7 @@ func TestAPaymentThatComesAgainIsAnsweredAndNotMade(t *testing.T) {
 func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	e.Use(func(c *gin.Context) { // as services do that write all errors in one place
+	e.Use(func(c *gin.Context) { // some services write all errors in one place
 		c.Next()
 		if len(c.Errors) > 0 && !c.Writer.Written() {
 			c.String(http.StatusBadGateway, "sorry")

@@ -41,8 +41,8 @@ func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engi
 	return e
 }
 
-// post sends one request through e, without a network, so that it can be done in a bubble of
-// virtual time.
+// post sends one request through e, without a network, so that it works in a bubble of virtual
+// time.
 func post(ctx context.Context, e http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, target, http.NoBody))
@@ -51,7 +51,7 @@ func post(ctx context.Context, e http.Handler, target string) *httptest.Response
 
 func ok(c *gin.Context) { c.String(http.StatusOK, "paid") }
 
-// lockerFunc is a Locker that only refuses.
+// lockerFunc is a Locker that refuses every Rule.
 type lockerFunc func(locker.Rule) error
 
 func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {

@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// refusal is what a Locker says; the key in it must not reach anybody.
+// refusal returns a Locker that fails with err. No client may see the key in this error.
 func refusal(err error, retryAfter time.Duration) locker.Locker {
 	return lockerFunc(func(r locker.Rule) error {
 		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: retryAfter, Err: err}
@@ -135,7 +135,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 	l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(1), locker.WithObserver(&rec))
 	e := engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)), ok)
 	replies := make(chan *httptest.ResponseRecorder)
-	for range 2 { // whichever comes second is refused
+	for range 2 { // the second of two requests is refused
 		go func() { replies <- post(t.Context(), e, "/orders/42") }()
 	}
 	if w := <-replies; w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {

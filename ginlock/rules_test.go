@@ -105,7 +105,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
-	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one of them names its twin
+	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one of the errors also names another rule
 		t.Errorf("%d rules in\n%v", n, err)
 	}
 	if _, err := ginlock.FromRules(nil, ginlock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {

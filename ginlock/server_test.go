@@ -47,7 +47,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			const clients = 200
 			var inside, most atomic.Int32
 			var last uint64
-			sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
+			sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
 				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Minute)), func(c *gin.Context) {
@@ -80,8 +80,8 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// What net/http notices of a client that goes away depends on the body: where there is none, or it
-// was read, the wait ends; otherwise WithWait must end it.
+// Whether net/http notices that a client has disconnected depends on the body. If there is no body,
+// or if it was read, the wait ends; otherwise WithWait must end it.
 func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		key     ginlock.Key
@@ -193,7 +193,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 		t.Errorf("fail open: %d %s", code, body)
 	}
 	redisServer.Resume()
-	for { // until the client's pool has found its connections again
+	for { // until the client's pool has new connections
 		code, body := status(t, server, "/closed/42")
 		if code == http.StatusOK {
 			break
@@ -204,8 +204,8 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 	}
 }
 
-// An evicted or deleted key is no loss that a process could notice before it asks. Its answer is
-// only held back where that was asked for.
+// A process notices an evicted or deleted key only when it asks the server. Only a held-back
+// response is then not sent.
 func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := onRedis(t, client)

@@ -27,7 +27,8 @@ func fromRules(t *testing.T, l locker.Locker, rules ginlock.Rules, opts ...ginlo
 	return guard
 }
 
-// A lock that guards nothing is worse than none: each of these wirings ran handlers without a lock.
+// A lock that guards nothing is worse than no lock. Each of these wirings used to run handlers
+// without a lock.
 func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 	busy := lockerFunc(func(r locker.Rule) error { return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy} })
 	t.Run("the guard was never put in front of the routes", func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 	}
 }
 
-// These rules were accepted, and then every request failed.
+// These rules used to be accepted, and then every request failed.
 func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	single, err := locker.New(plain{lockertest.NewMemory()})

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A lock that guards nothing is worse than none: Bind finds unguarded methods.
+// A lock that guards nothing is worse than no lock: Bind finds unguarded methods.
 func TestBindFindsWhatNothingGuards(t *testing.T) {
 	newLocker := func() locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) }
 	for name, tc := range map[string]struct {
@@ -158,7 +158,7 @@ func TestEveryConstructorRefusesNonsense(t *testing.T) {
 	}
 }
 
-// down is a Locker whose server is out of reach: each question takes its time.
+// down is a Locker whose server is unreachable: each acquire takes a while before it fails.
 type down struct{ asked chan struct{} }
 
 func (d down) Acquire(ctx context.Context, _ locker.Rule) (*locker.Lease, error) {
@@ -198,7 +198,7 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 		t.Errorf("observed %d problems: %q", len(observed), observed)
 	}
 	_, err := client.Place(t.Context(), &shop.Order{})
-	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open is for outages alone
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open applies only to outages
 }
 
 func TestAStreamFailsOpenAtItsFirstMessage(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// counting counts the attempts that reach a server, and notes when.
+// counting counts the attempts that reach a server, and records their times.
 type counting struct {
 	n  atomic.Int32
 	at [8]time.Time
@@ -44,8 +44,8 @@ func (b *busyOnce) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return b.Locker.Acquire(ctx, r)
 }
 
-// gRPC's own client tries again at the time that the server names. Its first pause would be at most
-// 50 ms otherwise, as the control shows.
+// gRPC's own client tries again at the time that the server names. Without this time its first
+// pause would be at most 50 ms, as the control shows.
 func TestARetryingClientFollowsThePushback(t *testing.T) {
 	const after = 400 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -90,8 +90,8 @@ func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 50 * time.Millisecond, Err: locker.ErrBusy}
 }
 
-// Behind a holder of which nothing is known the Locker's advice is short each time. The attempts of
-// a client last for seconds all the same.
+// Behind an unknown holder, RetryAfter is short each time. Nevertheless the attempts of a client
+// last for seconds.
 func TestAClientSpreadsItsAttempts(t *testing.T) {
 	for name, dial := range map[string]grpc.DialOption{
 		"by the trailer":   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig()),

@@ -20,7 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// delegating returns what a client needs to delegate to a server on loopback.
+// delegating returns a Sender, and the options with which a client delegates to a server on
+// loopback.
 func delegating(t testing.TB, target func() string, opts ...delegate.Option) (*delegate.Sender, []grpc.DialOption) {
 	t.Helper()
 	sender, err := delegate.NewSender(opts...)
@@ -47,7 +48,7 @@ func delegating(t testing.TB, target func() string, opts ...delegate.Option) (*d
 
 func itself() string { return "" }
 
-// nosy is a service that keeps the metadata that its handlers see.
+// nosy is a service that records the metadata that its handlers see.
 func nosy(saw *[]string) *service {
 	look := func(ctx context.Context) *shop.Receipt {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -168,8 +169,8 @@ func TestADelegationThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// A call that runs without a lock carries nothing on either, whether the service takes delegations
-// or not.
+// A call that runs without a lock does not forward a delegation, whether or not the service accepts
+// delegations.
 func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	never := grpclock.WithFilter(func(context.Context, string) bool { return false })
 	for name, opts := range map[string][]grpclock.Option{"taken": {never, grpclock.WithDelegation()}, "not taken": {never}} {

@@ -36,7 +36,7 @@ func Example() {
 	}
 }
 
-// Rules in Go, for services whose .proto file is not yours.
+// Rules in Go are for services whose .proto file you cannot change.
 func ExampleFromMap() {
 	rules := grpclock.FromMap(grpclock.RuleMap{
 		shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}", Wait: locker.NoWait},
@@ -73,7 +73,7 @@ func ExampleFromMap() {
 	// without a lock: 6 methods
 }
 
-// The status that a client gets when another caller holds the lock. With a retry policy, the client
+// While another caller holds the lock, a client gets this status. With a retry policy, the client
 // would retry by itself.
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
@@ -108,7 +108,7 @@ func ExampleRetryServiceConfig() {
 	// Output: Aborted LOCK_BUSY
 }
 
-// A service that calls another one under its own locks, and the other one, which lets it.
+// A service calls another service under its own locks. The other service accepts the delegations.
 func ExampleWithDelegated() {
 	sender, err := delegate.NewSender()
 	if err != nil {

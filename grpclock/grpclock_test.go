@@ -62,7 +62,7 @@ func TestFiftyCallsRunOneAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const calls = 50
-			sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
+			sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
 			client := serve(t, setup{locker: newLocker(t), service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
 				sold++
 				return receipt(ctx), nil

@@ -23,7 +23,7 @@ import (
 
 type claimsKey struct{}
 
-// authenticated is ctx as an interceptor for authentication leaves it.
+// authenticated returns ctx with claims, as an interceptor for authentication would.
 func authenticated(ctx context.Context, claims map[string]any) context.Context {
 	return context.WithValue(ctx, claimsKey{}, claims)
 }
@@ -100,7 +100,7 @@ func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
 	}
 }
 
-// several is a Locker that notes which keys are asked for, and grants them.
+// several is a Locker that records the requested keys, and grants them.
 type several struct {
 	locker.Locker
 	mu   sync.Mutex

@@ -75,7 +75,7 @@ func receipt(ctx context.Context) *shop.Receipt {
 	return &shop.Receipt{Fence: lease.Fence(), Key: lease.Key()}
 }
 
-// setup is a server to be started: its interceptors are chained outside of grpclock's.
+// setup describes a server to be started. Its interceptors are chained outside of grpclock's.
 type setup struct {
 	locker  locker.Locker
 	rules   *grpclock.Rules // default: those of the .proto file
@@ -136,7 +136,7 @@ func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclo
 	return rules.Bind(server)
 }
 
-// redisLocker is a Locker on a server that other tests use, too.
+// redisLocker makes a Locker on a server that other tests use, too.
 func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
@@ -156,7 +156,7 @@ func want(t testing.TB, err error, code codes.Code, reason string) {
 	}
 }
 
-// eventually waits for what will be true soon, also on a slow machine.
+// eventually waits until a condition is true, also on a slow machine.
 func eventually(t testing.TB, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(time.Millisecond) {
@@ -166,7 +166,7 @@ func eventually(t testing.TB, what string, true func() bool) {
 	}
 }
 
-// lockerFunc is a Locker that only refuses.
+// lockerFunc is a Locker that refuses every Rule.
 type lockerFunc func(locker.Rule) error
 
 func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {

@@ -28,7 +28,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// registered is a server with these services, as far as Bind looks at it.
+// registered is a server with these services. It has only the parts that Bind uses.
 type registered map[string]grpc.ServiceInfo
 
 func (r registered) GetServiceInfo() map[string]grpc.ServiceInfo { return r }
@@ -39,7 +39,7 @@ var theShop = func() registered {
 	return s.GetServiceInfo()
 }()
 
-// asked is a recorded request to a Locker.
+// asked calls a method under rules, and returns the Rule that the Locker was asked for.
 func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
 	t.Helper()
 	var got locker.Rule
@@ -253,7 +253,7 @@ func TestWhoDecides(t *testing.T) {
 	order := &shop.Order{OrderId: "42"}
 	for name, tc := range map[string]struct {
 		rules *grpclock.Rules
-		want  locker.Rule // the zero one: no lock
+		want  locker.Rule // the zero Rule: no lock
 	}{
 		"the .proto file":         {grpclock.FromDescriptors(), locker.Rule{Key: "order:42", Name: "order", Wait: locker.NoWait}},
 		"a map comes first":       {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {Key: "mine:{req.order_id}"}}), locker.Rule{Key: "mine:42", Name: "mine", Wait: 5 * time.Second}},
@@ -354,7 +354,7 @@ func TestDescribeShowsAllMethods(t *testing.T) {
 	}
 }
 
-// A client can call any name it likes. What it makes up must not be remembered.
+// A client can call methods with any names. The server must not keep names that clients invent.
 func TestNamesThatClientsMakeUpAreForgotten(t *testing.T) {
 	rules := grpclock.FromDescriptors()
 	call := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)

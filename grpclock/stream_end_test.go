@@ -96,8 +96,8 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 	}
 }
 
-// A stream whose handler has returned before the grant did nothing under the lock: its work is not
-// remembered as done, and the next stream runs.
+// A stream whose handler has returned before the grant has done nothing under the lock. So its work
+// is not recorded as done, and the next stream runs.
 func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 	for name, result := range map[string]error{"success": nil, "failure": status.Error(codes.NotFound, "no such order")} {
 		t.Run(name, func(t *testing.T) {
@@ -144,12 +144,12 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				t.Errorf("%d keys are locked after the stream", n)
 			}
 			want(t, talk(), codes.OK, "")
-			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second one has done it
+			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second stream has done the work
 		})
 	}
 }
 
-// recovering is what recovery interceptors do.
+// recovering recovers from panics, as recovery interceptors do.
 func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 	return func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		defer func() {
@@ -184,7 +184,7 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 		},
 		talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
 			received := make(chan error, 1)
-			go func() { // where no recovery interceptor stands
+			go func() { // no recovery interceptor covers this goroutine
 				_, err := s.Recv()
 				received <- err
 			}()
@@ -329,7 +329,7 @@ func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 					for {
 						if _, err := s.Recv(); err != nil {
 							causes <- context.Cause(s.Context())
-							return nil //nolint:nilerr // a handler that ignores it
+							return nil //nolint:nilerr // the handler ignores the error
 						}
 					}
 				},

@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A stream of each kind: how a client begins it, so that its handler is known to have begun under
-// the lock, and ends it.
+// streams has one stream of each kind. A client begins it in such a way that its handler has surely
+// begun under the lock, and ends it.
 var streams = map[string]struct {
 	key  string
 	open func(ctx context.Context, client shop.ShopClient) (begin func() error, end func() error)
@@ -66,7 +66,7 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 // streaming is a service whose streams send one message. They end when the client ends, when finish
 // is closed, or when their context ends.
 type streaming struct {
-	finish  chan struct{} // closed: a watch ends
+	finish  chan struct{} // when closed, a watch ends
 	entered chan context.Context
 }
 
@@ -188,7 +188,7 @@ func TestNothingIsSentAfterALoss(t *testing.T) {
 			<-s.Context().Done()
 			err := s.Send(&shop.Receipt{Key: "too late"})
 			want(t, err, codes.Aborted, grpclock.ReasonLost)
-			return nil // a handler that does not look
+			return nil // the handler does not check the error
 		},
 	}})
 	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// discard is a client that looks at the status only.
+// discard is a client that reads only the status.
 type discard struct {
 	header http.Header
 	status int
@@ -25,7 +25,7 @@ func (d *discard) WriteHeader(code int)        { d.status = code }
 
 var done = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
-// handlers are the same work with a lock taken by hand and by the adapter.
+// handlers do the same work, with a lock taken by hand and with a lock taken by the adapter.
 func handlers(tb testing.TB) map[string]http.Handler {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A handler of net/http, one request per order at a time.
+// A handler of net/http runs for one request per order at a time.
 func ExampleNew() {
 	store := lockertest.NewMemory()
 	l, err := locker.New(store)

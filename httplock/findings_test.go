@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A form whose text is also JSON would be locked under one article and sold as another.
+// If keys were read from forms whose text is also JSON, a form could lock one article and sell
+// another.
 func TestAKeyReadsJSONTypesOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := httplock.New(l, "stock:{body.sku}")(paid)
@@ -91,7 +92,7 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 	}
 }
 
-// An outage must not make a queue of requests that each wait for a server that is away.
+// During an outage, requests must not queue up that each wait for the unreachable server.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {
@@ -135,7 +136,7 @@ func TestTheRouteIsSeenOutside(t *testing.T) {
 	}
 }
 
-// Any client can send a large body. To find one member must not cost more than to read it.
+// Any client can send a large body. Finding one member must not cost more than reading the body.
 func TestALargeBodyCostsLittleBeforeTheLock(t *testing.T) {
 	body := `{"items":[` + strings.Repeat(`{"n":1},`, 1<<17) + `{"n":2}]}`
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -43,7 +43,7 @@ func post(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 	const clients = 200
 	redisServer := redistest.Shared(t)
-	sold := 0 // guarded by the lock alone: the race detector sees it if that does not exclude
+	sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
 	var services []*httptest.Server
 	for range 2 {
 		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
@@ -123,7 +123,7 @@ func TestALostLockIsNeverASuccess(t *testing.T) {
 					tc.reply(w)
 				}))
 				w := send(t.Context(), h, "POST", "/orders/42", "")
-				if w.Code == http.StatusEarlyHints { // the recorder takes it for the reply, a server does not
+				if w.Code == http.StatusEarlyHints { // the recorder takes this status for the reply; a server does not
 					w.Code = 503
 				}
 				if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
@@ -188,7 +188,7 @@ func TestAHeldBackResponse(t *testing.T) {
 		"a body": {reply: func(w http.ResponseWriter) {
 			w.Header().Set("X-Receipt", "7")
 			w.WriteHeader(201)
-			w.WriteHeader(500) // as with any ResponseWriter, the first counts
+			w.WriteHeader(500) // as with any ResponseWriter, the first status counts
 			_, _ = io.WriteString(w, "pa")
 			w.(http.Flusher).Flush()
 			if err := http.NewResponseController(w).Flush(); err != nil {
@@ -237,7 +237,7 @@ func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 		h = shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("steal") {
 				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
-				synctest.Wait() // until that one waits
+				synctest.Wait() // until the other request waits
 				store.Steal("order:42")
 				time.AfterFunc(time.Second, func() { store.Free("order:42") })
 			}
@@ -310,7 +310,7 @@ func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
 	}
 }
 
-// taken is a connection that is not the server's any more.
+// taken is a connection that no longer belongs to the server.
 type taken struct{ *httptest.ResponseRecorder }
 
 func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
@@ -331,8 +331,7 @@ func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
 	})
 }
 
-// The server removes the files of the request that it knows, and not of the copy that the handler
-// has.
+// The server removes the files of its own request, and not those of the copy that the handler gets.
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

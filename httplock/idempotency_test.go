@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// numbered answers the n-th request that runs with n.
+// numbered answers with n when the handler runs for the n-th time.
 func numbered(runs *atomic.Int32) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

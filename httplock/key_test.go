@@ -74,7 +74,7 @@ func TestAQueryIsReadAsNetURLReadsIt(t *testing.T) {
 	for _, query := range []string{
 		"q=1", "q=1&q=2", "p=1&q=2", "q=", "q", "", "&&q=1", "q=a%3Ab", "q=%zz&q=2", "%71=1", "%7=1&q=2", "q=a+b", "a;q=1&q=2", "q=1;2&q=3", "qq=1", "Q=1", "q=a=b", "+q=1", "q%20=1",
 	} {
-		values, _ := url.ParseQuery(query) // what it understands, it returns beside an error
+		values, _ := url.ParseQuery(query) // ParseQuery returns the valid parts together with an error
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
 		r.URL.RawQuery = query
 		got, _ := keyOf(t, r, "x:{query.q}")
@@ -108,7 +108,7 @@ func FuzzAQueryIsReadAsNetURLReadsIt(f *testing.F) {
 func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"sku": "a"}`:                      "a",
-		`{"SKU": "a"}`:                      "a", // as encoding/json would bind it
+		`{"SKU": "a"}`:                      "a", // encoding/json binds it so, too
 		` {"x": {"sku": "b"}, "sku": "a"} `: "a",
 		`{"sku": 7}`:                        "7",
 		`{"sku": 7.0}`:                      "7",
@@ -117,7 +117,7 @@ func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 		`{"sku": "a", "sku": "b"}`:          `400 the member of the body \"sku\" is not usable: it is there more than once`,
 		`{"sku": "a", "SKU": "b"}`:          "400 more than once",
 		`{"\u0073ku": "a", "sku": "b"}`:     "400 more than once",
-		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // a long s, which folds to s
+		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // ſ is a long s, which equals s in case folding
 		`{"sku": "a"} {"sku": "b"}`:         "400 not JSON",
 		`{"sku": "a"`:                       "400 not JSON",
 		`sku=a`:                             "400 not JSON",

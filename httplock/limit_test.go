@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// At most so many requests of a key are in flight, and each other one is refused: on a server, and
-// in memory, where users test their rules.
+// A bounded number of requests of a key are in flight, and further requests are refused: on a
+// server, and in memory, where users test their rules.
 func TestARuleLimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	t.Run("Redis", func(t *testing.T) {

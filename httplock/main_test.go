@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// lockerFunc is a Locker that only refuses.
+// lockerFunc is a Locker that refuses every Rule.
 type lockerFunc func(locker.Rule) error
 
 func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
@@ -30,8 +30,8 @@ func shop(middleware func(http.Handler) http.Handler, h http.Handler) *http.Serv
 	return mux
 }
 
-// send sends one request through h, without a network, so that it can be done in a bubble of
-// virtual time.
+// send sends one request through h, without a network, so that it works in a bubble of virtual
+// time.
 func send(ctx context.Context, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {

@@ -151,7 +151,7 @@ func TestWhatAClientDoesNotRepeat(t *testing.T) {
 		lose    func(int) error
 		request func(ctx context.Context, t *testing.T) *http.Request
 		client  httplock.Transport
-		want    int // attempts
+		want    int // the number of attempts
 	}{
 		"a refusal":                  {reply(409, "1"), nil, plain, httplock.Transport{}, 7},
 		"at most so often":           {reply(503, "1"), nil, plain, httplock.Transport{Retries: 2}, 3},

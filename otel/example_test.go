@@ -29,7 +29,8 @@ func ExampleNew() {
 	_ = l.Close(context.Background())
 }
 
-// A span for the time of the hold as well, the key in every span, and an attribute of your own.
+// The options add a span for the time of the hold, the key in every span, and an attribute of your
+// own.
 func ExampleNew_options() {
 	observer, err := otellock.New(
 		otellock.WithHoldSpans(),

@@ -40,7 +40,7 @@ func ExampleDo() {
 	}
 }
 
-// What each error means for the transaction.
+// This example shows what each error means for the transaction.
 func ExampleDo_errors() {
 	ctx := context.Background()
 	err := sqllock.Do(ctx, l, db, locker.Rule{Key: "account:42"}, work)
@@ -74,7 +74,7 @@ func ExampleResolve() {
 	}
 }
 
-// A route that ginlock guards, or anything else inside of locker.Run.
+// The caller is a route that ginlock guards, or any other code inside of locker.Run.
 func ExampleWithin() {
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
 		return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -84,7 +84,7 @@ func ExampleWithin() {
 	})
 }
 
-// The fence in the row itself: one statement, no tables of sqllock.
+// The fence is in the row itself, so one statement is enough, without tables of sqllock.
 func ExampleFencedUpdate() {
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "stock:book"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)

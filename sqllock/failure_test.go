@@ -32,7 +32,8 @@ type fieldErr struct{ Code int }
 
 func (fieldErr) Error() string { return "field" }
 
-// init registers this package as a driver of SQLite: only errors of drivers have codes.
+// init registers this package as a driver of SQLite, because sqllock reads codes only from errors
+// of drivers.
 func init() { //nolint:gochecknoinits // before any test, which run in parallel
 	drivers = append(drivers, struct {
 		path    string

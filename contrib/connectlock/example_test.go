@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// An interceptor for handlers whose .proto file names their locks.
+// This interceptor is for handlers whose .proto file names their locks.
 func ExampleNewInterceptor() {
 	l, err := locker.New(lockertest.NewMemory()) // in production NewSingle, with a client of Redis
 	if err != nil {

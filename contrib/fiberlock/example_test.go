@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A route of Fiber 3, one request per order at a time.
+// A route of Fiber 3 handles one request per order at a time.
 func ExampleNew() {
 	store := lockertest.NewMemory()
 	l, err := locker.New(store)
