@@ -43,6 +43,8 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	a.current = false
 	var reason error
 	bell, late, rung := a.box.bell, (<-chan time.Time)(nil), false
+	silence, end := a.engine.silence()
+	defer end()
 	defer func() {
 		if rung {
 			a.box.ring() // the mailbox has not been read yet
@@ -75,6 +77,8 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 				a.token.ended(callLost)
 				return a.handed(e)
 			}
+		case <-silence:
+			reason = errNoAnswer
 		case <-a.caller.Done():
 			reason = a.caller.Err()
 		case <-a.expiry:
@@ -83,17 +87,26 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 			reason = ErrClosed
 		}
 	}
+	return nil, a.leave(q, reason, wasCurrent)
+}
+
+// leave ends a question without an answer. It returns nil if the caller asks again. wasCurrent
+// reports whether the answer to the question before was recent when this one was asked.
+func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
 		a.token.ended(callLost)
 	} else {
 		a.token.ended(callNotSent)
+	}
+	if reason == errNoAnswer {
+		return a.unanswered(reason)
 	}
 	if time.Since(a.sent) > freshGrant {
 		a.failure = errNoAnswer
 	} else {
 		a.current = wasCurrent // the last answer is still recent enough to report
 	}
-	return nil, a.giveUp(reason)
+	return a.giveUp(reason)
 }
 
 func (a *acquisition) answered(g store.Grant) (*Lease, error) {

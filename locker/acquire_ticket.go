@@ -165,3 +165,13 @@ func (a *acquisition) handOver() *ticket {
 
 // errNoAnswer is the reason of a call that was abandoned without an answer.
 var errNoAnswer = errors.New("no answer")
+
+// silence is signalled when an acquire that begins now is given up: a Store of a user may ignore
+// its context and hang. Other Stores give their calls up by themselves. The caller must call end.
+func (e *Engine) silence() (over <-chan time.Time, end func()) {
+	if e.foreign == nil {
+		return nil, func() {}
+	}
+	timer := e.timers.Start(calls.Timeout)
+	return timer.C, func() { e.timers.Stop(timer) }
+}

@@ -173,3 +173,41 @@ func (w *wire) sent() []string {
 	defer w.mu.Unlock()
 	return append([]string(nil), w.words...)
 }
+
+// hung is a Store whose first acquires hang, one by one or several keys at once, whatever happens
+// to their contexts.
+type hung struct {
+	*lockertest.Process
+	until chan struct{}
+}
+
+func (h hung) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
+	<-h.until
+	return h.Process.Acquire(context.Background(), c)
+}
+
+func (h hung) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
+	<-h.until
+	return h.Process.AcquireAll(context.Background(), cs)
+}
+
+// A Store of a user that hung, and ignored its context, held a caller without a deadline for ever.
+func TestDefectAStoreThatHangsHoldsACallerForEver(t *testing.T) {
+	for name, keys := range map[string][]string{"Acquire": {"a"}, "RunAll": {"a", "b"}} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, store *lockertest.Memory) {
+				h := hung{store.NewProcess(), make(chan struct{})}
+				l := lockertest.NewLocker(t, h)
+				start := time.Now()
+				err := locker.RunAll(t.Context(), l, rulesOf(keys...), never(t))
+				wantErr(t, err, "a", locker.ErrUnavailable)
+				if took := time.Since(start); took > time.Duration(len(keys))*5*time.Second+250*time.Millisecond {
+					t.Errorf("the caller was held for %v", took)
+				}
+				close(h.until)
+				<-time.After(time.Minute)
+				nothingLeft(t, store)
+			})
+		})
+	}
+}

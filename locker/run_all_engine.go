@@ -142,8 +142,12 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 		defer e.timers.Stop(timer)
 		expiry = timer.C
 	}
+	silence, end := e.silence()
+	defer end()
 	var reason error
 	select {
+	case <-silence:
+		return nil, errNoAnswer, nil
 	case r := <-answers:
 		if r.Err == nil && len(r.Value) != len(j.all) {
 			r.Err = fmt.Errorf("the Store answered %d of %d claims", len(r.Value), len(j.all))

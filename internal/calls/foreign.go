@@ -40,6 +40,10 @@ func (f *Foreign) BeginAcquire(ctx context.Context, c store.Claim) Question {
 	if f.starter != nil {
 		return f.pool.start(ctx, c, f.starter.StartAcquire)
 	}
+	limit := time.Now().Add(Timeout)
+	if end, ok := ctx.Deadline(); !ok || limit.Before(end) {
+		ctx = Until(ctx, limit)
+	}
 	return f.pool.Begin(ctx, store.Store.Acquire, c)
 }
 
