@@ -1,7 +1,7 @@
 // Package otellock traces and measures locks with OpenTelemetry.
 //
-// Give the Observer to a Locker, and every wait for a lock shows up in the trace of the request
-// that waited:
+// Give the Observer to a Locker, and the trace of a request shows every wait of the request for a
+// lock:
 //
 //	observer, err := otellock.New() // the global providers
 //	…
@@ -15,12 +15,12 @@
 // optimistic is "update NAME". NAME is the Rule's Name, never its key.
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
-// leads to the acquire of that holder. The link with the role "released_by" leads to the acquire of
-// the holder whose release ended the wait. Links also lead into other processes and other traces,
-// if those spans are sampled. See [WithoutLinks].
+// leads to the acquire of that holder. The link with the role "released_by" leads to the acquire
+// of the holder whose release ended the wait. If those spans are sampled, links also lead into
+// other processes and other traces. See [WithoutLinks].
 //
-// The instruments, in seconds or in what their unit says; each has latchkit.lock.name, and the
-// attributes beside it:
+// These are the instruments, in seconds or in their own unit. Each has latchkit.lock.name and the
+// listed attributes:
 //
 //	latchkit.lock.acquire.duration   histogram: mode, result, contended, error.type
 //	latchkit.lock.wait.duration      histogram: mode, result; acquires that met another holder
@@ -31,7 +31,7 @@
 //	latchkit.lock.queue.length       histogram: mode; the place at which a wait began
 //	latchkit.lock.handoffs           counter: mode, handoff.scope (local, remote)
 //	latchkit.lock.renewals           counter: mode, error.type
-//	latchkit.lock.renewal.margin     histogram: mode; what was left when it was renewed
+//	latchkit.lock.renewal.margin     histogram: mode; what was left of the lease at the renewal
 //	latchkit.lock.losses             counter: mode, loss.cause (taken, unrenewed, paused, revoked,
 //	                                 expired)
 //	latchkit.lock.requests           counter: result; requests that adapters guarded
@@ -44,17 +44,18 @@
 //
 // Exemplars lead from a histogram to the spans.
 //
-// The adapters for HTTP and gRPC also report requests: the counter latchkit.lock.requests counts
-// them by name and result, and the span around the request, mostly the server's, gets the
-// attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result
-// is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
-// lock because the adapter fails open. Otherwise the result is why the request was refused or lost
-// its lock: lock_busy, invalid_key, body_too_large, unsupported_media_type, idempotency_key_reused,
-// delegation_refused and the other codes of httplock and reasons of grpclock, in lower case.
+// The adapters for HTTP and gRPC also report requests. The counter latchkit.lock.requests counts
+// them by name and result. The span around the request, usually the server's, gets the attributes
+// latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result is
+// acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a lock
+// because the adapter fails open. Otherwise the result is the reason why the request was refused
+// or lost its lock: lock_busy, invalid_key, body_too_large, unsupported_media_type,
+// idempotency_key_reused, delegation_refused and the other codes of httplock and reasons of
+// grpclock, in lower case.
 //
-// What the attributes say, and when a span is an error:
+// These are the attributes:
 //
-//	latchkit.lock.name           the Rule's Name; _OTHER from the 257th on
+//	latchkit.lock.name           the Rule's Name; _OTHER for every name after the first 256
 //	latchkit.lock.mode           exclusive or shared
 //	latchkit.lock.result         the locker.Result: acquired, nested, busy, timeout, released,
 //	                             lost, revoked, expired, …;
@@ -66,10 +67,10 @@
 //	latchkit.lock.wait.duration  acquire spans that met another holder: the wait in seconds
 //	latchkit.lock.wait.attempts  acquire spans only: calls to the server; 0 for a lease that was
 //	                             handed over inside this process
-//	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that was met
+//	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that blocked the caller
 //	latchkit.lock.holder.same_trace
-//	                             acquire spans only: that holder belongs to the same trace, so the
-//	                             caller may wait for itself
+//	                             acquire spans only: this holder belongs to the same trace, so the
+//	                             caller may be waiting for itself
 //	latchkit.lock.handoff.streak acquire spans only: how often the lease had been handed over
 //	                             inside this process
 //	latchkit.lock.key.hash       acquire and hold spans: a salted hash of the key, see WithKeySalt
@@ -77,7 +78,7 @@
 //	latchkit.transaction.attempts
 //	                             transact spans only: how often the transaction was begun
 //	latchkit.link.role           links only: holder, released_by
-//	error.type                   with the status Error: what the error is, in one word
+//	error.type                   with the status Error: the kind of error, in one word
 //
 // A refusal that the caller asked for (busy with locker.NoWait, done with Rule.Once) is a result
 // and not an error. There are no span events. Losses, late or failed renewals, excluded nodes of a

@@ -29,21 +29,21 @@ var kinds = [...]struct {
 	{locker.ErrUnsupported, "unsupported"},
 	{locker.ErrUnguarded, "unguarded"},
 	{context.Canceled, "canceled"},
-	{locker.ErrQuorum, "quorum"}, // before unavailable: an ErrQuorum is also ErrUnavailable
+	{locker.ErrQuorum, "quorum"}, // before unavailable, because an ErrQuorum is also ErrUnavailable
 	{locker.ErrUnavailable, "unavailable"},
 	{context.DeadlineExceeded, "deadline_exceeded"},
 	{locker.ErrBusy, "busy"},
 }
 
-// typed is an error that names its own type, as the errors of adapters do. OpenTelemetry's
+// typed is an error that names its own type, as errors of adapters do. OpenTelemetry's
 // instrumentations use the same method.
 type typed interface {
 	error
 	ErrorType() string
 }
 
-// errorType is the error.type of an outcome, "" for one that is no error: success, and the refusals
-// that a Rule asks for by NoWait and Once.
+// errorType returns the error.type of an outcome. It returns "" for an outcome that is no error: a
+// success, or a refusal that a Rule asks for by NoWait or Once.
 func errorType(out locker.Outcome) string {
 	if out.Err == nil || out.Result == locker.ResultBusy || out.Result == locker.ResultDone {
 		return ""

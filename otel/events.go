@@ -24,7 +24,7 @@ func (o *observer) Waiting(ctx context.Context, rule locker.Rule, e locker.WaitE
 // left. If less than a quarter is left, the lease was nearly lost.
 const nearlyLost = 4
 
-// Renewed counts a renewal, and logs one that failed or nearly came too late.
+// Renewed counts a renewal, and logs a renewal that failed or nearly came too late.
 func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.RenewalEvent) {
 	kind := errorType(locker.Outcome{Err: e.Err})
 	if o.measures(ctx) {

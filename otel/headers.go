@@ -7,8 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Headers carries the context of a trace in the headers of a message, by W3C's trace context: give
-// it to asynqlock.WithPropagator. Baggage is not carried. Its zero value is ready.
+// Headers carries the context of a trace in the headers of a message, as W3C's Trace Context
+// defines. Give it to asynqlock.WithPropagator. Baggage is not carried. The zero value is ready.
 type Headers struct{}
 
 // Inject adds to headers the span in ctx, if there is one.
@@ -16,8 +16,8 @@ func (Headers) Inject(ctx context.Context, headers map[string]string) {
 	propagation.TraceContext{}.Inject(ctx, propagation.MapCarrier(headers))
 }
 
-// Extract returns ctx with the span that Inject found, as a remote parent. A ctx that has a span
-// already, of an instrumentation that was here before, is returned as it is.
+// Extract returns ctx with the span that Inject has added to headers, as a remote parent. If ctx
+// has a span already, from another instrumentation, Extract returns ctx unchanged.
 func (Headers) Extract(ctx context.Context, headers map[string]string) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx

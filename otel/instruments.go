@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 )
 
-// instruments are those that names.go describes.
+// instruments are the instruments that names.go describes.
 type instruments struct {
 	acquire, wait, hold, release, margin metric.Float64Histogram
 	queue                                metric.Int64Histogram
@@ -32,7 +32,7 @@ func newInstruments(m metric.Meter) (instruments, error) {
 	}, b.err
 }
 
-// builder makes instruments, and keeps what the MeterProvider says against them.
+// builder makes instruments, and keeps the errors of the MeterProvider.
 type builder struct {
 	meter metric.Meter
 	err   error
@@ -68,17 +68,17 @@ func (b *builder) note(d described, err error) {
 	}
 }
 
-// enabled is an instrument that knows whether somebody reads it.
+// enabled is an instrument that knows whether its measurements are read.
 type enabled interface{ Enabled(context.Context) bool }
 
-// readers shows whether somebody reads the measurements.
+// readers shows whether the measurements are read.
 type readers struct {
-	off   bool      // nobody ever reads them
-	asked []enabled // enabled if somebody reads; a view may drop some of them; empty: unknown
+	off   bool      // the measurements are never read
+	asked []enabled // reports whether they are read; a view may drop some instruments; empty: unknown
 }
 
 // measured makes the readers. Before version 1.40 of OpenTelemetry, only no-op instruments show
-// that nobody reads them.
+// that their measurements are not read.
 func (i *instruments) measured() (r readers) {
 	if _, r.off = i.acquire.(noop.Float64Histogram); r.off {
 		return r
@@ -93,7 +93,7 @@ func (i *instruments) measured() (r readers) {
 	return r
 }
 
-// measures reports whether somebody reads the measurements.
+// measures reports whether the measurements are read.
 func (r *readers) measures(ctx context.Context) bool {
 	for _, e := range r.asked {
 		if e.Enabled(ctx) {

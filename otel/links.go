@@ -27,8 +27,8 @@ func (o *observer) Traceparent(ctx context.Context) string {
 	return string(text[:])
 }
 
-// parse reads what Traceparent has returned, in this process or in another one. Other texts are
-// ignored: other programs can write to the server's keys, so their values are not trusted.
+// parse reads a text that Traceparent has returned, in this process or in another one. It ignores
+// other texts: other programs can write to the server's keys, so their values are not trusted.
 func parse(traceparent string) (trace.SpanContext, bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || parts[0] != "00" {
@@ -44,7 +44,7 @@ func parse(traceparent string) (trace.SpanContext, bool) {
 	}), true
 }
 
-// link links span to the span of another holder, if that is known.
+// link links span to the span of another holder, if that span is known.
 func link(span trace.Span, role string, to locker.Peer) {
 	if to.Traceparent == "" {
 		return
@@ -60,8 +60,8 @@ func link(span trace.Span, role string, to locker.Peer) {
 	span.AddLink(trace.Link{SpanContext: other, Attributes: attrs})
 }
 
-// sameTrace reports whether the holder's span belongs to the trace of ctx. Then a caller may wait
-// for itself.
+// sameTrace reports whether the holder's span belongs to the trace of ctx. If it does, the caller
+// may be waiting for itself.
 func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	if holder.Traceparent == "" {
 		return false
@@ -70,8 +70,8 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
 }
 
-// hash returns a text that does not show the key. Equal keys have equal hashes. Without the salt,
-// nobody can find the key by trying keys.
+// hash returns a text that does not show the key. Equal keys have equal hashes. A reader without
+// the salt cannot find the key by trying keys.
 func (o *observer) hash(key string) string {
 	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))
 	return hex.EncodeToString(sum[:8])

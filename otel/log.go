@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// limits bound what is logged about losses, renewals and deadlocks. A server that fails concerns
+// limits bound the records about losses, renewals and deadlocks, because a failing server concerns
 // all locks at once.
 type limits struct{ loss, trouble, hint limiter }
 

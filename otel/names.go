@@ -6,8 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Every name that leaves this package stands in this file. OpenTelemetry has no conventions for
-// distributed locks, so the names are our own, in its style.
+// This file has every name that this package exports to back-ends. OpenTelemetry has no
+// conventions for distributed locks, so the names are our own, in its style.
 
 // ScopeName is the name of the instrumentation scope.
 const ScopeName = "github.com/latchkit/latchkit/otel"
@@ -42,7 +42,7 @@ const (
 	errorTypeKey = semconv.ErrorTypeKey
 )
 
-// other replaces a name beyond the first maxNames, and an error that is none of kinds.
+// other replaces a name beyond the first maxNames, and an error that is not in kinds.
 const other = "_OTHER"
 
 // verbs begin the names of spans. An operation without a verb has no span.
@@ -59,13 +59,13 @@ var verbs = [...]string{
 	locker.OpUpdate:   "update",
 }
 
-// What a link points to.
+// The roles of links.
 const (
 	roleHolder     = "holder"      // the holder that the waiter met first
 	roleReleasedBy = "released_by" // the holder whose release ended the wait
 )
 
-// an instrument's description, without its kind.
+// described is the description of an instrument, without its kind.
 type described struct{ name, unit, text string }
 
 // The instruments.
@@ -98,8 +98,8 @@ var (
 
 // The bounds of the histograms.
 var (
-	// acquireBounds are those of database calls with a tail, because an acquire is one call or a
-	// long wait.
+	// acquireBounds are bounds for database calls with a long tail, because an acquire is one call
+	// or a long wait.
 	acquireBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}
 	releaseBounds = acquireBounds[:10] // a release takes 2 s at most
 	// holdBounds reach from one statement to a nightly job.

@@ -11,20 +11,20 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// operation is one observed operation. It is used again when it has ended, so that measuring an
-// operation allocates nothing.
+// operation is one observed operation. It is reused when it has ended, so that measuring an
+// operation allocates no memory.
 type operation struct {
 	observer *observer
-	end      func(locker.Outcome) // the method finish; made once, because that allocates
+	end      func(locker.Outcome) // the method finish, made once because that allocates memory
 
-	ctx      context.Context // with the span, for exemplars
+	ctx      context.Context // the context with the span, for exemplars
 	op       locker.Op
 	rule     locker.Rule
 	target   *target
 	mode     locker.Mode
 	span     trace.Span // nil: no span, or one that does not record
 	measured bool
-	attrs    []attribute.KeyValue // of measurements, from ctx
+	attrs    []attribute.KeyValue // the attributes of measurements that come from ctx
 	began    time.Duration        // see observer.now
 }
 
@@ -54,7 +54,7 @@ func (p *operation) finish(out locker.Outcome) {
 	o.operations.Put(p)
 }
 
-// measure records what belongs to the operation.
+// measure records the measurements of the operation.
 func (p *operation) measure(out locker.Outcome, kind string) {
 	o, took := p.observer, (p.observer.now() - p.began).Seconds()
 	all := series{mode: modeTexts[p.mode], result: out.Result, kind: kind}
@@ -102,11 +102,11 @@ func (p *operation) usual(s series) *measurement {
 	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
 
-// of returns the options for a measurement of the operation.
+// of returns the options for a measurement of the operation in the series s.
 func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
 
-// conclude writes into the span how the operation ended. The status' description is the error's
-// type, because an error's text may hold the key.
+// conclude writes into the span how the operation ended. The description of the status is the
+// error's type, because an error's text may contain the key.
 func (p *operation) conclude(out locker.Outcome, kind string) {
 	attrs := make([]attribute.KeyValue, 1, 8)
 	attrs[0] = attribute.String(resultKey, string(out.Result))
@@ -130,7 +130,7 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 	p.span.SetAttributes(attrs...)
 }
 
-// showOthers adds to the span of an acquire which holders it waited for.
+// showOthers adds to attrs the holders for which an acquire waited.
 func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))

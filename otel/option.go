@@ -16,7 +16,7 @@ import (
 // An Option sets up the Observer that [New] returns.
 type Option func(*config)
 
-// config is what the options set; its defaults stand in newConfig and nowhere else.
+// config has the values of the options. newConfig has their defaults.
 type config struct {
 	tracers trace.TracerProvider
 	meters  metric.MeterProvider
@@ -33,7 +33,7 @@ type config struct {
 	spanAttributesFn   func(context.Context) []attribute.KeyValue
 	metricAttributesFn func(context.Context) []attribute.KeyValue
 
-	refused error // what is wrong with an option
+	refused error // the errors of the options
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -65,12 +65,12 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: none, the work's
-// spans are children of the caller's.
+// WithHoldSpans adds a span "hold NAME" around the work under the lock. Default: no such span, and
+// the work's spans are children of the caller's span.
 func WithHoldSpans() Option { return func(c *config) { c.holdSpans = true } }
 
-// WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers, and
-// then all readers of the traces see them. Metrics never have the key. Default: only a salted hash
+// WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers,
+// whom all readers of the traces then see. Metrics never have the key. Default: only a salted hash
 // of the key is exported, see [WithKeySalt].
 func WithKey() Option { return func(c *config) { c.key = true } }
 
@@ -79,9 +79,9 @@ func WithSpanAttributes(attrs ...attribute.KeyValue) Option {
 	return func(c *config) { c.spanAttributes = append(c.spanAttributes, attrs...) }
 }
 
-// WithSpanAttributesFn adds what f returns to every span, from its start: for example the tenant in
-// ctx. ctx is the caller's. f is called on the path of every operation, so it must be fast.
-// Default: none.
+// WithSpanAttributesFn adds the result of f to every span, from its start: for example the tenant
+// in ctx. ctx is the caller's context. f is called on the path of every operation, so it must be
+// fast. Default: none.
 func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
 	return func(c *config) {
 		c.spanAttributesFn = f
@@ -91,8 +91,8 @@ func WithSpanAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Opti
 
 // WithKeySalt sets the salt of latchkit.lock.key.hash. Services with the same salt export the same
 // hash for a key, so that a search finds all callers that wanted the key. Keep the salt secret: a
-// reader who knows the salt can find the key of a hash by trying keys. It has at least 16 bytes.
-// Default: a random salt for each process.
+// reader who knows the salt can find the key of a hash by trying keys. The salt has at least 16
+// bytes. Default: a random salt for each process.
 func WithKeySalt(salt []byte) Option {
 	return func(c *config) {
 		c.salt = append([]byte(nil), salt...)
@@ -102,19 +102,19 @@ func WithKeySalt(salt []byte) Option {
 
 // WithoutLinks leaves out the links from waiters to holders. Then the traceparents of sampled
 // holders are not stored with their leases on the server either. Default: links, because they show
-// who blocked whom.
+// which holder blocked which waiter.
 func WithoutLinks() Option { return func(c *config) { c.links = false } }
 
-// WithLogger sets where losses, late or failed renewals, excluded nodes and warnings about the
-// server are logged. Records have the context of the operation, and trace_id and span_id where
-// there is a span. Errors never show tokens, and keys only with [WithKey]. Default, also for nil:
-// slog.Default at the time of the record.
+// WithLogger sets the logger for losses, late or failed renewals, excluded nodes and warnings
+// about the server. Records have the context of the operation, and trace_id and span_id where
+// there is a span. Errors never show tokens, and show keys only with [WithKey]. Default, also for
+// nil: slog.Default at the time of the record.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
-// WithMetricAttributesFn adds what f returns to every measurement of an operation: for example the
-// route or the tenant in ctx. Each value makes more time series, so there must be few. f is called
-// on the path of every operation, so it must be fast. Default: none, and then measuring does not
-// allocate.
+// WithMetricAttributesFn adds the result of f to every measurement of an operation: for example
+// the route or the tenant in ctx. Each value makes more time series, so there must be few values.
+// f is called on the path of every operation, so it must be fast. Default: none; then measuring
+// allocates no memory.
 func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
 	return func(c *config) {
 		c.metricAttributesFn = f
@@ -122,7 +122,7 @@ func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Op
 	}
 }
 
-// refuse notes what is wrong with an option.
+// refuse notes the error of an option.
 func (c *config) refuse(wrong bool, text string) {
 	if wrong {
 		c.refused = errors.Join(c.refused, errors.New("otellock: "+text))

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// New returns an Observer for [locker.WithObserver]. One serves any number of Lockers.
+// New returns an Observer for [locker.WithObserver]. One Observer serves any number of Lockers.
 func New(opts ...Option) (locker.Observer, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
@@ -35,17 +35,18 @@ func New(opts ...Option) (locker.Observer, error) {
 	return o, nil
 }
 
-// observer is called by every operation on every lock. What observer needs for a name is made once
-// per name. So an operation that nobody samples or measures costs no more than the tracer's Start.
+// observer is called by every operation on every lock. It makes what it needs for a name once per
+// name. So an operation that is neither sampled nor measured costs no more than the tracer's
+// Start.
 type observer struct {
 	config
 	instruments
 	readers
-	started    time.Time // times are counted from here: that costs half as much as time.Now
+	started    time.Time // times are counted from here, which costs half as much as time.Now
 	tracer     trace.Tracer
 	targets    targets
 	operations sync.Pool          // of *operation
-	everywhere []metric.AddOption // for what concerns no lock
+	everywhere []metric.AddOption // the options for measurements that concern no lock
 	limits     limits
 }
 
@@ -57,7 +58,7 @@ var _ interface {
 	locker.Warner
 } = (*observer)(nil)
 
-// Begin starts the operation's span, if it has one, and what is measured of it.
+// Begin starts the operation's span, if it has one, and its measurements.
 func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	if !concerns(op) {
 		return ctx, nil
@@ -83,7 +84,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	return ctx, p.end
 }
 
-// now is the time since New.
+// now returns the time since New.
 func (o *observer) now() time.Duration { return time.Since(o.started) }
 
 // concerns reports whether an operation has a span or a measurement.
@@ -93,7 +94,8 @@ func concerns(op locker.Op) bool {
 
 func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != "" }
 
-// start starts a span. It returns nil if the span does not record: such a span need not be ended.
+// start starts a span. If the span does not record, start returns nil: such a span need not be
+// ended.
 func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	around, options := ctx, t.start[rule.Mode&1]
 	if o.spanAttributesFn != nil {
@@ -106,7 +108,7 @@ func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule lock
 	if op == locker.OpHold {
 		ctx = context.WithValue(ctx, surroundingKey{}, surrounding(around))
 	}
-	// These attributes come after the start, because no sampler needs them.
+	// The TTL is added after the start, because no sampler needs it.
 	if rule.TTL > 0 {
 		span.SetAttributes(attribute.Float64(ttlKey, rule.TTL.Seconds()))
 	}
@@ -119,7 +121,7 @@ func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule lock
 	return ctx, span
 }
 
-// attributes are those of measurements that come from ctx.
+// attributes returns the attributes of measurements that come from ctx.
 func (o *observer) attributes(ctx context.Context) []attribute.KeyValue {
 	if o.metricAttributesFn == nil {
 		return nil

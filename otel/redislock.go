@@ -13,19 +13,19 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Redislock returns a client that locks through c and traces it: for services that use
-// bsm/redislock by itself. It has the methods of redislock's client, and so have its locks, so the
-// constructor is all that changes:
+// Redislock returns a client that locks through c and traces the calls. It is for services that
+// use bsm/redislock directly. The client and its locks have the methods of redislock's, so only
+// the constructor changes:
 //
 //	client := redislock.New(redisClient)                          // before
 //	client, err := otellock.Redislock(redislock.New(redisClient)) // after
 //
-// The spans and measurements are those of [New], with the same names: "acquire NAME" for Obtain
-// with all its retries, "extend NAME" for Refresh, "release NAME", and with [WithHoldSpans] "hold
-// NAME" from Obtain to Release. NAME is the key up to its first ':', "lock" when there is none.
-// Each Refresh counts as a renewal. A lock that nobody refreshes or releases runs out unseen, so it
-// counts as held. There are no links to the holder and no fences, because redislock does not show
-// them. What the methods return is what redislock returns.
+// The spans and measurements have the names of [New]: "acquire NAME" for Obtain with all its
+// retries, "extend NAME" for Refresh, "release NAME", and with [WithHoldSpans] "hold NAME" from
+// Obtain to Release. NAME is the key up to its first ':', or "lock" when there is none. Each
+// Refresh counts as a renewal. If a lock is neither refreshed nor released, its expiry is not
+// seen, so it counts as held. There are no links to the holder and no fences, because redislock
+// does not show them. The methods return the results of redislock.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -44,7 +44,7 @@ type RedislockClient struct {
 	observer *observer
 }
 
-// Obtain is redislock's Obtain, in a span.
+// Obtain is Obtain of redislock, in a span.
 func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	l := &RedislockLock{client: c, rule: locker.Rule{Key: key, Name: nameOf(key), TTL: ttl}}
 	o, retries := redislock.Options{}, &counted{RetryStrategy: redislock.NoRetry(), asked: time.Now()}
@@ -74,7 +74,7 @@ func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Durat
 	return l, nil
 }
 
-// nameOf is the default of locker.Rule.Name.
+// nameOf returns the default of locker.Rule.Name for key.
 func nameOf(key string) string {
 	if name, _, ok := strings.Cut(key, ":"); ok && name != "" {
 		return name
@@ -82,7 +82,7 @@ func nameOf(key string) string {
 	return "lock"
 }
 
-// begin begins an observation, which end ends.
+// begin begins an observation. The returned function ends it.
 func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	ctx, end := c.observer.Begin(ctx, op, rule)
 	if end == nil {
@@ -91,14 +91,14 @@ func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.R
 	return ctx, end
 }
 
-// counted counts the refusals: redislock asks for a pause after each.
+// counted counts the refusals, because redislock asks for a pause after each refusal.
 type counted struct {
 	redislock.RetryStrategy
 	refused int
-	since   time.Time     // of the first refusal
+	since   time.Time     // the time of the first refusal
 	asked   time.Time     // the last attempt was sent at this time or later
 	wait    func() func() // begins the wait; nil: the wait is not observed
-	over    func()        // ends it
+	over    func()        // ends the wait
 }
 
 func (c *counted) NextBackoff() time.Duration {
@@ -125,7 +125,7 @@ func (c *counted) waited() {
 func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
 	out := c.result(err, rule)
 	if c.refused > 0 {
-		out.Waited = max(time.Since(c.since), 1) // not 0: it has met another holder
+		out.Waited = max(time.Since(c.since), 1) // not 0, because the caller has met another holder
 	}
 	return out
 }
@@ -158,35 +158,35 @@ type RedislockLock struct {
 
 	client  *RedislockClient
 	rule    locker.Rule
-	held    context.Context // of the hold
+	held    context.Context // the context of the hold
 	endHold func(locker.Outcome)
 	ended   sync.Once // ends the hold
 
 	mu    sync.Mutex
-	until time.Time // the lock lives at least until then, by the local clock
+	until time.Time // the lock lives until then or longer, by the local clock
 }
 
-// lives notes that the lock lives for ttl from asked on.
+// lives notes that the lock lives for ttl after asked.
 func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = asked.Add(ttl)
 }
 
-// left is how long the lock lives at least.
+// left returns the least time for which the lock still lives.
 func (l *RedislockLock) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.until)
 }
 
-// Obtain is the Obtain of the client that this lock was obtained with: redislock's locks have it
-// too.
+// Obtain is the Obtain of the client from which this lock was obtained. Locks of redislock have
+// this method too.
 func (l *RedislockLock) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	return l.client.Obtain(ctx, key, ttl, opt)
 }
 
-// Refresh is redislock's Refresh, in a span.
+// Refresh is Refresh of redislock, in a span.
 func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Options) error {
 	ctx, end := l.client.begin(ctx, locker.OpExtend, l.rule)
 	asked := time.Now()
@@ -200,10 +200,10 @@ func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *red
 	return err
 }
 
-// Release is redislock's Release, in a span.
+// Release is Release of redislock, in a span.
 func (l *RedislockLock) Release(ctx context.Context) error {
 	if l == nil {
-		return redislock.ErrLockNotHeld // as redislock does
+		return redislock.ErrLockNotHeld // the result of redislock for a nil lock
 	}
 	ctx, end := l.client.begin(ctx, locker.OpRelease, l.rule)
 	err := l.Lock.Release(ctx)
@@ -213,7 +213,7 @@ func (l *RedislockLock) Release(ctx context.Context) error {
 	return err
 }
 
-// outcome returns the Outcome of a call. If the lock is not held any more, it ends the hold.
+// outcome returns the Outcome of a call. If the lock is not held any more, outcome ends the hold.
 func (l *RedislockLock) outcome(done locker.Result, notHeld, err error) locker.Outcome {
 	out := locker.Outcome{Result: done, Calls: 1}
 	switch {

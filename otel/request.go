@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Request counts a request that an adapter guards, and describes the lock on the span that
-// surrounds the request, mostly the server's: there the refusal of a lock and one of the handler
-// can be distinguished. Of several locks of a request, the last event counts.
+// Request counts a request that an adapter guards. It also describes the lock on the span around
+// the request, usually the server's. On that span, a refusal of the lock and a refusal of the
+// handler can be distinguished. If a request has several locks, the last event counts.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	t := o.targets.of(e.Name)
 	if o.measures(ctx) {
@@ -37,7 +37,7 @@ const replayed = "replayed"
 
 type surroundingKey struct{}
 
-// surrounding returns the span around the work of ctx, also where a "hold NAME" is in between.
+// surrounding returns the span around the work of ctx, even if a "hold NAME" is in between.
 func surrounding(ctx context.Context) trace.Span {
 	if span, ok := ctx.Value(surroundingKey{}).(trace.Span); ok {
 		return span

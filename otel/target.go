@@ -13,12 +13,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// maxNames bounds how many names are distinguished, so that a Rule whose Name is a key by mistake
-// does not flood the back-end.
+// maxNames bounds how many names are distinguished. So a Rule whose Name is a key by mistake does
+// not flood the back-end.
 const maxNames = 256
 
-// targets knows the names seen so far. Reading takes no lock: the map is replaced, not changed, and
-// that happens at most maxNames times.
+// targets knows the names seen so far. Reading takes no lock, because the map is replaced instead
+// of changed. It is replaced at most maxNames times.
 type targets struct {
 	config config
 	known  atomic.Pointer[map[string]*target]
@@ -33,7 +33,7 @@ func (ts *targets) init(cfg config) {
 	ts.rest = newTarget(cfg, other)
 }
 
-// of returns what is exported for name.
+// of returns the target of name.
 func (ts *targets) of(name string) *target {
 	known := *ts.known.Load()
 	if t, ok := known[name]; ok {
@@ -65,30 +65,30 @@ func (ts *targets) add(name string) *target {
 // target has everything that is made once per name.
 type target struct {
 	name  string
-	extra []attribute.KeyValue // of measurements
+	extra []attribute.KeyValue // further attributes of measurements
 
 	span  [len(verbs)]string
 	start [2][]trace.SpanStartOption // by mode
 
 	lock  [2]*measurement                            // the series with only the mode
-	usual [len(verbs)][2]atomic.Pointer[measurement] // by operation and mode: the one that came last
+	usual [len(verbs)][2]atomic.Pointer[measurement] // by operation and mode: the last one
 
 	mu   sync.RWMutex
 	more map[series]*measurement
 }
 
-// series has the attributes that distinguish the time series of one name. A field that is zero is
-// no attribute.
+// series has the attributes that distinguish the time series of one name. A field with the zero
+// value is no attribute.
 type series struct {
 	mode      modeText
 	contended answer
 	result    locker.Result
-	kind      string // of an error
+	kind      string // the kind of an error
 	cause     locker.LossCause
 	scope     locker.Handoff
 }
 
-// modeText is the attribute of a mode.
+// modeText returns the attribute of a mode.
 type modeText string
 
 var modeTexts = [2]modeText{modeText(locker.Exclusive.String()), modeText(locker.Shared.String())}
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// at returns the options of a series of an operation. Most operations end like the one before. Then
-// nothing is looked up.
+// at returns the options of a series of an operation. Most operations end like the one before. For
+// these, at looks nothing up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {
@@ -176,7 +176,7 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// with returns the options together with attributes that come from a context.
+// with returns the options, to which it adds attributes that come from a context.
 func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m
@@ -185,6 +185,6 @@ func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	return &measurement{record: []metric.RecordOption{m.record[0], more}, add: []metric.AddOption{m.add[0], more}}
 }
 
-// printable makes a name or key valid UTF-8, because exporters drop a whole batch for one string
-// that is not.
+// printable makes a name or key valid UTF-8, because exporters drop a whole batch for one invalid
+// string.
 func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

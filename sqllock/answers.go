@@ -13,9 +13,9 @@ import (
 )
 
 // Answers is an idempotency.Transactor that keeps the answers to requests in the database of the
-// work. The answer and the work are committed in one transaction. So an answer is stored exactly if
-// the work was done, even if a process dies at the worst moment or the lock server loses its data.
-// The work gets its transaction from [TxFromContext]. [NewAnswers] returns Answers.
+// work. The answer and the work are committed in one transaction. So an answer is stored if and
+// only if the work was done, even if a process dies at the worst moment or the lock server loses
+// its data. The work gets its transaction from [TxFromContext]. [NewAnswers] returns Answers.
 type Answers struct {
 	db   Beginner
 	call *call
@@ -36,7 +36,7 @@ func NewAnswers(db Beginner, opts ...Option) (*Answers, error) {
 
 type answersKey struct{}
 
-// inTransact is what the context of Transact's work carries.
+// inTransact is the value in the context of Transact's work.
 type inTransact struct {
 	of *Answers
 	tx *Tx
@@ -147,7 +147,7 @@ func (a *Answers) Forget(ctx context.Context, key string, fence uint64) error {
 	})
 }
 
-// Purge removes Records that have expired, and returns how many. Run it daily.
+// Purge removes expired Records, and returns how many it has removed. Run it daily.
 func (a *Answers) Purge(ctx context.Context) (removed int64, err error) {
 	err = a.apart(ctx, "", func(q querier) error {
 		r, err := q.ExecContext(ctx, a.call.stmts["answer_purge"], time.Now().UnixMilli())

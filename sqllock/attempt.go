@@ -18,13 +18,13 @@ import (
 type attempt struct {
 	*call
 	leases  []*locker.Lease
-	id      string // of the operation in the ledger
-	lent    any    // what the function gets from Begin
+	id      string // the name of the operation in the ledger
+	lent    any    // what Begin has returned for the function
 	tx      Transaction
 	spoilt  func() error // returns the error that has ended the transaction; may be nil
 	around  *attempt     // the attempt whose function began this one; nil: none
 	idle    idleness
-	before  int64 // what written returned when the transaction began
+	before  int64 // the result of written when the transaction began
 	session bool  // settings of MySQL's session are changed
 
 	borrowed bool // InTx: other code began the transaction, and ends it
@@ -111,7 +111,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	}
 	open := true
 	defer func() {
-		if open { // an error, a loss or a panic
+		if open { // after an error, a loss or a panic
 			a.rollback(bound)
 		}
 	}()

@@ -13,7 +13,7 @@ type step struct {
 	args []any
 }
 
-// withoutBlocks has the pools whose servers do not support blocks. MySQL does not support them.
+// withoutBlocks has the pools whose servers, such as MySQL, do not support blocks.
 var withoutBlocks sync.Map
 
 // play runs steps, the last of which may be a query with one row. MariaDB gets all steps in one
@@ -44,7 +44,7 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	return nil
 }
 
-// ask runs a statement, and scans its row if there is a destination for it.
+// ask runs a statement, and scans its row if dest is not empty.
 func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	if len(dest) == 0 {
 		return a.tx.Exec(ctx, query)
@@ -53,8 +53,8 @@ func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 }
 
 // text returns a step as one statement without parameters, because parameters cost another round
-// trip on MySQL. Strings are written in hexadecimal, whose meaning no setting of the connection
-// changes.
+// trip on MySQL. It writes strings in hexadecimal, because settings of the connection can change
+// the meaning of other strings.
 func (a *attempt) text(s step) string {
 	var b strings.Builder
 	rest := a.stmts[s.name]

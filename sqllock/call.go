@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// call is one call of Do, or of one of its siblings.
+// call is one call of Do, or of a similar function.
 type call struct {
 	config
 	stmts  statements
@@ -21,7 +21,7 @@ type call struct {
 	pool   pool          // identifies the database; nil: unknown
 	begin  begin
 	fn     func(ctx context.Context, a *attempt) error
-	reads  bool // the transaction only reads: fences are compared and not claimed
+	reads  bool // the transaction only reads: it compares fences and does not claim them
 }
 
 // begin opens a transaction. It returns the transaction twice: for the function, and for this
@@ -70,7 +70,7 @@ func forDB(db Beginner, terms []term, fn func(context.Context, *Tx) error, opts 
 	return c, nil
 }
 
-// withDB makes a call that has nothing to run yet.
+// withDB makes a call without a function.
 func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
 	if isNil(db) {
 		return nil, errors.New("sqllock: the database is nil")
@@ -102,7 +102,7 @@ func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
 // pool is *sql.DB, and types that embed it.
 type pool interface{ Stats() sql.DBStats }
 
-// poolOf returns v if v is a pool that can be compared with other pools, else nil.
+// poolOf returns v if v is a pool that can be compared with other pools; otherwise nil.
 func poolOf(v any) pool {
 	p, ok := v.(pool)
 	if !ok || !reflect.TypeOf(v).Comparable() {
@@ -140,7 +140,7 @@ func (c *call) isolate() error {
 	return nil
 }
 
-// maxKey is the longest key that the columns and every database's index can hold.
+// maxKey is the length of the longest key that the columns and every database's index can hold.
 const maxKey = 512
 
 // checkKey refuses keys that a database's text column cannot hold.

@@ -39,7 +39,7 @@ func (a *attempt) noting() step {
 	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
 }
 
-// claimAhead claims in a transaction of its own, so that no row of the table stays locked while fn
+// claimAhead claims in a transaction of its own. So no row of the table stays locked while fn
 // runs.
 func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 	ends, end := context.WithCancelCause(ctx)
@@ -79,7 +79,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing refuses the leases if fewer claims stand than are wanted.
+// standing refuses the leases if the number of claims that stand is not want.
 func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.refuse(ctx)

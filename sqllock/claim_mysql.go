@@ -50,7 +50,7 @@ func (a *attempt) sessionStep() []step {
 	return []step{{"session", []any{a.idle.seconds()}}}
 }
 
-// playCounted plays steps that count the claims that stand, and marks the transaction for the
+// playCounted plays steps that count the claims that stand. It also marks the transaction for the
 // proof.
 func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
 	n := 0

@@ -64,6 +64,6 @@ func asJSON(leases []*locker.Lease) string {
 	for i, l := range leases {
 		all[i] = lease{l.Key(), l.Fence()}
 	}
-	text, _ := json.Marshal(all) // strings and numbers: it cannot fail
+	text, _ := json.Marshal(all) // cannot fail for strings and numbers
 	return string(text)
 }

@@ -32,7 +32,7 @@ type connection interface {
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
 	s := &standard{done: func() {}}
 	switch db := db.(type) {
-	case connection: // the caller's own
+	case connection: // the caller's own connection
 		if err := d.unused(ctx, db); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ type standard struct {
 	use    sync.RWMutex // read-locked while a statement of the function runs
 	mu     sync.Mutex
 	open   []*sql.Rows // that the function may still read
-	opaque bool        // the function may use the transaction unseen
+	opaque bool        // the function may use the transaction without being seen
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn: for libraries above database/sql,
@@ -147,7 +147,8 @@ func (s *standard) Rollback(context.Context) error {
 	return nil
 }
 
-// tidy restores the session's settings and returns the connection to its pool, or has it closed.
+// tidy restores the session's settings and returns the connection to its pool, or makes the pool
+// close the connection.
 func (s *standard) tidy() {
 	defer s.done()
 	if s.conn == nil || s.restore == "" {
@@ -174,7 +175,7 @@ func (s *standard) lend(rows *sql.Rows) {
 	s.open = append(stillOpen(s.open), rows)
 }
 
-// blind records that the function may use the transaction unseen.
+// blind records that the function may use the transaction without being seen.
 func (s *standard) blind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -198,8 +199,8 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	return open
 }
 
-// rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows; only they
-// show when that has happened. database/sql does not export them.
+// rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows, and only the
+// rows show when that has happened. database/sql does not export them.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
@@ -220,7 +221,7 @@ func (s *standard) Ping(ctx context.Context) error {
 	if s.lent() {
 		return errInUse
 	}
-	if s.conn != nil { // leaves MySQL's ROW_COUNT() as it is
+	if s.conn != nil { // conn.PingContext leaves MySQL's ROW_COUNT() as it is
 		return s.conn.PingContext(ctx)
 	}
 	return s.Exec(ctx, "SELECT 1")

@@ -1,5 +1,5 @@
-// Package sqllock runs database transactions under locks. A job is done once, and a holder that was
-// overtaken commits nothing.
+// Package sqllock runs database transactions under locks. A job is done once, and a stale holder
+// commits nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
 //	err := sqllock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -9,17 +9,17 @@
 //
 // If a holder is paused for longer than its lease, it may still write afterwards. Redis cannot
 // prevent that, but the database can. Every lease has a fence, a number that only grows. [Do]
-// writes the fence into a row of the resource, in the transaction that does the work and before the
-// work begins. Once a fence is committed there, no transaction with a smaller fence commits. A
+// writes the fence into a row of the resource, in the transaction that does the work and before
+// the work begins. Once a fence is committed there, no transaction with a smaller fence commits. A
 // holder whose claim succeeds reads everything that earlier holders have committed. [Migrate]
 // creates the tables for the fences.
 //
 // PostgreSQL, MariaDB, MySQL and SQLite are recognized by the driver's package; use [WithDialect]
 // for a driver that is wrapped. *sql.DB, *sql.Conn and *sqlx.DB work as they are. The modules
-// contrib/pgxlock, contrib/gormlock and contrib/sqlxlock are for pgx, GORM and sqlx; other
-// libraries need a [Database], which is a few lines. [Within] is for code that runs under a lease
-// already, such as the handler of a route that ginlock guards. [InTx] is for transactions that
-// other code begins, such as a framework.
+// contrib/pgxlock, contrib/gormlock and contrib/sqlxlock are for pgx, GORM and sqlx; every other
+// library needs a [Database], which takes a few lines. [Within] is for code that runs under a
+// lease already, such as the handler of a route that ginlock guards. [InTx] is for transactions
+// that other code begins, such as a framework.
 //
 // If everything that the lock protects is in one database, and all work is one short transaction,
 // SELECT … FOR UPDATE is enough. This package is for work that is longer than a transaction, that
@@ -53,10 +53,11 @@
 // [ErrCommitUnknown]. Give the operation in that error to [Resolve] later. A transaction is never
 // repeated while its outcome is unknown. [Purge] keeps the ledger small.
 //
-// # What the database must do
+// # Requirements on the database
 //
-// It must be the primary. An asynchronous replica that takes over may lose claims, together with
-// the data that they guard. With SQLite, a paused holder blocks all writers, and no server ends its
-// transaction. Every transaction begins with a write there, so _txlock=immediate is not needed; a
-// busy_timeout saves attempts. On MySQL, the function must not run DDL, because DDL commits.
+// The database must be the primary. An asynchronous replica that takes over may lose claims,
+// together with the data that they guard. On SQLite, a paused holder blocks all writers, and no
+// server ends its transaction. Every transaction begins with a write there, so _txlock=immediate
+// is not needed; a busy_timeout saves attempts. On MySQL, the function must not run DDL, because
+// DDL commits.
 package sqllock

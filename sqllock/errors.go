@@ -46,18 +46,19 @@ var kinds = []struct {
 	{ErrEnded, "ended"},
 }
 
-// An Error is why the claim of a resource failed, or why its outcome is unknown. Its reason is one
-// of the sentinels, or locker.ErrDone.
+// An Error says why the claim of a resource failed, or why its outcome is unknown. Its reason is
+// one of the sentinels, or locker.ErrDone.
 type Error struct {
 	// Resource is the Rule's Key.
 	Resource string
 	// Fence is the lease's fence.
 	Fence uint64
-	// Seen is the fence in the database, with ErrStaleFence and ErrFenceRegressed, 0 otherwise.
+	// Seen is the fence in the database, with ErrStaleFence and ErrFenceRegressed; otherwise 0.
 	Seen uint64
-	// Op names the transaction for Resolve, with ErrCommitUnknown and ErrEnded, "" otherwise.
+	// Op names the transaction for Resolve, with ErrCommitUnknown and ErrEnded; otherwise "".
 	Op string
-	// Err is the sentinel, and with ErrCommitUnknown also why COMMIT and Resolve got no answer.
+	// Err is the sentinel. With ErrCommitUnknown, it also says why COMMIT and Resolve got no
+	// answer.
 	Err error
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// term is what a call must know of a lease in advance.
+// term is what a call must know about a lease before it is granted.
 type term struct {
 	key  string
 	mode locker.Mode
@@ -41,7 +41,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		err := c.transact(ctx, sorted(leases))
 		if committed = err == nil; !committed {
 			for _, l := range leases {
-				l.AwaitRelease() // Do returns the outcome of the release beside err
+				l.AwaitRelease() // Do returns the outcome of the release together with err
 			}
 		}
 		return err
@@ -55,7 +55,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		err = locker.RunAll(ctx, l, rules, locked)
 	}
 	switch {
-	case committed: // even if a lock was lost afterwards
+	case committed: // also if a lock was lost afterwards
 		return nil
 	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
 		return &locker.Error{Op: locker.OpTransact, Key: mine, Err: fmt.Errorf(
@@ -65,8 +65,8 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 }
 
 // neverWaiting returns rules that do not wait for keys which the caller's own context holds. A
-// reentrant Locker grants such a key at once; any other Locker could never grant it. mine is such a
-// key.
+// reentrant Locker grants such a key at once; every other Locker could never grant it. mine is one
+// of these keys.
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
 	for i := range rules {

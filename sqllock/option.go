@@ -14,7 +14,7 @@ import (
 // An Option sets up one call.
 type Option func(*config)
 
-// config is what the options set. The defaults are in newConfig.
+// config has the values of the options. newConfig has their defaults.
 type config struct {
 	dialect  Dialect
 	prefix   string
@@ -26,11 +26,11 @@ type config struct {
 	owner    string
 
 	idleLimit time.Duration // 0: as long as the lease is renewed
-	operation string        // with once: the caller's name of the work
+	operation string        // with WithOperation: the caller's name for the work
 	once      bool
 }
 
-// Strategy is when the fence is checked. The package's comment compares the two.
+// Strategy says when the fence is checked. The package's comment compares the strategies.
 type Strategy uint8
 
 const (
@@ -104,8 +104,8 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	return shared, nil
 }
 
-// WithDialect names the kind of the database. Default: detected by the package of the driver. That
-// fails for drivers that wrap another driver.
+// WithDialect names the kind of the database. Default: the package of the driver shows the kind.
+// That fails for drivers that wrap another driver.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 
 // WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; the prefix may begin with a
@@ -130,15 +130,15 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 // WithStrategy sets when the fence is checked. Default: ClaimFirst.
 func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
-// WithRetries sets how often a transaction that failed for a temporary reason is retried: after a
-// serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or the restart
-// of a server. The lease also bounds the attempts: there is no further attempt if the lease would
-// end during the pause before it. 0: never. Default: 3.
+// WithRetries sets how many times a transaction that failed for a temporary reason is retried:
+// after a serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or
+// the restart of a server. The lease also bounds the attempts: there is no further attempt if the
+// lease would end during the pause before it. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
-// WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the error
-// is ErrTooLate. Default: 100 ms, or a quarter of what was left when the transaction began,
-// whichever is less.
+// WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the
+// error is ErrTooLate. Default: 100 ms, or a quarter of what was left of the lease when the
+// transaction began, whichever is less.
 func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d } }
 
 // WithIdleLimit sets how long the transaction may be idle before the server ends it. So it bounds

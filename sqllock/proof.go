@@ -33,8 +33,8 @@ func (a *attempt) proofRides() bool {
 }
 
 // prove returns an error unless the transaction that was begun is still open. A COMMIT or ROLLBACK
-// in the text of a statement ends it, and a statement's error may end it too: see [Dialect.ended].
-// Statements after that ran without a claim.
+// in the text of a statement ends the transaction, and a statement's error may end it too: see
+// [Dialect.ended]. Statements after the end ran without a claim.
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
@@ -77,7 +77,7 @@ func (a *attempt) verify(ctx context.Context) error {
 		for _, l := range a.leases {
 			n := 0
 			query := a.text(step{"verify", []any{l.Key(), int64(l.Fence()), a.owner}})
-			if a.dialect == SQLite { // in SQLite, X'…' is not a text
+			if a.dialect == SQLite { // in SQLite, X'…' is a BLOB instead of a text
 				query = a.stmts["verify"]
 			}
 			args := []any{l.Key(), int64(l.Fence()), a.owner}

@@ -47,8 +47,8 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// holds reports whether the lock server still has the lease. After a failover, the key may have
-// another holder before this process has noticed.
+// holds reports whether the lock server still has the lease. After a failover, another holder may
+// have the key before this process has noticed that.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
 	var err error

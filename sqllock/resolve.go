@@ -23,13 +23,13 @@ const idBytes = 26
 //	the transaction is not ours          not asked                ErrEnded
 //	refused: nothing was committed                                that error; again if passing
 //	none: fn has ended the transaction   has the operation        nil
-//	                                     lacks it                 an error
+//	                                     lacks the operation      an error
 //	none, or one that proves nothing     has the operation        nil
-//	                                     lacks it                 that error, again
+//	                                     lacks the operation      that error, again
 //	                                     does not answer either   ErrCommitUnknown, never again
 func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (again bool, err error) {
 	ctx = context.WithoutCancel(ctx)
-	idle := a.idle.judge(errNoConnection) // before COMMIT is sent: the wait for its answer is not idleness
+	idle := a.idle.judge(errNoConnection) // judge before COMMIT is sent, because the wait for the answer is not idleness
 	err = a.sendCommit(ctx, end)
 	switch {
 	case err == nil:
@@ -74,7 +74,7 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 	answer := make(chan error, 1)
 	go func() {
 		err := a.finish(ctx)
-		if err != nil { // so that the connection is free to read the ledger
+		if err != nil { // then the connection is free to read the ledger
 			a.undo(ctx)
 		}
 		answer <- err
@@ -96,7 +96,7 @@ func (a *attempt) finish(ctx context.Context) error {
 			return a.unproven(err)
 		}
 		a.changed(false)
-		_ = a.tx.Commit(ctx) // closes the library's transaction; all is committed
+		_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
 		return nil
 	}
 	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() && a.id != "" {

@@ -19,7 +19,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	tries, returned := 0, false
 	ctx, end := leases[0].Observe(ctx, locker.OpTransact)
 	defer func() {
-		if !returned { // fn panicked, or called runtime.Goexit
+		if !returned { // fn has panicked or called runtime.Goexit
 			err = errPanicked
 		}
 		end(c.outcome(err, tries))
@@ -57,7 +57,8 @@ func fenced(leases []*locker.Lease) error {
 	return nil
 }
 
-// betweenTries are the pauses between attempts: transactions that collided must not collide again.
+// betweenTries are the pauses between attempts. The jitter keeps transactions that collided from
+// colliding again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
 // sleep waits for pause. It returns false if pause is longer than most, or if ctx ends.

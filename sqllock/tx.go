@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Claim is what a transaction of this package has claimed. Its zero value is not usable.
+// A Claim describes what a transaction of this package has claimed. Its zero value is not usable.
 type Claim struct{ attempt *attempt }
 
 // ClaimFromContext returns the claim of the innermost transaction that ctx belongs to. Use it in
@@ -37,9 +37,9 @@ func (c *Claim) Fence() uint64 {
 // Leases returns the leases that the transaction runs under, in the order of their keys.
 func (c *Claim) Leases() []*locker.Lease { return slices.Clone(c.attempt.leases) }
 
-// Op names this transaction for [Resolve]. A program that stores Op before the function returns can
-// find out after a crash whether the transaction was committed. Each attempt is a new transaction
-// with a new Op.
+// Op names this transaction for [Resolve]. A program that stores Op before the function returns
+// can find out after a crash whether the transaction was committed. Each attempt is a new
+// transaction with a new Op.
 func (c *Claim) Op() string { return c.attempt.op() }
 
 // Tx is the transaction of Do's function. It has the methods of *sql.Tx that take a context. Do
@@ -106,7 +106,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.QueryRowContext(over, query, args...) // only this returns a Row with an error
+		return t.std.QueryRowContext(over, query, args...) // no other method returns a Row with an error
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
 	if rows, known := rowsOf(row); known {
@@ -137,7 +137,7 @@ func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.StmtContext(over, stmt) // only this returns a Stmt with an error
+		return t.std.StmtContext(over, stmt) // no other method returns a Stmt with an error
 	}
 	t.std.blind()
 	return t.std.StmtContext(ctx, stmt)
@@ -231,7 +231,7 @@ type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
 
-// FencedUpdate runs an UPDATE that writes the fence into the row itself, and returns ErrStaleFence
+// FencedUpdate runs an UPDATE that writes the fence into the row itself. It returns ErrStaleFence
 // if no row matched:
 //
 //	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND COALESCE(fence, 0) <= $2
@@ -242,8 +242,9 @@ type Execer interface {
 // NULL DEFAULT 0: a NULL compares to no fence, so without COALESCE every update of the row would be
 // refused.
 //
-// MySQL counts changed rows, not matched ones, unless the connection's clientFoundRows is set:
-// there, also change a column that always changes, such as version = version + 1.
+// MySQL counts the changed rows instead of the matched rows, unless the connection's
+// clientFoundRows is set. There, also change a column that always changes, such as version =
+// version + 1.
 func FencedUpdate(ctx context.Context, db Execer, query string, args ...any) error {
 	r, err := db.ExecContext(ctx, query, args...)
 	if err != nil {
