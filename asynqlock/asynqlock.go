@@ -46,11 +46,11 @@ type Guard struct {
 }
 
 // Middleware guards the tasks of a mux: mux.Use(g.Middleware). A task that no rule matches goes to
-// next unchanged. How a guarded task ends:
+// next unchanged. A guarded task ends in one of these ways:
 //
-//	the handler ran, the lock was held    what the handler returned
-//	the handler ran, the lock was lost    a Problem, lock-lost, beside what the handler returned
-//	the handler did not run               a Problem: why not, and what happens to the task
+//	the handler ran, the lock was held    with the result of the handler
+//	the handler ran, the lock was lost    with a Problem, lock-lost, beside the handler's result
+//	the handler did not run               with a Problem: the reason, and what happens to the task
 //	the handler panicked                  the panic continues after the release
 //
 // The lock is held until the handler has returned, even if asynq has given up the run. asynq starts
@@ -78,8 +78,8 @@ type job struct {
 	rule    *rule
 	next    asynq.Handler
 	arrived time.Time
-	wait    time.Duration // of the next attempt
-	lock    locker.Rule   // of the last attempt
+	wait    time.Duration // the wait of the next attempt
+	lock    locker.Rule   // the Rule of the last attempt
 
 	staying bool // the task waits in its worker, because it cannot be put off
 	counted bool // the waker counts this delivery
@@ -91,7 +91,7 @@ type job struct {
 
 	ran    bool          // the handler was called
 	began  time.Time     // when the handler was called
-	lease  *locker.Lease // the lease that the handler ran under
+	lease  *locker.Lease // the lease of the handler's run
 	failed error         // what the handler returned
 }
 
@@ -216,7 +216,7 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 // concluded returns the result of a task whose handler has run.
 func (j *job) concluded(ctx context.Context) error {
 	j.endUnique(ctx, j.failed == nil)
-	err := j.lease.Release(ctx) // released already: this returns the outcome
+	err := j.lease.Release(ctx) // the lease is released already; this call returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		// The work succeeded. With Once, an unclear release may not have recorded the success.
 		// Repeating the work would be the larger mistake. The trace shows the release.

@@ -23,20 +23,20 @@ import (
 // [Guard.Client] returns a Client. A Client is safe for concurrent use.
 //
 // The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique in
-// its queue exactly as long as it exists there: while it is scheduled, pending, running, put off or
-// kept as completed. [asynq.Unique] uses a separate lock instead, which can end before the task or
-// after it. If the Client has an Inspector, a new task can be enqueued beside an archived one.
+// its queue exactly as long as it exists there: while it is scheduled, pending, running, put off
+// or kept as completed. [asynq.Unique] uses a separate lock instead, which can end before or after
+// the task. If the Client has an Inspector, a new task can be enqueued beside an archived one.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
 	inspector *asynq.Inspector
 }
 
-// Client returns a Client that enqueues through c. i may be nil; then an archived task makes a new
-// one a duplicate.
+// Client returns a Client that enqueues through c. i may be nil; then a new task counts as a
+// duplicate of an archived one.
 func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client { return &Client{g, c, i} }
 
-// EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options that t was made with
+// EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options with which t was made
 // count too. A duplicate of a unique task is refused with [asynq.ErrDuplicateTask].
 func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asynq.Option) (*asynq.TaskInfo, error) {
 	if t == nil {
@@ -96,7 +96,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 		}
 		other, err := c.inspector.GetTaskInfo(m.queue, id)
 		switch {
-		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // the task has ended meanwhile
+		// the other task has ended meanwhile
+		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		case err != nil:
 			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicate(t, "there", id), err)
 		case other.State == asynq.TaskStateArchived:
@@ -112,7 +113,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	return nil, duplicate(t, "enqueued and ended by others all the time", id)
 }
 
-// mostConflicts bounds how often unique tries again because the task that had the ID has ended.
+// mostConflicts bounds how often unique tries again because the task that had the ID has ended
+// meanwhile.
 const mostConflicts = 100
 
 // numbered returns the ID of a task that is enqueued while n tasks of its key are archived.
@@ -123,8 +125,8 @@ func numbered(first string, n int) string {
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a free number after n whose predecessor is taken; n itself is taken. There may
-// be thousands of taken numbers; firstFree checks only a few of them.
+// firstFree returns a free number after n whose predecessor is taken. n itself is taken. There may
+// be thousands of taken numbers, so firstFree checks only a few of them.
 func firstFree(n int, taken func(int) bool) int {
 	step := 1
 	for taken(n + step) {
@@ -150,7 +152,7 @@ type Fence struct {
 func Fences(t *asynq.Task) []Fence {
 	var fences []Fence
 	if text := t.Headers()[headerFences]; text != "" {
-		_ = json.Unmarshal([]byte(text), &fences) // not a list of fences: not written by a Client
+		_ = json.Unmarshal([]byte(text), &fences) // an invalid text was not written by a Client
 	}
 	return fences
 }
@@ -166,7 +168,7 @@ func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]s
 		for i, l := range leases {
 			fences[i] = Fence{l.Key(), l.Fence()}
 		}
-		text, _ := json.Marshal(fences) // texts and numbers always marshal
+		text, _ := json.Marshal(fences) // cannot fail for texts and numbers
 		headers[headerFences] = string(text)
 	}
 	if g.propagator != nil {

@@ -21,9 +21,9 @@ const (
 	defaultDelayedTaskCheckInterval = 5 * time.Second
 )
 
-// Configure returns cfg changed for tasks that are put off. For such a task, IsFailure returns
-// false, RetryDelayFunc returns the Problem's RetryAfter, and ErrorHandler is not called for a busy
-// key. cfg's own functions decide on all other errors.
+// Configure returns cfg with changes for tasks that are put off. For these tasks, IsFailure
+// returns false, RetryDelayFunc returns the Problem's RetryAfter, and ErrorHandler is not called
+// for a busy key. cfg's own functions decide on all other errors.
 //
 // Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s where cfg leaves
 // them 0, so that tasks do not wait for asynq's defaults of 1 s and 5 s. An idle server then sends

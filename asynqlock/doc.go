@@ -23,6 +23,7 @@
 // when the worker did not renew asynq's lease of 30 s. In both cases, the first handler may still
 // be running. This package delays the second run: no other run of the key begins until the first
 // handler has returned.
+// handler has returned.
 //
 // A process may lose its lock because the process was paused for longer than the lock's TTL, or
 // because its connection to Redis failed. Then the context of the first handler ends, and another
@@ -39,12 +40,12 @@
 //	Archive()  the task goes to the archive
 //	Wait(d)    before any of these, the task waits in its worker, in the key's queue
 //
-// With [WithWaking] a task that was put off runs as soon as the key is free, after the tasks that
-// came before it. Without it, the task comes again after a pause.
+// With [WithWaking], a task that was put off runs as soon as the key is free and the tasks ahead
+// of it have run. Without WithWaking, the task comes again after a pause.
 //
-// None of the policies uses a retry of the task: see [Guard.Configure] and [WithWaking]. If the key
-// is busy with an earlier run of the same task, Drop and Archive put the task off instead. The
-// other Problems of tasks:
+// None of the policies uses a retry of the task: see [Guard.Configure] and [WithWaking]. If the
+// key is busy with an earlier run of the same task, Drop and Archive put the task off instead.
+// These are the other Problems of tasks:
 //
 //	already-done        dropped   Once: the work was done
 //	already-running     snoozed   Drop, Archive: an earlier run of this task has the key
@@ -55,8 +56,8 @@
 //	lock-misconfigured  snoozed   the Locker, or the rule, cannot do that
 //	lock-lost           failed    the lock ended before the handler did
 //
-// Another run may have overtaken a task with lock-lost. The task is retried as after any other
-// error.
+// A task with lock-lost may have been overtaken by another run. The task is retried as after any
+// other error.
 //
 // A task is never put off beyond its Deadline. A task that cannot be put off waits in its worker.
 // If the task's time is over before its turn has come, the task is retried or archived.

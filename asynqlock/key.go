@@ -20,7 +20,7 @@ import (
 // return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
-	ofTask  bool // every task has a key of its own
+	ofTask  bool // every task has its own key
 }
 
 // keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: a retry of the task
@@ -51,8 +51,8 @@ func Key[T any](of func(payload T) string) Keys {
 }
 
 // KeyFunc makes the key by a function of the task. The returned text is the key, without encoding.
-// "" is refused. A task for which of returns an error is archived, so of itself must repeat what
-// failed temporarily.
+// "" is refused. A task for which of returns an error is archived. So of itself must repeat
+// operations that failed temporarily.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {
@@ -99,19 +99,19 @@ func ByTaskID() Keys {
 // Join puts a ':' between parts: Join("report", Payload("tenant")) is "report:{payload.tenant}".
 func Join(parts ...key.Key) key.Key { return key.Join(parts...) }
 
-// Payload is the member of the payload at path: "tenant", or "user.id".
+// Payload returns the part for the member of the payload at path: "tenant", or "user.id".
 func Payload(path string) key.Key { return part("payload", path) }
 
-// Header is a header of the task.
+// Header returns the part for a header of the task.
 func Header(name string) key.Key { return part("header", name) }
 
-// Queue is the name of the queue that the task came from.
+// Queue returns the part for the name of the queue that the task came from.
 func Queue() key.Key { return part("queue", "") }
 
-// Type is the task's type.
+// Type returns the part for the task's type.
 func Type() key.Key { return part("type", "") }
 
-// TaskID is the task's ID.
+// TaskID returns the part for the task's ID.
 func TaskID() key.Key { return part("id", "") }
 
 // HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
@@ -124,14 +124,14 @@ type message struct {
 	task   *asynq.Task
 	known  bool   // asynq delivered the task: the fields below are set
 	taskID string // this task's ID
-	id     string // the ID of the original; of this task if it is not a clone
+	id     string // the ID of the original, which is this task's ID unless it is a clone
 	queue  string
 
 	retried, most int // retries used, and allowed
 
 	before bool // the task has run or tried to run before, so it is not a duplicate
 
-	members map[string]any // of the payload, once a template has read one
+	members map[string]any // the members of the payload, once a template has read one
 }
 
 func (m *message) read(ctx context.Context, t *asynq.Task) {

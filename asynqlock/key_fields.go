@@ -109,8 +109,8 @@ func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
 	}, nil
 }
 
-// formatOf returns a function that formats a value of typ. A known kind comes before the value's
-// own text methods.
+// formatOf returns a function that formats a value of typ. A known kind has precedence over the
+// value's own text methods.
 func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 	switch typ.Kind() {
 	case reflect.String:

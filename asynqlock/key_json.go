@@ -18,8 +18,8 @@ import (
 )
 
 // bindMember returns a function that reads the member of a JSON payload at steps. The function
-// decodes the payload into a struct that has only this member. So it finds the same value as a
-// handler that decodes a struct, and the other members cost nothing.
+// decodes the payload into a struct with only this member. So it finds the same value as a handler
+// that decodes a struct, and the other members cost nothing.
 func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {
@@ -47,7 +47,7 @@ func bindMember(steps []string) (read, error) {
 	}, nil
 }
 
-// noTag reports whether the name in a struct tag must not contain r.
+// noTag reports whether a name in a struct tag must not contain r.
 func noTag(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r)
 }

@@ -2,7 +2,7 @@ package asynqlock
 
 import (
 	"context"
-	_ "embed" // the scripts
+	_ "embed" // for the scripts
 	"errors"
 	"fmt"
 	"strconv"
@@ -27,7 +27,8 @@ var (
 
 const (
 	// lateAfter is how long a called task may need to reach a worker. After that, other tasks stop
-	// waiting for it: its queue has a backlog, and an idle key would be worse.
+	// waiting for it: its queue has a backlog, and an idle key would be worse than a changed
+	// order.
 	lateAfter = 5 * time.Second
 	// lateFor is how long tasks of a key may run out of order after a called task was late.
 	lateFor = time.Minute
@@ -66,9 +67,9 @@ type place struct {
 // mayTry reports whether the task may take the lock if the lock is free.
 func (p place) mayTry() bool { return p.ahead == 0 || p.late || p.called > lateAfter }
 
-// join adds task to the line, ordered by the arrival of its delivery, and returns its place. A task
-// that is in the line keeps its place. former is the task whose place it takes over, or "". putOff
-// is true if the task will not take the lock now.
+// join adds task to the line, ordered by the arrival of its delivery, and returns its place. A
+// task that is in the line already keeps its place. former is the task whose place it takes over,
+// or "". putOff is true if the task will not take the lock now.
 func (ls *lines) join(ctx context.Context, key, task, former string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
@@ -89,8 +90,8 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
 
-// call calls the task at the front, and returns it and how long ago it was called. task is "" if
-// the line is empty.
+// call calls the task at the front. It returns the task and how long ago it was called. If the
+// line is empty, task is "".
 func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
 	return ls.front(ctx, key, time.Hour)
 }

@@ -11,8 +11,8 @@ import (
 type serverClock struct {
 	mu     sync.Mutex
 	now    translation
-	before translation // for times before now.from
-	until  time.Time   // then the server's time is read again: clocks drift
+	before translation // for times before the field from of now
+	until  time.Time   // after that, the server's time is read again, because clocks drift
 }
 
 // translation relates the clock of this process to the server's clock, by one reply of the server.
@@ -34,8 +34,8 @@ func (c *serverClock) needed(now time.Time) bool {
 	return !now.Before(c.until)
 }
 
-// observe uses a reply of the server. server is the time that the server replied. sent and received
-// are when the request was sent and the reply received.
+// observe uses a reply of the server. server is the time in the reply. sent and received are when
+// the request was sent and the reply received.
 func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +62,7 @@ func (c *serverClock) at(t time.Time) int64 {
 }
 
 // at returns the server's time at t. If the previous translation was ahead, the returned time runs
-// at half speed until the difference is gone. So the time never goes back.
+// at half speed until the difference is gone. So the returned time never goes back.
 func (tr translation) at(t time.Time) int64 {
 	at := tr.server + t.Sub(tr.epoch).Microseconds()
 	if tr.least == 0 {

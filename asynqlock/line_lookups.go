@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lookups checks whether lines exist. Each task of a rule needs one check. Checks that arrive while
-// another is under way are sent together. So with many workers, a check costs a fraction of a
-// command.
+// lookups checks whether lines exist. Each task of a rule needs one check. Checks that arrive
+// while another check is under way are sent together. So with many workers, a check costs a
+// fraction of a command.
 type lookups struct {
 	mu      sync.Mutex
 	waiting []*lookup

@@ -14,8 +14,8 @@ const (
 	// calledWait is how long a called task waits for its key in the worker. A watcher may hold the
 	// key for a moment.
 	calledWait = 200 * time.Millisecond
-	// backInLine is the pause of a task that is not at the front of its line. Usually it is called
-	// sooner, because each task that finishes calls the next one.
+	// backInLine is the pause of a task that is not at the front of its line. Usually the task is
+	// called sooner, because each task that finishes calls the next one.
 	backInLine = 30 * time.Second
 )
 
@@ -77,7 +77,7 @@ func (j *job) leaveLine(ctx context.Context) {
 	rest, err := j.guard.waker.lines.leave(context.WithoutCancel(ctx), j.lock.Key, j.entry())
 	j.inLine, j.left, j.line = false, true, err != nil || rest > 0
 	if j.ran && j.line && together(j.lock) {
-		j.guard.waker.call(j.lock.Key) // the next one may run beside it
+		j.guard.waker.call(j.lock.Key) // the next task may run at the same time
 	}
 }
 
@@ -99,7 +99,7 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 	}
 	p, err := w.lines.join(ctx, j.lock.Key, task, former, j.arrived, j.rule.lineTTL(), true)
 	if err != nil {
-		return 0 // the task comes back after its pause
+		return 0 // without a place, the task comes back after its pause
 	}
 	j.inLine = false // the next delivery of the task takes over the place
 	w.parked(j.lock, p.ahead == 0, j.counted)

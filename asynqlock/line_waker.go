@@ -19,7 +19,7 @@ const (
 	watchFor = time.Minute
 	// watchTTL is how long the key stays busy if a process dies just after its watcher got the key.
 	watchTTL = 5 * time.Second
-	// mostWatchers bounds the watchers of a Guard. Tasks of further keys come back after a pause.
+	// mostWatchers bounds the watchers of a Guard. Tasks of further keys run after a pause.
 	mostWatchers = 1000
 )
 
@@ -32,8 +32,9 @@ const (
 //     When the watcher has the key, it calls the front task.
 //   - Otherwise the process that put off the front task calls it.
 //
-// So every free key is noticed, whether the holder was another process, a program without workers,
-// or has died. If a waker crashes, the task at the front comes back after its pause.
+// So a free key is always noticed, whether its holder was another process, a program without
+// workers, or a process that died. If a waker crashes, the task at the front comes back after its
+// pause.
 type waker struct {
 	lines     lines
 	inspector *asynq.Inspector
@@ -49,10 +50,10 @@ type waker struct {
 // interest is what this process does for a key.
 type interest struct {
 	deliveries int  // deliveries that have or want the key
-	parked     bool // a task was put off meanwhile: the last delivery calls the front task
+	parked     bool // a task was put off, and the last delivery must call the front task
 	watched    bool // a watcher waits for the key
-	calling    bool // a goroutine calls the front task,
-	again      bool // and must check the line once more
+	calling    bool // a goroutine calls the front task
+	again      bool // that goroutine must check the line once more
 	expecting  bool // a timer checks whether the called task has come
 }
 
@@ -112,7 +113,7 @@ func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	}
 }
 
-// forget drops the interest in key if it is empty. The mutex is held.
+// forget deletes the interest in key if it is empty. The mutex is held.
 func (w *waker) forget(key string) {
 	if in := w.keys[key]; in != nil && *in == (interest{}) {
 		delete(w.keys, key)
@@ -169,7 +170,7 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	})
 	switch {
 	case err == nil:
-		_ = lease.Release(w.ctx) // without an answer, the Locker repeats it in the background
+		_ = lease.Release(w.ctx) // without an answer, the Locker repeats the release in the background
 		w.call(lock.Key)
 	case w.ctx.Err() != nil: // another process gets the task and starts a watcher
 		w.callFront(context.WithoutCancel(w.ctx), lock.Key)
@@ -204,12 +205,12 @@ func (w *waker) call(key string) {
 	}()
 }
 
-// callFront runs the task at the front of the line. What it does depends on the state of the task:
+// callFront runs the task at the front of the line. The state of the task decides what happens:
 //
-//	retry, scheduled            it is put off, and is run now
-//	pending                     it is on its way to a worker
-//	active                      it is about to be put off, or about to take the key
-//	gone, archived, completed   it does not want the key any more
+//	retry, scheduled            the task is put off, and is run now
+//	pending                     the task is on its way to a worker
+//	active                      the task is about to be put off, or about to take the key
+//	gone, archived, completed   the task does not want the key any more
 //
 // callFront checks an active task again after a moment. A called task that does not come in time
 // loses its place.
@@ -287,9 +288,9 @@ func (w *waker) expect(key string, left time.Duration) {
 	})
 }
 
-// end waits until the goroutines have ended. ctx has ended before, so no new ones start.
+// end waits until the goroutines have ended. ctx has ended before, so no new goroutines start.
 func (w *waker) end() {
-	w.mu.Lock()   // each goroutine that was started is counted now
+	w.mu.Lock()   // every started goroutine is counted now
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
 }

@@ -19,7 +19,7 @@ type Option func(*config)
 type config struct {
 	rules      rules
 	decode     Decoder
-	notJSON    bool // decode is the user's
+	notJSON    bool // the user has set decode
 	secret     []byte
 	propagator Propagator
 
@@ -59,16 +59,16 @@ func (c *config) validate() error {
 	return c.rules.compile(c)
 }
 
-// On guards the tasks whose type is pattern, or begins with it. keys makes their keys, and policies
-// sets how they run. As in asynq.ServeMux, the longest pattern wins, so a pattern matches the same
-// tasks here as there. pattern may end with a '*', which changes nothing. The pattern "*" matches
-// all tasks.
+// On guards the tasks whose type is pattern or begins with pattern. keys makes their keys, and
+// policies sets how they run. As in asynq.ServeMux, the longest pattern wins, so a pattern matches
+// the same tasks here as in a ServeMux. pattern may end with a '*', which changes nothing. The
+// pattern "*" matches all tasks.
 func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
 
-// A Decoder decodes the payload of a task into what into points to: the type parameter of [Key] or
-// [Fields], or a map[string]any for [Template].
+// A Decoder decodes the payload of a task into the value to which into points. The value has the
+// type parameter of [Key] or [Fields], or is a map[string]any for [Template].
 type Decoder func(t *asynq.Task, into any) error
 
 // WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome)
@@ -87,10 +87,11 @@ func WithDecoder(decode Decoder) Option {
 // same in all processes. Default: none; then such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in the
-// order of their arrival. c is a client of asynq's Redis, and must outlive the Guard. Use this
-// option in every Guard of a service, so that all keep the order. Without it, a task that was put
-// off comes again after a pause, in no order. Use it wherever more than a few tasks share a key.
+// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in
+// the order of their arrival. c is a client of asynq's Redis, and must outlive the Guard. Use this
+// option in every Guard of a service, so that all Guards keep the order. Without it, a task that
+// was put off comes again after a pause, in no order. Use it wherever more than a few tasks share
+// a key.
 //
 // Waking uses asynq's Inspector. No worker is blocked: asynq would archive a task without retries
 // left, so that task is replaced by a clone. A clone has the same payload, time-out, deadline and
@@ -125,8 +126,8 @@ func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 type Propagator interface {
 	// Inject adds to headers what Extract needs.
 	Inject(ctx context.Context, headers map[string]string)
-	// Extract returns ctx with what Inject has added to headers, mostly in another process. headers
-	// may be nil.
+	// Extract returns ctx with what Inject has added to headers, usually in another process.
+	// headers may be nil.
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 
@@ -137,8 +138,8 @@ func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator
 // decodeJSON is the default of WithDecoder.
 func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
 
-// isNil reports whether x is nil, or a nil pointer in an interface. A constructor whose error was
-// not checked may return such a pointer.
+// isNil reports whether x is nil, or an interface with a nil pointer, which a constructor may have
+// returned together with an unchecked error.
 func isNil(x any) bool {
 	if x == nil {
 		return true

@@ -20,10 +20,10 @@ import (
 type Policy func(*rule)
 
 // Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off
-// together do not come back together. No retry is used: see [Guard.Configure]. asynq stores such
-// times in whole seconds, and looks for due tasks every Config.DelayedTaskCheckInterval, by default
-// every 5 s. Beside [Drop] or [Archive], Snooze applies to the tasks that these policies put off.
-// Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
+// together do not come back together. No retry is used: see [Guard.Configure]. asynq stores these
+// times in whole seconds, and looks for due tasks every Config.DelayedTaskCheckInterval, by
+// default every 5 s. With [Drop] or [Archive], Snooze applies to the tasks that these policies put
+// off. Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
 func Snooze(d time.Duration) Policy {
 	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
 }
@@ -46,8 +46,8 @@ func Wait(d time.Duration) Policy {
 	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
 }
 
-// Once drops a task if a task with its key succeeded less than ttl ago. So it drops duplicates, and
-// a task that asynq delivers again because asynq could not record the success. The success is
+// Once drops a task if a task with its key succeeded less than ttl ago. So Once drops duplicates,
+// and tasks that asynq delivers again because it could not record the success. The success is
 // recorded in the step that releases the lock.
 func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
@@ -68,8 +68,8 @@ func TTL(d time.Duration) Policy {
 // types contain identifiers.
 func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 
-// Shared lets tasks with Shared run together, but not beside other tasks of the same key. It needs
-// a Locker with readers.
+// Shared lets tasks with Shared run at the same time, but not together with other tasks of the
+// same key. It needs a Locker with readers.
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
 // Limit lets at most n tasks of a key run at once, in all processes together. It needs a Locker of
@@ -108,7 +108,7 @@ type rule struct {
 	busy   Verdict // what happens to a task whose key is busy
 	snooze time.Duration
 	wait   time.Duration
-	lock   locker.Rule // without Key and Wait
+	lock   locker.Rule // the Rule, without Key and Wait
 	adjust func(context.Context, *asynq.Task, *locker.Rule)
 	unique bool
 
@@ -169,11 +169,11 @@ func (r *rule) compile(c *config) (err error) {
 // begins returns the beginning of the types that r guards.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
-// rules are sorted by pattern, the longest first.
+// rules has the rules sorted by pattern, the longest first.
 type rules []*rule
 
-// match finds the rule of a type as asynq.ServeMux finds a handler: the rule with that type, or
-// else the rule with the longest beginning of it.
+// match finds the rule of a type as asynq.ServeMux finds a handler. That is the rule with that
+// type, or otherwise the rule with the longest beginning of the type.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
 		if strings.HasPrefix(typename, r.begins()) {
@@ -223,7 +223,8 @@ func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) lo
 }
 
 // patience bounds a wait so that it ends before ctx, by a tenth of the time left and at most a
-// second. When ctx ends, asynq counts a retry of the task. A wait of 0 has no bound of its own.
+// second. If ctx ended first, asynq would count a retry of the task. A wait of 0 has no bound of
+// its own.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || wait == locker.NoWait {

@@ -26,12 +26,12 @@ const (
 	CodeLost           = "lock-lost"
 )
 
-// A Verdict is what happens to a task that has a [Problem].
+// A Verdict says what happens to a task that has a [Problem].
 type Verdict string
 
 // The values of [Problem.Verdict].
 const (
-	Snoozed  Verdict = "snoozed"  // the task comes again; no retry is used
+	Snoozed  Verdict = "snoozed"  // the task comes again, without using a retry
 	Dropped  Verdict = "dropped"  // the task is deleted
 	Archived Verdict = "archived" // the task is in the archive
 	Failed   Verdict = "failed"   // the task is retried as after any other error
@@ -89,7 +89,7 @@ func (p *Problem) quiet() bool {
 	}
 }
 
-// ruling is what happens to the tasks with one kind of error.
+// ruling says what happens to the tasks with one kind of error.
 type ruling struct {
 	is      error
 	code    string
@@ -97,7 +97,8 @@ type ruling struct {
 }
 
 // rulings are for tasks that did not run; the first ruling that matches the error counts. A task
-// whose error may pass is put off: an outage or a wrong configuration must not lose the task.
+// whose error may pass is put off, because an outage or a wrong configuration must not lose the
+// task.
 var rulings = []ruling{
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
@@ -148,7 +149,7 @@ func (r ruling) problem(j *job, err error) *Problem {
 		case CodeBusy, CodeRunning, CodeTooManyWaiters:
 		case CodeClosed:
 			p.RetryAfter = time.Second // another process can run the task
-		default: // Snooze is about a busy key, and an outage may be over soon
+		default: // Snooze is for a busy key; an outage may be over soon
 			p.RetryAfter = min(p.RetryAfter, soon+rand.N(time.Second))
 		}
 	case Failed:

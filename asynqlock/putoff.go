@@ -15,15 +15,15 @@ import (
 
 // The headers that this package adds to tasks.
 const (
-	headerID     = "latchkit-id"     // of a clone: the ID of the original task
-	headerClones = "latchkit-clones" // of a clone: its number
-	headerBefore = "latchkit-before" // of a clone: the task has run before
-	headerUnique = "latchkit-unique" // of a clone: it may hold the uniqueness lock of asynq.Unique
+	headerID     = "latchkit-id"     // in a clone: the ID of the original task
+	headerClones = "latchkit-clones" // in a clone: its number
+	headerBefore = "latchkit-before" // in a clone: the task has run before
+	headerUnique = "latchkit-unique" // in a clone: it may hold the uniqueness lock of asynq.Unique
 	headerFences = "latchkit-fences" // the leases under which a Client enqueued the task
 )
 
 // putOff puts the task off if that uses none of the task's retries and ends before the task's
-// deadline. It reports whether it has.
+// deadline. It reports whether it has put the task off.
 func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	longest, ok := j.longestPause(ctx, p.RetryAfter)
 	if !ok {
@@ -113,9 +113,10 @@ func madeByAsynq(id string) bool {
 	return true
 }
 
-// moved replaces the task by a clone, if it can, and returns the clone's ID. After a crash before
-// the clone is enqueued, asynq delivers the task again. After a crash later, both exist: the task
-// is delivered again. Then it finds the clone's ID taken, or is one more task of its key.
+// moved replaces the task by a clone, if it can, and returns the clone's ID. If the process
+// crashes before the clone is enqueued, asynq delivers the task again. If it crashes later, both
+// tasks exist, and the original is delivered again. Then the original finds the clone's ID taken,
+// or runs as a further task of its key.
 func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 	g := j.guard
 	if !j.canBeCloned() {
@@ -168,7 +169,7 @@ func (j *job) cloneHeaders(number int) map[string]string {
 func (j *job) isClone(id string) error {
 	other, err := j.guard.inspector.GetTaskInfo(j.queue, id)
 	switch {
-	case errors.Is(err, asynq.ErrTaskNotFound): // the clone has run meanwhile
+	case errors.Is(err, asynq.ErrTaskNotFound): // the clone has run already
 		return nil
 	case err == nil && (other.Headers[headerID] != j.id || !bytes.Equal(other.Payload, j.task.Payload())):
 		return fmt.Errorf("another task has its ID, %s", id)
@@ -178,8 +179,8 @@ func (j *job) isClone(id string) error {
 }
 
 // stay keeps the task in its worker for another attempt. If the key is busy, the attempt waits in
-// the key's queue. After other errors, stay pauses first. stay returns false if the task's time is
-// nearly over, for example after a wait in the queue.
+// the key's queue. After other errors, stay pauses first. If the task's time is nearly over, for
+// example after a wait in the queue, stay returns false.
 func (j *job) stay(ctx context.Context, p *Problem) bool {
 	const tooLittle = 50 * time.Millisecond
 	if j.guard.stopped.Err() != nil { // asynq requeues the task when its ShutdownTimeout is over
@@ -210,7 +211,7 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 }
 
 // givenUp returns the Problem of a task that could not be put off. asynq treats the task like any
-// task that fails. If ctx has ended, asynq has already requeued the task or counted a failure.
+// failed task. If ctx has ended, asynq has already requeued the task or counted a failure.
 func (j *job) givenUp(ctx context.Context, p *Problem) *Problem {
 	if ctx.Err() != nil {
 		return p

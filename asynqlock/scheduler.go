@@ -34,11 +34,12 @@ import (
 // not start, or if the Locker is closed or does not support the rule. While the lock server cannot
 // be reached, RunScheduler tries again.
 //
-// No tick comes twice. The options' PreEnqueueFunc lets a tick pass only if this process still
-// holds the lock by its own clock. So a process that was paused for too long does not enqueue its
-// late ticks. Each tick also claims its slot, which is made of the task, its options and the
-// second. So if the clocks of the old and the new leader differ, only one of them enqueues the
-// tick. Ticks that are due while no process leads are lost, unless [CatchUp] makes them up.
+// No tick is enqueued twice. The options' PreEnqueueFunc lets a tick pass only if this process
+// still holds the lock by its own clock. So a process that was paused for too long does not
+// enqueue its late ticks. Each tick also claims its slot, which is made of the task, its options
+// and the second. So if the clocks of the old and the new leader differ, only one of the leaders
+// enqueues the tick. Ticks that are due while no process leads are lost, unless [CatchUp] makes
+// them up.
 func RunScheduler(ctx context.Context, l locker.Locker, build func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error), opts ...SchedulerOption) error {
 	if build == nil {
 		return errors.New("asynqlock: RunScheduler: build is nil; give a function that makes the scheduler")
@@ -79,8 +80,8 @@ type SchedulerOption func(*leadership)
 // keys. Default: "asynq-scheduler".
 func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls.rule.Key = key } }
 
-// SchedulerTTL sets after which time another process takes over from a leader that died. Default:
-// 10 s.
+// SchedulerTTL sets the time after which another process takes over from a leader that died.
+// Default: 10 s.
 func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
 
 // SchedulerBase sets the options on which the options for build are based. Its PreEnqueueFunc is
@@ -149,7 +150,7 @@ type leadership struct {
 	window    time.Duration
 	onLeading func(bool)
 	logger    *slog.Logger
-	refused   error // what is wrong with an option
+	refused   error // the error of an option
 }
 
 // runLeader runs a scheduler while this process leads.

@@ -3,7 +3,7 @@ package asynqlock
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed" // the script
+	_ "embed" // for the script
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -31,7 +31,7 @@ const (
 	// lookAgain is how often a leader looks for due slots that its ticks have not enqueued.
 	lookAgain = 5 * time.Second
 	// tickKept is the shortest time for which the completed task of a tick is kept. The task's ID
-	// stays taken for that time, so another leader cannot enqueue the slot again.
+	// stays taken during that time, so another leader cannot enqueue the slot again.
 	tickKept = time.Minute
 	// forgottenAfter, added to the window, is how long the last slot of an entry is kept after the
 	// entry was removed from the schedule.
@@ -58,7 +58,7 @@ type catchUp struct {
 	busy map[string]*sync.Mutex // by entry ID; held while slots of the entry are enqueued
 }
 
-// newCatchUp reads the entries and the Redis client from s.
+// newCatchUp reads the entries and the Redis client of s.
 func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 	c := &catchUp{term: t, busy: make(map[string]*sync.Mutex)}
 	var err error
@@ -77,7 +77,7 @@ func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 
 // scheduled is an entry of the schedule.
 type scheduled struct {
-	id       string // made of spec, task and options
+	id       string // made of the entry's spec, task and options
 	task     *asynq.Task
 	opts     []asynq.Option
 	schedule cron.Schedule
@@ -174,7 +174,7 @@ func (c *catchUp) enqueueDue(ctx context.Context, e scheduled) error {
 			return nil
 		}
 		taken, err := c.change(ctx, e, value, formatSlot(next, true))
-		if err != nil || !taken { // another process leads, and its clock is ahead
+		if err != nil || !taken { // another process leads, or its clock is ahead
 			return err
 		}
 		if err := c.enqueue(ctx, e, next, now.Sub(next) >= lookAgain); err != nil {
@@ -253,8 +253,8 @@ func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (boo
 	return n == 1, err
 }
 
-// forget drops entries that are no longer in the schedule. It drops them late: during a rollout,
-// leaders with different entries may follow each other.
+// forget deletes entries that are no longer in the schedule. It waits before it deletes them,
+// because leaders with different entries may follow each other during a rollout.
 func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.Time) error {
 	maps.DeleteFunc(rest, func(_, value string) bool {
 		slot, _, ok := parseSlot(value)

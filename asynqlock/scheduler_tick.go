@@ -66,13 +66,13 @@ func (t *term) options() *asynq.SchedulerOpts {
 	return &o
 }
 
-// observe notifies the Locker's Observer of what became of a tick.
+// observe notifies the Locker's Observer of the result of a tick.
 func (t *term) observe(result locker.Result, err error) {
 	_, end := t.lease.Observe(t.ctx, locker.OpTick)
 	end(locker.Outcome{Result: result, Err: err})
 }
 
-// resultOf is the result of a tick that this package has enqueued, or tried to.
+// resultOf returns the result of a tick that this package has tried to enqueue.
 func resultOf(err error) locker.Result {
 	switch {
 	case err == nil:
@@ -83,14 +83,14 @@ func resultOf(err error) locker.Result {
 	return locker.ResultError
 }
 
-// report passes the outcome of a tick that this package enqueued to the functions that asynq would
-// have called.
+// report passes the outcome of a tick that this package has enqueued to the functions that asynq
+// would have called.
 func (t *term) report(task *asynq.Task, opts []asynq.Option, info *asynq.TaskInfo, err error) {
 	if t.opts.PostEnqueueFunc != nil {
 		t.opts.PostEnqueueFunc(info, err)
 	}
-	if err != nil && t.opts.EnqueueErrorHandler != nil { //nolint:staticcheck // deprecated, and called by asynq as well
-		t.opts.EnqueueErrorHandler(task, opts, err) //nolint:staticcheck // the same
+	if err != nil && t.opts.EnqueueErrorHandler != nil { //nolint:staticcheck // deprecated, but asynq calls it as well
+		t.opts.EnqueueErrorHandler(task, opts, err) //nolint:staticcheck // as above
 	}
 }
 
@@ -125,8 +125,8 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
 // claim takes the entry's slot of this second, unless another process has taken it. Two ticks may
-// claim the same slot: of two equal entries, or because the previous tick was late. Both get the
-// same result.
+// claim the same slot, because there are two equal entries, or because the previous tick was late.
+// Both ticks get the same result.
 func (t *term) claim(entry string) bool {
 	t.mu.Lock()
 	if slot := time.Now().Unix(); slot != t.slot {
@@ -144,7 +144,7 @@ func (t *term) claim(entry string) bool {
 	return claim()
 }
 
-// take takes a slot, which stays taken.
+// take takes a slot. The slot stays taken.
 func (t *term) take(slot string) error {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
@@ -156,7 +156,8 @@ func (t *term) take(slot string) error {
 	return nil
 }
 
-// entryOf names an entry of a schedule: its task and options, in any order.
+// entryOf returns the name of a schedule's entry. The name shows its task and its options, in any
+// order.
 func entryOf(task *asynq.Task, opts []asynq.Option) string {
 	texts := make([]string, len(opts))
 	for i, o := range opts {

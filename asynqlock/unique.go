@@ -2,8 +2,8 @@ package asynqlock
 
 import (
 	"context"
-	"crypto/md5" // #nosec G501 -- asynq names its keys by it
-	_ "embed"    // the scripts
+	"crypto/md5" // #nosec G501 -- asynq uses it in the names of its keys
+	_ "embed"    // for the scripts
 	"encoding/hex"
 
 	"github.com/redis/go-redis/v9"
@@ -28,7 +28,7 @@ var (
 func (j *job) uniqueKey() string {
 	name := "asynq:{" + j.queue + "}:unique:" + j.task.Type() + ":"
 	if j.task.Payload() != nil {
-		sum := md5.Sum(j.task.Payload()) // #nosec G401 -- it protects nothing
+		sum := md5.Sum(j.task.Payload()) // #nosec G401 -- no security depends on it
 		name += hex.EncodeToString(sum[:])
 	}
 	return name

@@ -17,14 +17,14 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 		}
 		a.before, err = a.written(ctx)
 		return err
-	case a.strategy == VerifyLast: // leave writes the operation: here that would take the only write lock
+	case a.strategy == VerifyLast: // leave writes the operation, because writing it here would take the only write lock
 		return nil
 	}
 	claims, shares := a.split()
 	if err := a.claimSQLite(ctx, claims); err != nil {
 		return err
 	}
-	if err := a.compare(ctx, shares); err != nil { // no other transaction can write from here on
+	if err := a.compare(ctx, shares); err != nil { // from here on, no other transaction can write
 		return err
 	}
 	return a.note(ctx)

@@ -58,7 +58,8 @@ func (d Dialect) number(err error) int {
 	return found
 }
 
-// field returns a field of the struct that v is or points to; the zero Value when there is none.
+// field returns a field of the struct v, or of the struct to which v points; the zero Value when
+// there is none.
 func field(v reflect.Value, name string) reflect.Value {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -102,8 +103,8 @@ func (d Dialect) code(err error) string {
 	return ""
 }
 
-// Numbers of errors: MySQL's, MariaDB's and SQLite's own. SQLite's are the low byte of its extended
-// codes.
+// Numbers of errors of MySQL, MariaDB and SQLite. SQLite's numbers are the low byte of its
+// extended codes.
 const (
 	mysqlRecordChanged = 1020 // MariaDB with innodb_snapshot_isolation
 	mysqlLockWait      = 1205 // rolls back the statement only
@@ -126,7 +127,7 @@ const (
 // passing reports whether a retry of the transaction may succeed: the transaction collided with
 // another one, or its server went down. After a ROLLBACK, nothing of the transaction is left.
 func (d Dialect) passing(err error) bool {
-	if gone(err) { // before COMMIT: the transaction ended with its connection
+	if gone(err) { // before COMMIT, the transaction ended with its connection
 		return true
 	}
 	n := d.number(err)

@@ -12,13 +12,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// idleness is how long a transaction may be idle until the server ends it, and since when it may be
-// idle. A paused holder cannot end its transaction, so the server must. The limit is the time that
-// is left of the lease when the transaction begins. While the lease is renewed, pings restart that
-// time.
+// idleness is how long a transaction may be idle until the server ends it, and since when it may
+// have been idle. A paused holder cannot end its transaction, so the server must. The limit is the
+// time that is left of the lease when the transaction begins. While the lease is renewed, pings
+// restart that time.
 type idleness struct {
 	limit  time.Duration
-	given  bool // by WithIdleLimit: then there are no pings
+	given  bool // WithIdleLimit has set the limit, so there are no pings
 	server bool // the server ends idle transactions
 
 	mu    sync.Mutex
@@ -70,7 +70,7 @@ func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 // idleRounding is how much earlier than the limit a server may end a transaction.
 const idleRounding = 50 * time.Millisecond
 
-// judge returns an error with ErrIdle if err may be the consequence of idleness, else nil.
+// judge returns an error with ErrIdle if err may be the consequence of idleness; otherwise nil.
 // PostgreSQL returns a special SQLSTATE. Other servers close the connection; then judge compares
 // the times.
 func (i *idleness) judge(err error) error {
@@ -100,7 +100,7 @@ const pingsPerLimit = 5
 // there are no pings. So the limit of a holder that is paused, or cut off from the lock server,
 // ends with its lease. stop waits for a ping under way.
 //
-// A timer looks after the lease, because a goroutine would cost a short transaction more than its
+// A timer checks the lease, because a goroutine would cost a short transaction more than its
 // statements do.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)

@@ -20,7 +20,7 @@ import (
 //   - If COMMIT gets no answer, call [Resolve] with [Claim.Op].
 //   - InTx does not retry. Roll back when InTx returns an error.
 //
-// The fences are checked as [ClaimFirst] does. The transaction may be idle for as long as the
+// The fences are checked as with [ClaimFirst]. The transaction may be idle for as long as the
 // server allows, unless [WithIdleLimit] is given on PostgreSQL. Errors are those of [Within] and,
 // with [WithOperation], locker.ErrDone.
 func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, error) {
@@ -30,7 +30,7 @@ func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, e
 	return InTxWith(ctx, d, &standard{Tx: tx, done: func() {}}, opts...)
 }
 
-// InTxWith is [InTx] for a library that is not database/sql. Commit and Rollback are not called.
+// InTxWith is [InTx] for a library that is not database/sql. It does not call Commit or Rollback.
 func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*Claim, error) {
 	leases, err := held(ctx, nil)
 	if err != nil {
@@ -71,8 +71,8 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 }
 
 // Verify returns an error unless the leases are held with enough time left to commit, and the
-// transaction is open and has claimed. Verify is for transactions of [InTx]: Do and its siblings
-// verify by themselves.
+// transaction is open and has claimed. Verify is for transactions of [InTx]: Do and similar
+// functions verify by themselves.
 func (c *Claim) Verify(ctx context.Context) error {
 	a := c.attempt
 	for _, l := range a.leases {

@@ -75,7 +75,7 @@ func (c *call) create(ctx context.Context, missing []string) error {
 }
 
 // Schema returns the statements that create the tables, for migration tools and for roles that may
-// create tables. Run each statement by itself. A statement does nothing if its table exists.
+// create tables. Run each statement separately. A statement does nothing if its table exists.
 func Schema(d Dialect, opts ...Option) ([]string, error) {
 	c, err := newCall(nil, append([]Option{WithDialect(d)}, opts...))
 	if err != nil {

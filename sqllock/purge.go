@@ -65,11 +65,11 @@ const ripeAfter = time.Hour
 //
 // No fence can go back: the largest fence that may be removed becomes a floor, and claims with a
 // fence up to the floor are refused for every resource. Claims under way may have read the old
-// floor. So rows are removed by the first call at least an hour after the floor was raised: a daily
-// job removes the fences that it found the day before. The floor is smaller than every fence that
-// was claimed within age, so it does not refuse new leases. If fences of different keys cannot be
-// compared, nothing is removed. An example is lockertest.Memory, whose fences begin with 1 for
-// every key.
+// floor. So the first call at least an hour after the floor was raised removes the rows. A daily
+// job thus removes the fences that it found the day before. The floor is smaller than every fence
+// that was claimed within age, so it does not refuse new leases. If fences of different keys
+// cannot be compared, nothing is removed. An example is lockertest.Memory, whose fences begin with
+// 1 for every key.
 func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < 24*time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)
@@ -108,7 +108,7 @@ func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Op
 	return removed, c.raiseFloor(ctx, age)
 }
 
-// raiseFloor raises the floor to what the next call may remove.
+// raiseFloor raises the floor to the largest fence that the next call may remove.
 func (c *call) raiseFloor(ctx context.Context, age time.Duration) error {
 	return c.persist(ctx, func() error {
 		return c.apart(ctx, func(tx Transaction) error {

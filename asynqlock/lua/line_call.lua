@@ -1,10 +1,10 @@
 -- line_call.lua: find the task at the front of a line, and record that the task is called.
 -- KEYS: the line · the call
--- ARGV: time to live of the call in ms, "0" to note nothing
--- returns: {task, µs since it was called; 0 when it is called now, -1 when it is not}, or nil when
---          the line is empty
--- first write: HSET, which a full server refuses, and then nothing has happened.
--- idempotent: a second execution finds the task called.
+-- ARGV: time to live of the call in ms, "0" to record nothing
+-- returns: {task, µs since it was called; 0 when it is called now, -1 when it was not called}, or
+--   nil when the line is empty
+-- first write: HSET. When a full server refuses it, nothing has happened.
+-- idempotent: a second execution finds that the task is called already.
 local front = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
 if not front then
   return false

@@ -1,11 +1,13 @@
--- line_join.lua: give a task its place in the line of a lock's key, by the time at which the task
--- arrived.
--- KEYS: the line, a sorted set of tasks by arrival · the call, a hash: the last task called, when
--- ARGV: task · the task whose place it takes, or "" · time of arrival, in µs (server's clock) ·
---       time to live of the line in ms · "1" when the task is put off now, "0" when it asks
--- returns: {place, 0 is the front · 1 when the task had its place before, else 0 · µs since the
---          task at the front was called, -1 when it was not · µs for which the line is late, or 0}
--- first write: ZADD, which a full server refuses, and then nothing has happened.
+-- line_join.lua: give a task its place in the line of a lock's key. The place follows from the
+-- time at which the task arrived.
+-- KEYS: the line, a sorted set of tasks by arrival · the call, a hash: the task called last, and
+--   when
+-- ARGV: task · the task whose place it takes over, or "" · time of arrival, in µs (server's clock)
+--   · time to live of the line in ms · "1" when the task is put off now, "0" when it asks
+-- returns: {place, where 0 is the front · 1 when the task had its place before, otherwise 0 · µs
+--   since the task at the front was called, -1 when it was not called · µs for which the line is
+--   late, or 0}
+-- first write: ZADD. When a full server refuses it, nothing has happened.
 -- idempotent: a second execution finds the task in its place.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -23,7 +25,7 @@ end
 
 local called, late = redis.call('HGET', KEYS[2], 'task'), redis.call('HGET', KEYS[2], 'late')
 if called and ARGV[5] == '1' and (called == ARGV[1] or called == ARGV[2]) then
-  redis.call('HDEL', KEYS[2], 'task', 'at') -- it came, and found the key busy
+  redis.call('HDEL', KEYS[2], 'task', 'at') -- the called task has come, and has found the key busy
   called = false
 end
 local since = -1

@@ -3,8 +3,8 @@
 -- KEYS: the line · the call
 -- ARGV: task · after how many µs it is late · for how many µs the line is late then
 -- returns: how many tasks are left in the line
--- first write: ZREM, which a full server does not refuse. HSET may be refused after it: then the
---   line is not late.
+-- first write: ZREM, which a full server does not refuse. A full server may refuse the HSET after
+--   it: then the line is not late.
 -- idempotent: a second execution does not find the task.
 redis.call('ZREM', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[2], 'task') == ARGV[1] then

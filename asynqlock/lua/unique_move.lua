@@ -1,10 +1,10 @@
 -- unique_move.lua: hand the uniqueness lock of asynq.Unique from a task to its clone, for the rest
--- of its time.
+-- of the lock's time.
 -- KEYS: the uniqueness lock
 -- ARGV: ID of the task · ID of the clone
 -- returns: 1, or 0 when the task does not hold the lock
--- first write: SET, which a full server refuses, and then nothing has happened.
--- idempotent: a second execution finds the lock with the clone.
+-- first write: SET. When a full server refuses it, nothing has happened.
+-- idempotent: a second execution finds that the clone has the lock.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
