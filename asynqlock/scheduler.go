@@ -208,8 +208,8 @@ func (ls *leadership) serve(ctx context.Context) error {
 	return nil
 }
 
-// examine refuses a scheduler that does not call the PreEnqueueFunc of its options, and prepares
-// CatchUp.
+// examine refuses a scheduler that does not call the PreEnqueueFunc of its options. It also
+// prepares CatchUp.
 func (t *term) examine(s *asynq.Scheduler) error {
 	hook, err := unexported[func(*asynq.Task, []asynq.Option)](s, "preEnqueueFunc")
 	switch {
@@ -228,7 +228,7 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	return err
 }
 
-// asks reports whether hook calls the PreEnqueueFunc that build was given. asks calls hook with the
+// asks reports whether hook calls the PreEnqueueFunc that build was given. It calls hook with the
 // probe, which is never enqueued.
 func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)

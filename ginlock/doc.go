@@ -2,36 +2,36 @@
 //
 //	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}"), pay)
 //
-// Requests for the same order run one at a time, in all processes that share the Redis. The context
-// of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
-// lease in it, and its fence. The lock is released when the handler returns or panics, also if the
-// client has left.
+// Requests for the same order run one at a time, in all processes that share the Redis. The
+// context of the handler's request ends, with a cause, the moment the lock is lost. [FromContext]
+// finds the lease in the context; the lease has the fence. The lock is released when the handler
+// returns or panics, also if the client has left.
 //
-// It is httplock for Gin. The documentation of httplock holds here, too.
+// Package ginlock is httplock for Gin. The documentation of httplock applies here, too.
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it. At
-// start-up they report routes and parameters that do not exist. [Idempotency] stores responses, so
-// that a repeated request gets the stored response and does not run again.
+// start-up, they report routes and parameters that do not exist. [Idempotency] stores responses,
+// so that a repeated request gets the stored response and does not run again.
 //
 // # Keys
 //
 // A key is a template of literal text and of parts of the request; package key describes the
-// guarantees. The parts:
+// guarantees. These are the parts:
 //
 //	{param.id}          a parameter of the route's path
-//	{query.page}        of the URL's query
+//	{query.page}        a value of the URL's query
 //	{header.X-Tenant}   a header
 //	{cookie.session}    a cookie
 //	{ip}                gin.Context.ClientIP
 //	{value.user}        what an earlier middleware has put into Gin's context by Set
-//	{claim.sub}         what authentication found out, see WithClaims
+//	{claim.sub}         a claim that authentication has found, see WithClaims
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; every way of binding still works
-//	{name}              what a function of yours returns, see WithPart
+//	{name}              what a function of the program returns, see WithPart
 //
-// Of several values the first counts, as with Gin's own methods. A part that ends with |hmac, such
-// as {header.Authorization|hmac}, is seen in Redis only as its HMAC, see [WithSecret]. [Join],
-// [Param] and their like make the same text with the compiler's help. An empty part is refused.
+// Of several values the first counts, as with Gin's own methods. Redis sees a part that ends with
+// |hmac, such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param]
+// and similar functions make the same text with the compiler's help. An empty part is refused.
 //
 // # Replies
 //
@@ -55,24 +55,23 @@
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
 //	client-gone             499  the client left while it waited; for the access log
 //
-// A lost lock replaces the reply only if the handler has not begun it. [WithBufferedResponse] holds
-// the reply back until then. c.Error gets each failure that an operator should know, as a private
-// error; a busy lock is none. [Outcome] returns the Problem, for loggers. None of them shows the
-// key.
+// A lost lock replaces the reply only if the handler has not begun its reply.
+// [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each
+// failure that an operator should know, as a private error; a busy lock is no failure. For
+// loggers, [Outcome] returns the Problem. Neither of them shows the key.
 //
 // # Order
 //
 // Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a
 // panic arrives after the release, the wait is in the trace, and no unauthorised client waits. A
 // time-out that ends the request's context bounds the wait as well. gin-contrib/timeout does not
-// end it: it answers, and leaves the handler running with a Gin context that may serve another
-// request by then.
+// end the context: it answers, and leaves the handler running with a Gin context that may then
+// serve another request.
 //
 // The wait is always bounded, by [WithWait]. The body of a request is read before the lock is
-// taken, so a slow body does not hold the lock, and a client that leaves while its request waits is
-// noticed. [WithStallTimeout] bounds how long a handler that holds the lock may be blocked by its
-// client.
+// taken. So a slow body does not hold the lock, and a client that leaves while its request waits
+// is noticed. [WithStallTimeout] bounds how long a client may block a handler that holds the lock.
 //
 // To shut down, close the Locker first and then the server: requests that wait for a lock are
-// answered 503 at once, and those that hold one finish.
+// answered 503 at once, and requests that hold a lock finish.
 package ginlock

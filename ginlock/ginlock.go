@@ -39,11 +39,11 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 	return func(c *gin.Context) { serve(c, locked) }
 }
 
-// FromContext returns the lease under which c's handler runs: the innermost one that is not the
-// lease of [Idempotency]; see [httplock.FromContext]. There is none with
-// [WithFailOpen] while the lock server does not answer.
+// FromContext returns the lease under which c's handler runs: the innermost lease that is not the
+// lease of [Idempotency]; see [httplock.FromContext]. There is no lease with [WithFailOpen] while
+// the lock server does not answer.
 //
-// A handler that passes c itself as a context to its work is not ended by a loss, unless the
+// If a handler passes c itself as a context to its work, a loss does not end the work, unless the
 // engine's ContextWithFallback is set. Pass c.Request.Context().
 func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	if c.Request == nil {
@@ -52,17 +52,17 @@ func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	return httplock.FromContext(c.Request)
 }
 
-// visit is one request on its way through httplock, which does not know Gin. It is the request's
-// context, which carries Gin's context, and it is the handler, which calls Gin's handlers.
+// visit is one request on its way through httplock, which does not know Gin. As the request's
+// context, it carries Gin's context. As the handler, it calls Gin's handlers.
 type visit struct {
 	context.Context
 
 	c       *gin.Context
-	errors  int // how many errors Gin knew of before
+	errors  int // the number of errors that Gin had before
 	problem *Problem
 	ran     bool
-	wrote   gin.ResponseWriter // what the handlers have written to
-	paced   pacedWriter        // may be wrote
+	wrote   gin.ResponseWriter // the writer to which the handlers have written
+	paced   pacedWriter        // wrote may point to it
 }
 
 type visitKey struct{}
@@ -77,11 +77,12 @@ func (v *visit) Value(k any) any {
 
 func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*visit) }
 
-// contextOf finds Gin's context of a request that httplock knows.
+// contextOf returns Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// resume is the handler under every lock: it goes on with the visit of its request. A handler for
-// each request would have to be locked for each request.
+// resume is the handler under every lock: it continues with the visit of its request. One handler
+// serves all requests, because a separate handler would have to be wrapped in a lock for each
+// request.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
 // serve handles a request with locked, which is resume under a lock. A request without a route has
@@ -92,7 +93,7 @@ func serve(c *gin.Context, locked http.Handler) {
 	}
 	v := &visit{Context: c.Request.Context(), c: c, errors: len(c.Errors)}
 	r := c.Request.WithContext(v)
-	if read, ok := c.Get(gin.BodyBytesKey); ok { // by ShouldBindBodyWith, which leaves nothing for others
+	if read, ok := c.Get(gin.BodyBytesKey); ok { // read by ShouldBindBodyWith, which leaves nothing for other readers
 		if data, ok := read.([]byte); ok {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
@@ -104,8 +105,8 @@ func serve(c *gin.Context, locked http.Handler) {
 	}
 }
 
-// ServeHTTP runs Gin's handlers with a request whose context ends with the lock, and puts back the
-// request and the writer that the middlewares before this one know.
+// ServeHTTP runs Gin's handlers with a request whose context ends with the lock. Then it restores
+// the request and the writer that the middlewares before this one know.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, request, out := v.c, v.c.Request, v.c.Writer
 	v.ran = true
@@ -130,8 +131,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	settle()
 }
 
-// carry hands on what handlers have read and parsed: the server removes the files of a multipart
-// form that it finds.
+// carry copies what handlers have read and parsed to the outer request, in which the server finds
+// the files of a multipart form and removes them.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

@@ -12,33 +12,34 @@ type Key = key.Key
 // Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".
 func Join(parts ...Key) Key { return key.Join(parts...) }
 
-// Param is the parameter of the route's path called name.
+// Param returns the part for the parameter of the route's path called name.
 func Param(name string) Key { return httplock.Param(name) }
 
-// Query is the first value of name in the URL's query.
+// Query returns the part for the first value of name in the URL's query.
 func Query(name string) Key { return httplock.Query(name) }
 
-// Header is the first value of a header.
+// Header returns the part for the first value of a header.
 func Header(name string) Key { return httplock.Header(name) }
 
-// Cookie is the value of the first cookie called name, as it was sent.
+// Cookie returns the part for the value of the first cookie called name, as the client sent it.
 func Cookie(name string) Key { return httplock.Cookie(name) }
 
-// ClientIP is what gin.Context.ClientIP returns: set the engine's trusted proxies, or clients
-// choose it.
+// ClientIP returns the part for the result of gin.Context.ClientIP. Set the engine's trusted
+// proxies; otherwise clients can choose this address.
 func ClientIP() Key { return httplock.ClientIP() }
 
-// Value is what an earlier middleware has put into Gin's context by Set(name, …).
+// Value returns the part for the value that an earlier middleware has put into Gin's context by
+// Set(name, …).
 func Value(name string) Key { return httplock.Value(name) }
 
-// Claim is what [WithClaims] finds under name.
+// Claim returns the part for the claim that [WithClaims] finds under name.
 func Claim(name string) Key { return httplock.Claim(name) }
 
-// Body is the member of the body's JSON that path leads to: "sku", or "items.0.sku".
+// Body returns the part for the member of the body's JSON at path: "sku", or "items.0.sku".
 func Body(path string) Key { return httplock.Body(path) }
 
-// Part is what the function given to [WithPart] returns.
+// Part returns the part that the function given to [WithPart] reads.
 func Part(name string) Key { return httplock.Part(name) }
 
-// HMAC is part, seen in Redis only as its HMAC under [WithSecret].
+// HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
 func HMAC(part Key) Key { return key.HMAC(part) }

@@ -12,10 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
-// An Option sets up a middleware of this package. Those of httplock are options here, too.
+// An Option sets up a middleware of this package. Options of httplock are Options of this package
+// too.
 type Option = httplock.Option
 
-// ofGin puts Gin's own ways before the options that the user gave.
+// ofGin puts options for Gin before the options that the user gave.
 func ofGin(opts []Option) []Option {
 	return append([]Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) { return contextOf(r).Params.Get(name) }),
@@ -32,12 +33,12 @@ func ofGin(opts []Option) []Option {
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
 func WithWait(d time.Duration) Option { return httplock.WithWait(d) }
 
-// WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30
-// s.
+// WithTTL sets how long the server keeps the lock when this process dies. Default: the TTL of the
+// Locker, 30 s.
 func WithTTL(d time.Duration) Option { return httplock.WithTTL(d) }
 
-// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first
-// ':', "lock" when there is none or a part of the request comes before it.
+// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the
+// first ':'. If there is no ':', or a part of the request comes before it, the name is "lock".
 func WithName(name string) Option { return httplock.WithName(name) }
 
 // WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429.
@@ -56,12 +57,12 @@ func WithFailOpen() Option { return httplock.WithFailOpen() }
 // that the lock was held to the handler's end; see [httplock.WithBufferedResponse].
 func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
 
-// WithDelegation lets a request join the lease of its caller, which shows a delegation of it; see
-// [httplock.WithDelegation].
+// WithDelegation lets a request join the lease of its caller, if the request carries a delegation
+// of that lease; see [httplock.WithDelegation].
 func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
 
-// WithMaxBody sets how many bytes of a request's body are read for its key. A longer one is
-// answered 413. Default: 1 MiB.
+// WithMaxBody sets how many bytes of a request's body are read for its key. A request with a
+// longer body is answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return httplock.WithMaxBody(most) }
 
 // WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
@@ -71,8 +72,9 @@ func WithSecret(secret []byte) Option { return httplock.WithSecret(secret) }
 // WithLifetime sets for how long [Idempotency] remembers a response. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return httplock.WithLifetime(d) }
 
-// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks,
-// answered 400; an error is the program's, answered 500, and its text stays in the process.
+// WithPart makes {name} a part of keys, read by value. If value returns "", the request lacks the
+// part and is answered 400. If value returns an error, the request is answered 500, and the text
+// of the error stays in the process.
 func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
 	if value == nil {
 		return httplock.WithPart(name, nil)
@@ -92,7 +94,7 @@ func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 // WithKeys locks more keys, together with the first one; see [httplock.WithKeys].
 func WithKeys(keys ...Key) Option { return httplock.WithKeys(keys...) }
 
-// WithStreamedBody leaves the request's body alone until the handler reads it; see
+// WithStreamedBody does not read the request's body before the handler does; see
 // [httplock.WithStreamedBody].
 func WithStreamedBody() Option { return httplock.WithStreamedBody() }
 
@@ -108,11 +110,11 @@ func WithIdempotencyStore(store idempotency.Store) Option {
 	return httplock.WithIdempotencyStore(store)
 }
 
-// WithFinishWithin sets how long a handler under [Idempotency] may run on after its client has
+// WithFinishWithin sets how long a handler under [Idempotency] may continue after its client has
 // left. Default: 1 min.
 func WithFinishWithin(d time.Duration) Option { return httplock.WithFinishWithin(d) }
 
-// WithFingerprint sets how to distinguish two requests with the same Idempotency-Key; see
+// WithFingerprint sets what distinguishes two requests with the same Idempotency-Key; see
 // [httplock.WithFingerprint].
 func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error)) Option {
 	if distinct == nil {
@@ -121,8 +123,8 @@ func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error))
 	return httplock.WithFingerprint(func(r *http.Request, body []byte) ([]byte, error) { return distinct(contextOf(r), body) })
 }
 
-// WithFilter guards only requests for which guarded is true; the others run without a lock. Given
-// several times, all must be true. Default: every request is guarded.
+// WithFilter guards only requests for which guarded returns true; all other requests run without a
+// lock. With several WithFilters, all must return true. Default: every request is guarded.
 func WithFilter(guarded func(c *gin.Context) bool) Option {
 	if guarded == nil {
 		return httplock.WithFilter(nil)
@@ -130,9 +132,9 @@ func WithFilter(guarded func(c *gin.Context) bool) Option {
 	return httplock.WithFilter(func(r *http.Request) bool { return guarded(contextOf(r)) })
 }
 
-// WithErrorHandler makes h write the replies. When it is called, the handlers after the middleware
-// have been aborted, and p's status and the Retry-After header are set. It may reply in any form; p
-// marshals to problem+json's members. Default: problem+json.
+// WithErrorHandler makes h write the replies. When h is called, the handlers after the middleware
+// have been aborted, and p's status and the Retry-After header are set. h may reply in any form; p
+// marshals to the members of problem+json. Default: problem+json.
 func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	if h == nil {
 		return httplock.WithErrorHandler(nil)
@@ -147,8 +149,8 @@ func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 }
 
 // WithSuccess defines which requests have succeeded, so that Rule.Once remembers their work as
-// done. A request to which the handlers have added c.Error has not succeeded. Default: those with a
-// status below 400.
+// done. A request to which the handlers have added c.Error has not succeeded. Default: requests
+// with a status below 400 have succeeded.
 func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 	if succeeded == nil {
 		return httplock.WithSuccess(nil)
@@ -160,14 +162,14 @@ func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 		}
 		out := v.c.Writer
 		defer func() { v.c.Writer = out }()
-		v.c.Writer = v.wrote // the writer of the handlers, also while the response is held back
+		v.c.Writer = v.wrote // the writer that the handlers used, also while the response is held back
 		return succeeded(v.c)
 	})
 }
 
-// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name
-// that it leaves empty becomes the middleware's again. Given several times, they run in order. What
-// adjust puts into Key is not encoded.
+// WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
+// Wait or Name empty, the middleware's value is used. With several WithRules, they run in order. A
+// Key that adjust sets is not encoded.
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

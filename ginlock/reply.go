@@ -36,8 +36,8 @@ type Problem = httplock.Problem
 // outcomeKey is where a gin.Context keeps the Problem. gin before 1.11 takes only strings as keys.
 const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock, also when no
-// reply could be written any more. There is none when all went well. It is for loggers, after
+// Outcome returns the Problem of a request whose handler was not run or lost its lock, even if no
+// reply could be written any more. Without a Problem, ok is false. Outcome is for loggers, after
 // c.Next.
 func Outcome(c *gin.Context) (*Problem, bool) {
 	p, ok := c.Get(outcomeKey)
@@ -48,8 +48,8 @@ func Outcome(c *gin.Context) (*Problem, bool) {
 	return problem, ok
 }
 
-// observe adds what an operator should know to c.Error. The error of a busy lock is not added,
-// because loggers and traces treat every such error as a failure.
+// observe adds to c.Error what an operator should know. It does not add the error of a busy lock,
+// because loggers and traces treat every error in c.Error as a failure.
 func observe(r *http.Request, p *Problem) {
 	v := visitOf(r)
 	v.problem = p

@@ -17,9 +17,9 @@ import (
 )
 
 type (
-	// Rules define which routes are guarded, and how: all locks of a service on one page. The names
-	// are method and path as they are registered, such as "POST /orders/:id/pay". [ParseRules]
-	// reads them from YAML.
+	// Rules define which routes are guarded, and how: all locks of a service on one page. A name
+	// is the method and the path of a route as registered, such as "POST /orders/:id/pay".
+	// [ParseRules] reads Rules from YAML.
 	Rules = httplock.Rules
 
 	// A Rule guards a route.
@@ -32,17 +32,16 @@ type Guard struct {
 	locks map[string]map[string]http.Handler // by method and path
 
 	mu    sync.Mutex
-	used  bool     // there is a Handler
+	used  bool     // Handler was called
 	early []string // routes that were registered before Mount
 
-	methods atomic.Pointer[map[string][]string] // by path, as Validate has found them
+	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate has found them
 }
 
-// FromRules compiles rules. opts apply to each of them. The error has a line for each Rule that is
-// wrong: a key that makes no sense, a parameter that the path does not have, a member of a body
-// that a GET does not have, a route that is there twice, a mode or a time that l can never grant.
-// No rules at all are an error, too. [Guard.Validate] finds Rules without a route, once the routes
-// are registered.
+// FromRules compiles rules. opts apply to each of them. The error has a line for each wrong Rule:
+// an invalid key, a parameter that the path does not have, a member of a body that a GET does not
+// have, a route that occurs twice, a mode or a time that l can never grant. Empty rules are an
+// error, too. [Guard.Validate] finds Rules without a route, once the routes are registered.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	made, err := rules.Compile(l, params, ofGin(opts)...)
 	if err != nil {
@@ -60,8 +59,8 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 }
 
 // Mount puts the guard in front of all routes that are registered from now on. Call Mount after
-// Recovery, tracing and authentication, and before the first route. When all routes are registered,
-// call the function that Mount returns, which is Validate, and end the program when it fails:
+// Recovery, tracing and authentication, and before the first route. When all routes are
+// registered, call the returned function, which is Validate, and end the program when it fails:
 //
 //	validate := guard.Mount(engine)
 //	engine.POST("/orders/:id/pay", pay)
@@ -78,8 +77,9 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 	return func() error { return g.Validate(engine.Routes()) }
 }
 
-// Handler returns a middleware that locks each request by the Rule of its route. Requests of other
-// routes pass. Register it before the routes, on a group; for all routes of an engine call Mount.
+// Handler returns a middleware that locks each request by the Rule of its route. Requests of
+// routes without a Rule run without a lock. Register it before the routes, on a group. For all
+// routes of an engine, call Mount instead.
 func (g *Guard) Handler() gin.HandlerFunc {
 	g.mu.Lock()
 	g.used = true
@@ -100,9 +100,9 @@ func (g *Guard) Handler() gin.HandlerFunc {
 	}
 }
 
-// method returns the method of the route that Gin has found. A middleware before the guard may have
-// changed the request's method since; then the route is looked for among those that Validate has
-// seen. ok is false when there are several.
+// method returns the method of the route that Gin has found. A middleware before the guard may
+// have changed the request's method since. Then the route is looked up among the routes that
+// Validate has seen, and ok is false when there are several.
 func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	known := g.methods.Load()
 	if known == nil {
@@ -119,9 +119,9 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 }
 
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
-// not pass the guard: because no Handler was asked for, or because the route was registered before
-// Mount. Call it with engine.Routes() when all routes are registered, and end the program when it
-// fails. A lock that guards nothing is worse than none.
+// not pass the guard: because Handler was not called, or because the route was registered before
+// Mount. Call Validate with engine.Routes() when all routes are registered, and end the program
+// when it fails. A lock that guards nothing is worse than no lock.
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -148,8 +148,8 @@ func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the routes that change something by their method and have no Rule: those to
-// think about. A Rule with NoLock takes a route off the list.
+// Unguarded returns the routes without a Rule whose method usually changes something, for a
+// review. A Rule with NoLock takes a route off the list.
 func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
 	var unguarded []string
 	for _, r := range routes {
@@ -165,8 +165,8 @@ func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
 	return unguarded
 }
 
-// meant names what may have been meant: another method of the path, or a path that differs in its
-// parameters' names or its last slash.
+// meant names what the author of the Rule may have meant: another method of the path, or a path
+// that differs in its parameters' names or its last slash.
 func meant(routes gin.RoutesInfo, method, path string) string {
 	var like []string
 	for _, r := range routes {
@@ -180,7 +180,7 @@ func meant(routes gin.RoutesInfo, method, path string) string {
 	return "; did you mean " + strings.Join(like, " or ") + "?"
 }
 
-// shape is a path without what it is easy to get wrong.
+// shape returns a path without the details that are often wrong.
 func shape(path string) string {
 	segments := strings.Split(strings.Trim(strings.ToLower(path), "/"), "/")
 	for i, s := range segments {
@@ -191,7 +191,7 @@ func shape(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// params lists the parameters of "/orders/:id/files/*path".
+// params returns the parameters of a path such as "/orders/:id/files/*path".
 func params(path string) (names []string) {
 	for segment := range strings.SplitSeq(path, "/") {
 		if i := strings.IndexAny(segment, ":*"); i >= 0 {

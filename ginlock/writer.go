@@ -11,11 +11,11 @@ import (
 
 // writer is Gin's writer over a response that httplock holds back.
 type writer struct {
-	gin.ResponseWriter // for what a response that is held back has no need of
+	gin.ResponseWriter // for what a response that is held back does not need
 
 	to     http.ResponseWriter
 	status int
-	size   int // -1: nothing written, as in Gin's own
+	size   int // -1: nothing was written, as in Gin's own writer
 }
 
 var _ gin.ResponseWriter = (*writer)(nil)
@@ -25,7 +25,7 @@ func (w *writer) Status() int         { return w.status }
 func (w *writer) Size() int           { return w.size }
 func (w *writer) Written() bool       { return w.size >= 0 }
 
-// WriteHeader only notes the status, as Gin's own does.
+// WriteHeader only notes the status, as Gin's own writer does.
 func (w *writer) WriteHeader(status int) {
 	if status > 0 && !w.Written() {
 		w.status = status
@@ -58,18 +58,18 @@ func (w *writer) Flush() { w.WriteHeaderNow() }
 // Hijack is refused: a connection cannot be held back.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
 
-// Unwrap keeps http.ResponseController from reaching the connection past what is held back.
+// Unwrap keeps http.ResponseController from bypassing the response that is held back.
 func (w *writer) Unwrap() http.ResponseWriter { return w.to }
 
-// settle passes a status on that came without a body. The one that Gin begins with may still become
-// another.
+// settle forwards a status that came without a body. It does not forward Gin's initial status,
+// which may still change.
 func (w *writer) settle() {
 	if w.status != http.StatusOK {
 		w.WriteHeaderNow()
 	}
 }
 
-// pacer is httplock's writer to a client while a lock is held.
+// pacer is httplock's writer to a client during a held lock.
 type pacer interface {
 	http.ResponseWriter
 	// PaceWrite writes p to a writer that ends at the client, as fast as a client must read.
@@ -94,5 +94,5 @@ func (w *pacedWriter) Flush() {
 	_ = w.pacer.FlushError() // http.Flusher has no error to return
 }
 
-// Unwrap is what http.ResponseController looks for.
+// Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

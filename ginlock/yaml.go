@@ -30,8 +30,8 @@ import (
 //
 // The other members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
-// stall-timeout. An unknown or repeated member is an error with its position. So is a text without
-// rules.
+// stall-timeout. An unknown or repeated member is an error with its position. A text without rules
+// is an error, too.
 func ParseRules(text []byte) (Rules, error) {
 	var written map[string]writtenRule
 	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
@@ -136,7 +136,7 @@ func (w writtenRule) rule() (Rule, error) {
 	return r, err
 }
 
-// bytesOf reads a number of bytes, such as "65536", "64KiB" or "1MiB". No text is 0.
+// bytesOf reads a number of bytes, such as "65536", "64KiB" or "1MiB". The empty text is 0.
 func bytesOf(member, text string) (int64, error) {
 	if text == "" {
 		return 0, nil

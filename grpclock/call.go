@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// call is one call, as far as its rule depends on it.
+// call is one call, with the data on which its rule depends.
 type call struct {
 	name     string // the full method
 	method   *method
@@ -30,8 +30,8 @@ func (c *call) early() bool {
 var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call it when the services are registered, before Serve",
 	locker.ErrInvalidRule)
 
-// admit takes a delegation out of the call's metadata, and returns the call to be guarded: nil if
-// it runs without a lock. With an error, the call is returned for the reply.
+// admit takes a delegation out of the call's metadata, and returns the call to be guarded, or nil
+// if it runs without a lock. With an error, admit returns the call for the reply.
 func (g *guard) admit(ctx context.Context, fullMethod string, server any) (context.Context, *call, error) {
 	c := &call{name: fullMethod}
 	received, err := g.receive(ctx)
@@ -55,7 +55,7 @@ func (g *guard) admit(ctx context.Context, fullMethod string, server any) (conte
 	return ctx, c, nil
 }
 
-// locks returns the locks of a call; none: the call runs without a lock.
+// locks returns the locks of a call. If there are none, the call runs without a lock.
 func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	locks, err := c.locks(ctx)
 	if err != nil {
@@ -74,7 +74,7 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	for _, adjust := range g.adjust {
 		adjust(ctx, c.name, c.req, r)
 	}
-	// Without a name the Locker would take the beginning of the key, which the client may have
+	// Without a name, the Locker would take the beginning of the key, which the client may have
 	// chosen. Without a bound, a call without a deadline could wait for ever.
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
@@ -115,7 +115,7 @@ func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 // dictated is an error whose status a KeyProvider has chosen.
 type dictated struct{ error }
 
-// methodName is a full method as a name: without the slash in front.
+// methodName returns a full method as a name, without the slash at its beginning.
 func methodName(fullMethod string) string { return strings.TrimPrefix(fullMethod, "/") }
 
 // stallOf returns for how long the client of a stream may keep the handler waiting.
@@ -126,8 +126,8 @@ func (g *guard) stallOf(c *call) time.Duration {
 	return g.stall
 }
 
-// open reports whether the call runs without a lock because the lock server is known to be out of
-// reach.
+// open reports whether the call runs without a lock because the lock server is known to be
+// unavailable.
 func (g *guard) open(ctx context.Context, c *call) bool {
 	if g.breaker == nil || !g.breaker.Open() {
 		return false
@@ -136,7 +136,7 @@ func (g *guard) open(ctx context.Context, c *call) bool {
 	return true
 }
 
-// opens reports whether the call runs without the locks that it could not get because of err.
+// opens reports whether the call runs although it could not get its locks because of err.
 func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
 	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
 		return false
@@ -146,7 +146,7 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 	return true
 }
 
-// without reports a call that runs without a lock because of p.
+// without reports p, the reason why a call runs without a lock.
 func (g *guard) without(ctx context.Context, p *Problem) {
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)

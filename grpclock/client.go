@@ -15,12 +15,12 @@ import (
 )
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
-// permits it: after the RetryInfo of a status of this package. Refused calls have had no effect. It
-// does so up to [WithRetries] times, and only while the call's deadline leaves time for it. Other
-// errors it returns as they are.
+// permits that. Each repetition follows after the time in the RetryInfo of a status of this
+// package. Refused calls have had no effect. The interceptor repeats a call up to [WithRetries]
+// times, and only while the call's deadline leaves time for it. It returns other errors unchanged.
 //
-// gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use one of them:
-// with both, each repetition of the one is repeated by the other.
+// gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use only one of
+// them: with both, each would repeat the repetitions of the other.
 func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
 	c, err := newClient("UnaryClientInterceptor", opts)
 	if err != nil {
@@ -59,8 +59,8 @@ func newClient(what string, opts []ClientOption) (*client, error) {
 	return c, nil
 }
 
-// WithRetries sets how often a refused call is repeated, and for how long in all its repetitions
-// may be waited for. Default: 4 times within 30 s.
+// WithRetries sets how many times a refused call is repeated, and how long its repetitions may
+// take in total. Default: 4 times within 30 s.
 func WithRetries(n int, within time.Duration) ClientOption {
 	return func(c *client) { c.retries, c.within = n, within }
 }
@@ -82,7 +82,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 			return err
 		}
 		pause = max(pause, shortest(tries))
-		// Clients that were refused together must not retry together, and none before its time.
+		// Clients that were refused together must not retry together, and no client before its
+		// time.
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {
@@ -98,7 +99,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 }
 
-// retryAfter returns when a call that ended with err may be repeated; It returns false if the
+// retryAfter returns when a call that ended with err may be repeated. It returns false if the
 // server sent no time.
 func retryAfter(err error) (time.Duration, bool) {
 	if _, ours := Reason(err); !ours {
@@ -112,8 +113,8 @@ func retryAfter(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// Reason returns why a call was refused, such as [ReasonBusy], from the error that a client got of
-// a server with this package's interceptors. It is false for other errors.
+// Reason returns why a call was refused, such as [ReasonBusy]. err is the error that a client got
+// from a server with this package's interceptors. For other errors, ok is false.
 func Reason(err error) (reason string, ok bool) {
 	if p, ok := errtype.As[*Problem](err); ok { // in the server's own process
 		return p.Reason, true

@@ -12,10 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// WithDelegated lets calls to targets run under the leases of their contexts: a handler that holds
-// a lock can call a service that wants the same one. A target is what the connection was made with,
-// as in grpc.NewClient(target). Calls to all other targets carry no delegation, and lose one in
-// their metadata. Default: no target gets a delegation.
+// WithDelegated lets calls to targets run under the leases of their contexts. So a handler that
+// holds a lock can call a service that wants the same lock. A target is the text with which the
+// connection was made, as in grpc.NewClient(target). Calls to all other targets carry no
+// delegation: if there is one in their metadata, it is removed. Default: no target gets a
+// delegation.
 func WithDelegated(s *delegate.Sender, targets ...string) ClientOption {
 	return func(c *client) { c.delegates, c.sender, c.targets = true, s, targets }
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// option is the full name of the annotation. The option is found by its name and not by its number:
-// an organisation that uses the number 57305 for an option of its own copies lock.proto, changes
-// the number there, and generates the code of its services with the copy. For the same reason this
-// package does not import lockpb, which registers the number.
+// option is the full name of the annotation. The option is found by its name instead of its
+// number. The reason is an organisation that uses the number 57305 for an option of its own: it
+// copies lock.proto, changes the number there, and generates the code of its services with the
+// copy. For the same reason, this package does not import lockpb, which registers the number.
 const option protoreflect.FullName = "latchkit.lock.v1.lock"
 
-// annotation is the rule in the .proto file, or the zero Rule.
+// annotation returns the rule in the .proto file, or the zero Rule.
 func annotation(m protoreflect.MethodDescriptor) (r Rule, err error) {
 	lock, found := optionOf(m)
 	if !found {
@@ -100,7 +100,7 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 		"use the version whose lock.proto you import", option, f.Name(), f.Kind())
 }
 
-// time is the field of the Rule that an annotation's time is for.
+// time returns the field of the Rule for an annotation's time.
 func (r *Rule) time(name protoreflect.Name) *time.Duration {
 	switch name {
 	case "wait":
@@ -119,7 +119,7 @@ func (r *Rule) time(name protoreflect.Name) *time.Duration {
 	return nil
 }
 
-// setTime sets a time that is present in an annotation.
+// setTime sets a time that the annotation has.
 func setTime(what string, from protoreflect.Message, to *time.Duration) error {
 	fields := from.Descriptor().Fields()
 	seconds, nanos := fields.ByName("seconds"), fields.ByName("nanos")

@@ -6,7 +6,7 @@
 //	  option (latchkit.lock.v1.lock) = { key: "sku:{req.sku}" wait { seconds: 2 } };
 //	}
 //
-// The interceptors of the server obey it:
+// The interceptors of the server enforce it:
 //
 //	rules := grpclock.FromDescriptors()
 //	options, err := grpclock.ServerOptions(l, rules)
@@ -25,9 +25,9 @@
 //	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
 //	  --go_out=. --go-grpc_out=. inventory.proto
 //
-// A [RuleMap] has the same rules in Go, for methods whose .proto file is not yours; [KeyOf] makes a
-// typed function the key; a service that is a [KeyProvider] decides call by call. Package
-// contrib/connectlock does the same for connect-go.
+// A [RuleMap] has the same rules in Go, for methods whose .proto file is not yours. [KeyOf] makes
+// the key by a typed function. A service that is a [KeyProvider] chooses the lock of each call.
+// Package contrib/connectlock does the same for connect-go.
 //
 // # Keys
 //
@@ -37,7 +37,7 @@
 //	{req.order_id}      a field of the request; {req.item.sku} inside a message
 //	{req.items.*.sku}   a field of each element of a list: a key, and a lock, for each
 //	{meta.x-tenant}     metadata; of several values the first
-//	{claim.sub}         what authentication has found: see Rules.WithClaims
+//	{claim.sub}         a claim that authentication has found: see Rules.WithClaims
 //	{peer}              the address of the other end
 //	{region}            what a function of the program returns: see Rules.WithPart
 //
@@ -45,8 +45,8 @@
 // field with presence that is not set, is refused with INVALID_ARGUMENT. A call with several keys
 // takes all of its locks together, or none; locker.LeasesFromContext finds the leases.
 //
-// Only authenticated parts separate tenants: a client chooses its metadata. Use {claim.sub}, and
-// put the interceptor for authentication before grpclock's.
+// Only authenticated parts separate tenants, because a client chooses its metadata. Use
+// {claim.sub}, and put the interceptor for authentication before grpclock's.
 //
 // # The number of the annotation
 //
@@ -61,13 +61,13 @@
 // A stream whose key needs no request is under its lock from before the first message to the end.
 // Otherwise the stream acquires the lock when its first message arrives, before the handler
 // receives the message. A method with one request and streamed replies therefore has its lock
-// before the handler runs. A client can repeat a refused stream by itself only if nothing was sent
+// before the handler runs. gRPC's client can repeat a refused stream only if nothing was sent
 // before.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
-// returns. When the handler returns, the lock is released, also if a goroutine of the handler still
-// receives. A panic in a function that makes the key reaches the recovery interceptors outside of
-// this one, on whatever goroutine the handler receives.
+// returns. When the handler returns, the lock is released, even if a goroutine of the handler
+// still receives. A panic in a function that makes the key reaches the recovery interceptors
+// outside of this one, even if the handler receives on another goroutine.
 //
 // A client that does not read, or sends no message, would hold the lock for as long as it likes.
 // [WithMaxStall] bounds that.
@@ -79,10 +79,11 @@
 //
 // # Replies
 //
-// A call that does not get its lock ends with a status with an ErrorInfo. Its domain is [Domain],
-// and its reason is one of the table. RetryInfo has the time after which the client may retry. So
-// has the trailer grpc-retry-pushback-ms, which gRPC's own clients obey if their retry policy has
-// the code: see [RetryServiceConfig]. [UnaryClientInterceptor] retries by the RetryInfo.
+// A call that does not get its lock ends with a status that has an ErrorInfo. Its domain is
+// [Domain], and its reason is in the table. RetryInfo has the time after which the client may
+// retry. The trailer grpc-retry-pushback-ms has the same time. gRPC's own clients obey the trailer
+// if their retry policy has the code: see [RetryServiceConfig]. [UnaryClientInterceptor] retries
+// by the RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
@@ -100,7 +101,7 @@
 //	CALLER_GONE             CANCELLED           the call ended while it waited
 //
 // No status shows the key. Interceptors outside of this one get a [*Problem], which wraps the
-// Locker's error. [WithObserve] sees every Problem.
+// Locker's error. [WithObserve] receives every Problem.
 //
 // # Order
 //
@@ -115,7 +116,7 @@
 //	go l.Close(ctx)       // waiters are refused at once, with UNAVAILABLE
 //	server.GracefulStop() // the handlers that hold a lock finish
 //
-// GracefulStop alone waits for every call in the queue of every lock.
+// GracefulStop alone would wait for every call in the queue of every lock.
 //
 // # Leases across calls
 //

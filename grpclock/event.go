@@ -14,7 +14,7 @@ type requestObserver interface {
 	ObserveRequest(ctx context.Context, e locker.RequestEvent)
 }
 
-// The results of calls that are no Problems.
+// The results of calls without a Problem.
 const (
 	eventAcquired  = "acquired"
 	eventReplayed  = "replayed"
@@ -24,14 +24,14 @@ const (
 // unnamed is the name of a call that was refused before its rule was looked up.
 const unnamed = "lock"
 
-// event reports what became of the lock called name to the Locker's Observer.
+// event reports the result of the lock called name to the Locker's Observer.
 func (g *guard) event(ctx context.Context, name, result string, waited time.Duration) {
 	if g.events != nil {
 		g.events.ObserveRequest(ctx, locker.RequestEvent{Name: name, Result: result, Waited: waited})
 	}
 }
 
-// acquired reports that a call got its locks, which it has asked for at began.
+// acquired reports that a call got its locks. began is when the call asked for them.
 func (g *guard) acquired(ctx context.Context, locks []locker.Rule, began time.Time) {
 	if g.events != nil {
 		g.event(ctx, locks[0].Name, eventAcquired, time.Since(began))

@@ -16,7 +16,7 @@ import (
 type path struct {
 	request protoreflect.MessageDescriptor
 	fields  []protoreflect.FieldDescriptor
-	list    int // the index in fields of the list whose elements are meant; -1: there is none
+	list    int // the index in fields of the list whose elements are read; -1: there is no list
 }
 
 // anyElement is the step of a path for each element of the list before it.
@@ -91,7 +91,7 @@ func bindField(request protoreflect.MessageDescriptor, name string) (read, error
 	}, nil
 }
 
-// bindFields reads the field at the end of a path through a list, of each element.
+// bindFields reads the field at the end of a path through a list, for each element of the list.
 func bindFields(request protoreflect.MessageDescriptor, name string) (readAll, error) {
 	p, err := pathOf(request, name)
 	if err != nil {
@@ -109,7 +109,7 @@ func bindFields(request protoreflect.MessageDescriptor, name string) (readAll, e
 	}, nil
 }
 
-// message returns the request as the message that p was made for.
+// message returns the request as the message for which p was made.
 func (p path) message(req any) (protoreflect.Message, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -159,7 +159,7 @@ func (p path) readAll(m protoreflect.Message) []string {
 	return texts
 }
 
-// text is the text of a value in a key.
+// text returns the text of a value in a key.
 func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch f.Kind() {
 	case protoreflect.StringKind:
@@ -172,7 +172,7 @@ func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 		return strconv.Itoa(int(v.Enum()))
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return strconv.FormatUint(v.Uint(), 10)
-	default: // the signed ones: pathOf has refused all others
+	default: // the signed kinds, because pathOf has refused all others
 		return strconv.FormatInt(v.Int(), 10)
 	}
 }

@@ -22,14 +22,14 @@ import (
 //	pb.RegisterInventoryServer(server, inventory)
 //	err = rules.Bind(server)
 //
-// Until [Rules.Bind] has succeeded, the server refuses every call with INTERNAL: so a forgotten
-// Bind is found by the first call, and no method runs without its lock by mistake.
+// Until [Rules.Bind] has succeeded, the server refuses every call with INTERNAL. So the first call
+// shows a forgotten Bind, and no method runs without its lock by mistake.
 //
-// The interceptors are chained behind those that grpc.ChainUnaryInterceptor and
-// grpc.ChainStreamInterceptor have put there before. Give tracing, recovery and authentication to
-// grpc.NewServer first.
+// The interceptors are chained after the interceptors of earlier grpc.ChainUnaryInterceptor and
+// grpc.ChainStreamInterceptor options. Give tracing, recovery and authentication to grpc.NewServer
+// first.
 //
-// The error says which argument makes no sense.
+// The error says which argument is invalid.
 func ServerOptions(l locker.Locker, rules *Rules, opts ...Option) ([]grpc.ServerOption, error) {
 	g, err := newGuard("ServerOptions", l, rules, opts)
 	if err != nil {
@@ -44,7 +44,7 @@ func ServerOptions(l locker.Locker, rules *Rules, opts ...Option) ([]grpc.Server
 // locks that rules name. Methods without a rule run without a lock. Most servers use
 // [ServerOptions].
 //
-// The error says which argument makes no sense. [Rules.Bind] finds mistakes in the rules.
+// The error says which argument is invalid. [Rules.Bind] finds mistakes in the rules.
 func UnaryServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grpc.UnaryServerInterceptor, error) {
 	g, err := newGuard("UnaryServerInterceptor", l, rules, opts)
 	if err != nil {
@@ -69,7 +69,7 @@ type guard struct {
 	config
 	rules    *Rules
 	strict   bool          // no call runs before Bind
-	plain    locker.Locker // as it was given
+	plain    locker.Locker // the Locker as it was given
 	locker   locker.Locker // plain, or receiver
 	receiver *delegate.Receiver
 	breaker  *breaker.Breaker // nil without WithFailOpen
@@ -105,12 +105,12 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 // as done.
 var errFailed = errors.New("the handler failed")
 
-// unary is the interceptor. How a call ends:
+// unary is the interceptor. A call ends in one of these ways:
 //
-//	the handler ran, the lock was held    what the handler returned
-//	the handler ran, the lock was lost    ABORTED, with the reason LOCK_LOST
-//	the handler did not run               the Problem that says why
-//	the handler panicked                  the panic goes on, after the release
+//	the handler ran, the lock was held    with the handler's result
+//	the handler ran, the lock was lost    with ABORTED and the reason LOCK_LOST
+//	the handler did not run               with the Problem that is the reason
+//	the handler panicked                  the panic continues after the release
 func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	ctx, c, err := g.admit(ctx, info.FullMethod, info.Server)
 	switch {
@@ -146,7 +146,7 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 		return nil
 	})
 	switch {
-	case err == errFailed && errors.Is(failure, locker.ErrClosed): // the cause of the end of its context
+	case err == errFailed && errors.Is(failure, locker.ErrClosed): // Close has ended the handler's context
 		return nil, g.answer(ctx, closing.problem(c, failure))
 	case err == nil || err == errFailed:
 		return resp, failure
@@ -161,7 +161,7 @@ func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) 
 	return resp, failure
 }
 
-// run calls fn under all of the locks, of which there is at least one.
+// run calls fn under all locks; there is at least one.
 func run(ctx context.Context, l locker.Locker, locks []locker.Rule, fn func(ctx context.Context) error) error {
 	if len(locks) == 1 {
 		return locker.Run(ctx, l, locks[0], fn)

@@ -27,25 +27,28 @@ import (
 //
 // The answer of a call is its status, its response, and the metadata that the handler has set. It
 // is looked up before any lock is taken. A repeated call waits while the first one is under way,
-// and gets its answer, with "true" in the header [ReplayedKey]. The handler's context does not end
-// when the client leaves: the handler finishes, and a repeated call finds the answer. The lock of
-// the method's other keys is taken inside, so locker.FromContext finds the lease of that lock.
+// and gets the first one's answer, with "true" in the header [ReplayedKey]. The handler's context
+// does not end when the client leaves: the handler finishes, and a repeated call finds the answer.
+// The lock of the method's other keys is taken inside, so locker.FromContext finds the lease of
+// that lock.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
-	// Store keeps the answers: idempotency.NewRedis, with a Redis of their own, or
+	// Store keeps the answers: idempotency.NewRedis, with a Redis that has no locks, or
 	// idempotency.NewMemory.
 	Store idempotency.Store
 	// Lifetime is how long an answer is stored. Default: 24 h.
 	Lifetime time.Duration
-	// FinishWithin is how long a handler may run on after its client has left. Default: 1 min.
+	// FinishWithin is how long a handler may continue after its client has left. Default: 1 min.
 	FinishWithin time.Duration
-	// MaxResponse is how many bytes an encoded answer may have. Of a larger one only is stored that
-	// the work is done: a repeated call is answered with ALREADY_EXISTS. Default: 64 KiB.
+	// MaxResponse is how many bytes an encoded answer may have. If the answer is larger, the Store
+	// keeps only the fact that the work is done, and a repeated call is answered with
+	// ALREADY_EXISTS. Default: 64 KiB.
 	MaxResponse int
-	// Storable reports whether an answer with this status is stored. Otherwise a repeated call runs
-	// again. Default: OK, and what would fail in the same way again: INVALID_ARGUMENT, NOT_FOUND,
-	// ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and OUT_OF_RANGE.
+	// Storable reports whether an answer with this status is stored. If it is not stored, a
+	// repeated call runs again. Default: OK, and the failures that would repeat themselves:
+	// INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and
+	// OUT_OF_RANGE.
 	Storable func(code codes.Code) bool
 	// Fingerprint returns the data that a repeated call must share with the first one. Default: the
 	// whole request. A call with the same name and another fingerprint is refused with
@@ -102,7 +105,7 @@ func wholeRequest(_ context.Context, _ string, req any) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }
 
-// idempotencyName begins the keys of answers, and is the name of their locks.
+// idempotencyName is the beginning of the keys of answers, and the name of their locks.
 const idempotencyName = "idempotency"
 
 // once answers a call from the store, or runs its handler and stores the answer.
@@ -120,7 +123,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	switch {
 	case w.ran && err == nil:
 		return w.resp, w.failure
-	case w.ran && errors.Is(err, idempotency.ErrNotStored): // an error now would make the client repeat work that is done
+	case w.ran && errors.Is(err, idempotency.ErrNotStored): // because of an error, the client would repeat work that is done
 		g.report(ctx, unavailable.problem(c, err))
 		return w.resp, w.failure
 	case w.ran && endedEarly(err):
@@ -136,7 +139,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	return nil, g.refuse(ctx, c, err)
 }
 
-// request names a call for the Keeper.
+// request makes the request for the Keeper from a call.
 func (g *guard) request(ctx context.Context, c *call) (req idempotency.Request, err error) {
 	req.Rule = locker.Rule{Name: idempotencyName, Wait: c.method.rule.Wait, TTL: c.method.rule.TTL}
 	if req.Rule.Wait == 0 {
@@ -165,7 +168,7 @@ type work struct {
 	guard   *guard
 	call    *call
 	handler grpc.UnaryHandler
-	outer   context.Context // of the call
+	outer   context.Context // the context of the call
 	began   time.Time
 
 	ran     bool
@@ -215,7 +218,7 @@ func (w *work) encode() ([]byte, error) {
 func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (any, error) {
 	header := metadata.MD(r.Header).Copy()
 	header.Set(ReplayedKey, "true")
-	_ = grpc.SetHeader(ctx, header) // fails where no server calls: in tests of the interceptor alone
+	_ = grpc.SetHeader(ctx, header) // fails where no server has made the call: in tests of the interceptor alone
 	_ = grpc.SetTrailer(ctx, r.Trailer)
 	if r.Status != int(codes.OK) {
 		st := &spb.Status{}
@@ -235,9 +238,9 @@ func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (an
 	return resp, nil
 }
 
-// recorder notes the metadata that a handler sets, and hands it on.
+// recorder notes the metadata that a handler sets, and passes it on.
 type recorder struct {
-	outer  grpc.ServerTransportStream // nil where no server calls
+	outer  grpc.ServerTransportStream // nil where no server has made the call
 	method string
 
 	mu              sync.Mutex
@@ -290,5 +293,5 @@ func (r *recorder) response(code int, body []byte) idempotency.Response {
 	return idempotency.Response{Status: code, Header: r.header, Trailer: r.trailer, Body: body}
 }
 
-// idempotencyKey is the template of a rule, behind the name that keeps answers and locks apart.
+// idempotencyKey returns the template of a rule after the name that keeps answers and locks apart.
 func idempotencyKey(k key.Key) key.Key { return key.Join(idempotencyName, k) }

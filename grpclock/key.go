@@ -17,31 +17,32 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Field is the part of a key that a field of the request makes: "order_id", "item.sku" inside a
-// message, "items.*.sku" for each element of a list. In a template it is {req.item.sku}.
+// Field returns the part for a field of the request: "order_id", or "item.sku" inside a message,
+// or "items.*.sku" for each element of a list. In a template it is {req.item.sku}.
 func Field(path string) key.Key { return key.Part("req", path) }
 
-// Meta is the part of a key that the call's metadata makes. In a template it is {meta.x-tenant}.
+// Meta returns the part for a value of the call's metadata. In a template it is {meta.x-tenant}.
 func Meta(name string) key.Key { return key.Part("meta", name) }
 
-// Claim is the part of a key that [Rules.WithClaims] finds. In a template it is {claim.sub}.
+// Claim returns the part for a claim that [Rules.WithClaims] finds. In a template it is
+// {claim.sub}.
 func Claim(name string) key.Key { return key.Part("claim", name) }
 
-// Peer is the part of a key that is the address of the connection's other end, without its port:
-// that of a proxy, if there is one. In a template it is {peer}.
+// Peer returns the part for the address of the connection's other end, without its port. If there
+// is a proxy, it is the address of the proxy. In a template it is {peer}.
 func Peer() key.Key { return key.Part("peer", "") }
 
-// Part is the part of a key that a function given to [Rules.WithPart] returns. In a template it is
+// Part returns the part that a function given to [Rules.WithPart] reads. In a template it is
 // {name}.
 func Part(name string) key.Key { return key.Part(name, "") }
 
 // A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return one.
 type KeyFunc struct {
 	of      func(req any) ([]string, error)
-	request protoreflect.FullName // the message that it wants; "" where that is not known
+	request protoreflect.FullName // the type of the request; "" where it is not known
 }
 
-// KeyOf makes the key of a call by a function of its request: the fastest way, and one that
+// KeyOf makes the key of a call by a function of its request. It is the fastest way, and it
 // survives renamed fields. "" is refused as a missing part. The key is not encoded: make it with
 // [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
@@ -145,7 +146,7 @@ func bindPeer(string) (read, error) {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
 			return host, nil
 		}
-		return p.Addr.String(), nil // of a socket that has no port
+		return p.Addr.String(), nil // the address of a socket that has no port
 	}, nil
 }
 

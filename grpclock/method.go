@@ -25,10 +25,10 @@ type method struct {
 	output      string               // the full name of the response's message
 	stall       time.Duration        // 0: the interceptor's default
 	early       bool                 // the keys need no request
-	err         error                // why the rule makes no sense
+	err         error                // why the rule is invalid
 }
 
-// keysOf makes the keys of a call; none if the rule has only Idempotency.
+// keysOf makes the keys of a call. There are no keys if the rule has only Idempotency.
 func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	switch {
 	case m.made.of != nil:
@@ -42,8 +42,8 @@ func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	return m.keys.Keys(ctx, c)
 }
 
-// describe is the method's row in the table of Rules.Describe. g is nil where no interceptor was
-// made.
+// describe returns the method's row in the table of Rules.Describe. g is nil where no interceptor
+// was made.
 func (m *method) describe(g *guard) string {
 	switch {
 	case m == nil:
@@ -80,7 +80,7 @@ func timeText(d time.Duration) string {
 	}
 }
 
-// describe finds the descriptor of a method; nil when this program has none.
+// describe returns the descriptor of a method, or nil when this program has none.
 func describe(fullMethod string) protoreflect.MethodDescriptor {
 	service, name, ok := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
 	if !ok {
@@ -97,7 +97,7 @@ func describe(fullMethod string) protoreflect.MethodDescriptor {
 	return s.Methods().ByName(protoreflect.Name(name))
 }
 
-// compile makes a method of a rule. err explains why the rule makes no sense.
+// compile makes a method from a rule. The method's err explains why the rule is invalid.
 func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.MethodDescriptor) *method {
 	m := &method{made: rule.Func, stall: rule.MaxStall, rule: locker.Rule{
 		Name: rule.Name, Mode: rule.Mode, Wait: rule.Wait, TTL: rule.TTL,
@@ -135,7 +135,7 @@ func (r *Rules) compile(rule Rule, fullMethod string, described protoreflect.Met
 	return m
 }
 
-// answered compiles what names a request whose answer is stored.
+// answered compiles the template that names a request whose answer is stored.
 func (m *method) answered(k key.Key, vocabulary key.Grammar[*call], described protoreflect.MethodDescriptor) {
 	t, err := vocabulary.Compile(idempotencyKey(k))
 	switch {
@@ -191,7 +191,7 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// shortestTTL is a TTL that the answer of a server in the same data centre does not outlast.
+// shortestTTL is a TTL that is longer than the response time of a server in the same data centre.
 const shortestTTL = 10 * time.Millisecond
 
 // check returns why the interceptor's Locker can never grant the rule.

@@ -32,8 +32,8 @@ type config struct {
 	filters []func(context.Context, string) bool
 	adjust  []func(context.Context, string, any, *locker.Rule)
 
-	delegation bool              // is accepted
-	delegated  []delegate.Option // how
+	delegation bool              // delegations are accepted
+	delegated  []delegate.Option // with these options
 }
 
 func newConfig(what string, opts []Option) (config, error) {
@@ -93,33 +93,33 @@ func (c *config) validate() error {
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
 // WithTTL sets how long the lock server keeps a lock when this process dies, if the rule has no
-// TTL. Default: the Locker's, 30 s.
+// TTL. Default: the TTL of the Locker, 30 s.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
 // WithBusyCode sets the code of a call whose lock is busy: Aborted, Unavailable or
-// ResourceExhausted. Default: Aborted, which stands for contention. Monitoring counts Unavailable
-// as a failure of the server.
+// ResourceExhausted. Default: Aborted, the code for contention. Monitoring counts Unavailable as a
+// failure of the server.
 func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
 
 // WithMaxStall sets for how long the client of a guarded stream may keep the handler waiting while
-// the stream holds its lock: while the handler is in Recv or Send, and no message gets through in
-// either direction. Then Recv and Send fail, the stream's context ends, and the client gets
-// DEADLINE_EXCEEDED. A handler that works, or waits for something else than its client, may take
-// its time. Raise it for streams that are quiet for long, or set [Rule].MaxStall for one method.
-// Default: 30 s.
+// the stream holds its lock. That is the time in which the handler is in Recv or Send and no
+// message passes in either direction. When it is over, Recv and Send fail, the stream's context
+// ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works, or waits for
+// something other than its client, does not count. Raise the limit for streams that are quiet for
+// long, or set [Rule].MaxStall for one method. Default: 30 s.
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
-// WithFailOpen runs calls without a lock while the lock server is unavailable. Then nothing
-// excludes two of them, and nothing is idempotent: choose it where a double is a nuisance and an
-// outage is worse. Only the calls that are under way when the outage begins wait for the lock
-// server; later calls run at once, and the server is probed in the background. WithObserve receives
-// each call that runs without a lock. Default: such calls are refused with UNAVAILABLE.
+// WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
+// run at the same time, and no call is idempotent. Choose it if an outage is worse than a double.
+// Only the calls that are under way when the outage begins wait for the lock server; later calls
+// run at once, and the server is probed in the background. WithObserve receives each call that
+// runs without a lock. Default: without the lock server, calls are refused with UNAVAILABLE.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
-// WithObserve calls see with each Problem: a call that did not get its locks, lost one, ran without
-// them (see [WithFailOpen]), or succeeded without the server's confirmation that Rule.Once or the
-// answer is stored. It is for logs and counters; ctx is that of the call, so the surrounding span
-// is in it. Given several times, all are called.
+// WithObserve calls see with each Problem: a call did not get its locks, lost a lock, ran without
+// locks (see [WithFailOpen]), or succeeded without the server's confirmation that Rule.Once or the
+// answer is stored. see is for logs and counters; ctx is the context of the call, so it has the
+// surrounding span. With several WithObserves, all functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }
@@ -128,30 +128,30 @@ func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 // includes it; use it if you install the interceptors one by one.
 func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
-// WithFilter guards only calls for which guarded is true; the others run without a lock. Given
-// several times, all must be true. Default: every call that has a rule is guarded.
+// WithFilter guards only calls for which guarded returns true; all other calls run without a lock.
+// With several WithFilters, all must return true. Default: every call that has a rule is guarded.
 func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
-// WithRule lets adjust change the Rule of a call: its Wait by the caller's tier, or its Mode. A
-// call with several keys has a Rule for each. req is nil for a stream whose key needs no request. A
-// Wait or Name that adjust leaves empty becomes the interceptor's again. Given several times, they
-// run in order. What adjust puts into Key is not encoded.
+// WithRule lets adjust change the Rule of a call: for example its Wait by the caller's tier, or
+// its Mode. A call with several keys has a Rule for each key. req is nil for a stream whose key
+// needs no request. If adjust leaves Wait or Name empty, the interceptor's value is used. With
+// several WithRules, they run in order. A Key that adjust sets is not encoded.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
 }
 
-// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of that
-// lease: see package delegate, whose options are those that the caller uses. Use it for services
-// that only your own services can reach. Default: a delegation that comes with a call is removed
-// from its metadata and has no effect.
+// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of
+// that lease. opts are options of package delegate; give the same options to the Sender of the
+// caller. Use it for services that only your own services can reach. Default: a delegation that
+// comes with a call is removed from its metadata and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegation, c.delegated = true, opts }
 }
 
-// isNil finds a nil Locker also inside the interface: the result of a constructor whose error was
-// not checked.
+// isNil reports whether l is nil, or an interface with a nil pointer, which a constructor may have
+// returned together with an unchecked error.
 func isNil(l locker.Locker) bool {
 	if l == nil {
 		return true

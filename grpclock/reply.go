@@ -43,8 +43,8 @@ const (
 	ReasonCallerGone        = "CALLER_GONE"
 )
 
-// pushback is the trailer by which gRPC's own clients time their retries; a negative one forbids
-// them.
+// pushback is the trailer that sets the time of retries in gRPC's own clients. A negative value
+// forbids retries.
 const pushback = "grpc-retry-pushback-ms"
 
 // soon is the time after which a client should try again when no better time is known.
@@ -56,12 +56,12 @@ const soon = time.Second
 // ran.
 type Problem struct {
 	Code       codes.Code
-	Reason     string        // of the ErrorInfo
+	Reason     string        // the reason in the ErrorInfo
 	Message    string        // the message for the client
 	Rule       string        // the lock's name; "" where there is no rule
 	Method     string        // the full method; "" where it is not known
 	Field      string        // what the request lacks, with ReasonInvalidKey
-	RetryAfter time.Duration // when to try again; 0: not
+	RetryAfter time.Duration // the time after which the client may try again; 0: it may not
 
 	err error
 }
@@ -78,7 +78,7 @@ func (p *Problem) Error() string {
 // Unwrap returns the Locker's error.
 func (p *Problem) Unwrap() error { return p.err }
 
-// ErrorType is a low-cardinality name of the problem, for OpenTelemetry's error.type.
+// ErrorType returns a name with few values for the problem, for OpenTelemetry's error.type.
 func (p *Problem) ErrorType() string { return p.Reason }
 
 // GRPCStatus returns the status for the client.
@@ -104,13 +104,13 @@ func (p *Problem) GRPCStatus() *status.Status {
 	return st
 }
 
-// retryAfterMS rounds up, because a client that comes a moment too early would be refused again.
+// retryAfterMS rounds up, because a client that returns a moment too early would be refused again.
 func (p *Problem) retryAfterMS() int64 {
 	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
 }
 
-// trailer is the trailer by which gRPC's own clients decide whether to retry, and when. Not where
-// they would not anyway.
+// trailer returns the trailer by which gRPC's own clients decide whether to retry, and when. It
+// returns none where the clients would not retry anyway.
 func (p *Problem) trailer() metadata.MD {
 	switch {
 	case p.RetryAfter > 0:
@@ -121,16 +121,16 @@ func (p *Problem) trailer() metadata.MD {
 	return nil
 }
 
-// reply is the answer to one kind of error.
+// reply is the reply to one kind of error.
 type reply struct {
 	is      error
 	code    codes.Code
 	reason  string
 	message string
-	retry   bool // say when
+	retry   bool // the reply has a time for the retry
 }
 
-// replies are the answers to refused calls, by error; the first match counts.
+// replies are the replies to refused calls, by error; the first match counts.
 var replies = []reply{
 	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
 		message: "the idempotency key belongs to a different request; use a new key for a new request"},
@@ -157,20 +157,20 @@ var replies = []reply{
 		message: "the lock is held by another call; nothing was done"},
 }
 
-// unavailable is also the answer to an error that is none of the replies: without the lock nothing
-// runs.
+// unavailable is also the reply to an error without a match in replies: without the lock, the call
+// must not run.
 var unavailable = reply{is: locker.ErrUnavailable, code: codes.Unavailable, reason: ReasonUnavailable, retry: true,
 	message: "the lock cannot be asked for; nothing was done"}
 
-// overtaken is the answer to a call whose lock ended before its handler did.
+// overtaken is the reply to a call whose lock ended before its handler did.
 var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
 	message: "the lock was lost while the call was handled; it may or may not have been completed"}
 
-// closing is the answer to a stream whose Locker is closed.
+// closing is the reply to a stream whose Locker is closed.
 var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 	message: "the service is stopping; the call may or may not have been completed"}
 
-// stalled is the answer to a stream whose client neither reads nor writes.
+// stalled is the reply to a stream whose client neither reads nor writes.
 var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
 
@@ -179,16 +179,16 @@ var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call failed inside the server"}
 
-// uncommitted is the answer to a call whose work and answer are stored in one transaction. To
-// repeat it is safe, because it is idempotent.
+// uncommitted is the reply to a call whose work and answer are stored in one transaction. The
+// client may repeat the call, because it is idempotent.
 var uncommitted = reply{code: codes.Unavailable, reason: ReasonNotCommitted, retry: true,
 	message: "the transaction failed or its outcome is unknown; repeat the call with the same idempotency key"}
 
-// unreadable is the answer to a repeated call whose stored answer is none that this program knows.
+// unreadable is the reply to a repeated call whose stored answer this program cannot read.
 var unreadable = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call was answered before, and the stored answer cannot be read"}
 
-// refuse answers a call that was not run.
+// refuse returns the reply to a call that was not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 	if d, ok := errtype.As[*dictated](err); ok {
 		return d.error
@@ -201,7 +201,7 @@ func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 	if p.RetryAfter > 0 {
 		p.RetryAfter = max(p.RetryAfter, shortestFor(ctx))
 	}
-	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server calls: in tests of the interceptor alone
+	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server has made the call: in tests of the interceptor alone
 	g.report(ctx, p)
 	return p
 }
@@ -212,15 +212,15 @@ func (g *guard) report(ctx context.Context, p *Problem) {
 	g.show(ctx, p)
 }
 
-// show hands p to the functions of WithObserve.
+// show gives p to the functions of WithObserve.
 func (g *guard) show(ctx context.Context, p *Problem) {
 	for _, see := range g.observe {
 		see(ctx, p)
 	}
 }
 
-// problem finds the answer to the error of a call that was not run; busy is the code of one whose
-// lock is.
+// problem returns the Problem for the error of a call that was not run. busy is the code for a
+// busy lock.
 func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
 	// A Locker may fail with a context error of its own. Only the end of the call's context means
 	// that the client has left.
@@ -249,8 +249,8 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 	return unavailable.problem(c, err)
 }
 
-// spoiled handles what went wrong with the lock of a call that was run. nil: the handler's reply
-// stands.
+// spoiled handles an error of the lock of a call that was run. If it returns nil, the handler's
+// reply stands.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
 		// The work succeeded, and with Rule.Once it is unknown whether the mark "done" was written.
@@ -268,7 +268,7 @@ func endedEarly(err error) bool {
 	return errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired)
 }
 
-// problem makes the Problem of one call.
+// problem makes the Problem of one call from r.
 func (r reply) problem(c *call, err error) *Problem {
 	p := &Problem{Code: r.code, Reason: r.reason, Message: r.message, err: err}
 	if c != nil {

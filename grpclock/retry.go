@@ -17,8 +17,9 @@ import (
 // the service; without methods, it holds for all methods of all services.
 //
 // A call is tried up to five times, the most that gRPC allows. ABORTED, UNAVAILABLE and
-// RESOURCE_EXHAUSTED are repeated also when they do not come from grpclock, and without advice of
-// the server after 50 ms to 2 s: name only methods for which that is right.
+// RESOURCE_EXHAUSTED are repeated even if they do not come from grpclock. If the server requests
+// no time, the repetition follows after 50 ms to 2 s. So name only methods for which these
+// repetitions are safe.
 func RetryServiceConfig(methods ...string) string {
 	type name struct {
 		Service string `json:"service,omitempty"`
@@ -43,7 +44,7 @@ func RetryServiceConfig(methods ...string) string {
 	if len(names) == 0 {
 		names = append(names, name{})
 	}
-	text, _ := json.Marshal(struct { // texts and numbers always marshal
+	text, _ := json.Marshal(struct { // cannot fail for texts and numbers
 		MethodConfig []methodConfig `json:"methodConfig"`
 	}{[]methodConfig{{names, policy{
 		MaxAttempts: 5, InitialBackoff: "0.05s", MaxBackoff: "2s", BackoffMultiplier: 2,
@@ -52,12 +53,13 @@ func RetryServiceConfig(methods ...string) string {
 	return string(text)
 }
 
-// previousAttempts is the header by which gRPC's own clients say how often they have tried already.
+// previousAttempts is the header in which gRPC's own clients send the number of their earlier
+// attempts.
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// shortest is how long a client must wait at least before it repeats a call that was repeated so
-// often. A client has a few attempts. Behind a holder of which nothing is known the Locker's advice
-// is 50 ms each time, and all attempts would be over in 0.3 s.
+// shortest returns the least time that a client must wait before it repeats a call that was
+// repeated so many times. A client has a few attempts. If nothing is known about the holder, the
+// Locker's advice is 50 ms each time, and all attempts would be over in 0.3 s.
 func shortest(repeated int) time.Duration {
 	if repeated <= 0 {
 		return 0
@@ -65,7 +67,7 @@ func shortest(repeated int) time.Duration {
 	return min(50*time.Millisecond<<min(2*repeated, 10), soon)
 }
 
-// shortestFor is shortest for the call of a server's context.
+// shortestFor returns shortest for the call of a server's context.
 func shortestFor(ctx context.Context) time.Duration {
 	for _, n := range metadata.ValueFromIncomingContext(ctx, previousAttempts) {
 		if repeated, err := strconv.Atoi(n); err == nil {

@@ -23,23 +23,24 @@ type Rule struct {
 	// Func makes the keys instead of templates; see [KeyOf] and [KeysOf].
 	Func KeyFunc
 	// Idempotency is a template that names the request, such as
-	// "payment:{claim.sub}:{meta.idempotency-key}": a repeated call with the same name gets the
+	// "payment:{claim.sub}:{meta.idempotency-key}". A repeated call with the same name gets the
 	// answer of the first one, and the handler does not run again. It needs [WithIdempotency], and
-	// is for unary methods only. Start it with whose request it is, so that no client gets another
-	// one's answer.
+	// is for unary methods only. Begin the template with the identity of the customer, so that no
+	// client gets the answer of another client.
 	Idempotency key.Key
 	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
-	// first ':'; with Func the method.
+	// first ':'; with Func, the name of the method.
 	Name string
 	// Mode is Exclusive by default.
 	Mode locker.Mode
-	// Wait is how long a call waits for its locks; locker.NoWait: not at all. Default: [WithWait].
+	// Wait is how long a call waits for its locks; with locker.NoWait it does not wait. Default:
+	// [WithWait].
 	Wait time.Duration
-	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default for the TTL: the value of
+	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default of TTL: the value of
 	// [WithTTL].
 	TTL, AtLeast, AtMost, Once time.Duration
-	// Limit is how many calls may hold a key at once, and Weight how many of them a call counts as:
-	// see [locker.Rule]. They need a Locker of locker.NewSemaphore.
+	// Limit is how many units of a key may be held at once, and Weight how many units a call
+	// takes: see [locker.Rule]. They need a Locker of locker.NewSemaphore.
 	Limit, Weight int
 	// MaxStall is for how long the client of a stream may keep the handler waiting. Default:
 	// [WithMaxStall].
@@ -64,9 +65,9 @@ func (r *Rule) templates() []key.Key {
 type RuleMap map[string]Rule
 
 // A KeyProvider is a service that itself chooses the lock of a call. Implement it on the server
-// that is registered. It comes before all other rules; a Rule without a Key leaves the call to
-// them. req is the request, of a stream the first message. Key is not encoded: make it with
-// [key.Of] if a client can choose a part of it.
+// that is registered. LockKey has precedence over all other rules; if its Rule has no Key, the
+// other rules apply. req is the request; for a stream it is the first message. Key is not encoded:
+// make it with [key.Of] if a client can choose a part of it.
 //
 // An error with a gRPC status is the reply. Every other error is INTERNAL.
 type KeyProvider interface {

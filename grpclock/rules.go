@@ -19,7 +19,7 @@ import (
 // method by method with the first call. Make them with [FromDescriptors], [FromMap] or
 // [FromProviders]; they are safe for concurrent use.
 type Rules struct {
-	annotated bool // the .proto files count
+	annotated bool // the .proto files define rules
 	provided  bool // the services are KeyProviders
 	explicit  RuleMap
 	vocabulary
@@ -27,8 +27,8 @@ type Rules struct {
 	bound atomic.Bool                        // Bind has succeeded
 	known atomic.Pointer[map[string]*method] // nil for a method without a lock
 
-	mu      sync.Mutex // of the writers of known
-	unary   []*guard   // the interceptors that were made of these Rules
+	mu      sync.Mutex // for the writers of known
+	unary   []*guard   // the unary interceptors that were made of these Rules
 	streams []*guard
 }
 
@@ -38,11 +38,11 @@ func FromDescriptors() *Rules { return &Rules{annotated: true} }
 // FromMap returns rules that were written in Go. It ignores the annotations of .proto files.
 func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
 
-// FromProviders returns rules for a server whose services name the locks of their calls; see
+// FromProviders returns rules for a server whose services choose the locks of their calls; see
 // [KeyProvider].
 func FromProviders() *Rules { return &Rules{provided: true} }
 
-// With returns these rules, and others for some methods. The others come first.
+// With returns these rules, and other rules for some methods. The other rules have precedence.
 func (r *Rules) With(rules RuleMap) *Rules {
 	more := r.clone()
 	maps.Copy(more.explicit, rules)
@@ -57,9 +57,9 @@ func (r *Rules) WithSecret(secret []byte) *Rules {
 	return more
 }
 
-// WithClaims returns these rules with {claim.NAME} as a part of keys: what claims finds under that
-// name. Authentication must have put the claims into the call's context, so its interceptor stands
-// before grpclock's.
+// WithClaims returns these rules with {claim.NAME} as a part of keys. The part is the value of
+// NAME among the claims that claims returns. Authentication must have put the claims into the
+// call's context, so its interceptor must run before grpclock's.
 func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rules {
 	more := r.clone()
 	more.claims = claims
@@ -67,8 +67,9 @@ func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rul
 }
 
 // WithPart returns these rules with {name} as a part of keys, which value reads from the call's
-// context. "" is a missing part: the call is refused with INVALID_ARGUMENT. An error of value is
-// the program's: the call is refused with INTERNAL, and the text stays in the process.
+// context. If value returns "", the part is missing, and the call is refused with
+// INVALID_ARGUMENT. If value returns an error, the call is refused with INTERNAL, and the text of
+// the error stays in the process.
 func (r *Rules) WithPart(name string, value func(ctx context.Context, fullMethod string) (string, error)) *Rules {
 	more := r.clone()
 	more.parts[name] = value
@@ -101,7 +102,7 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 // Bind compiles the rules of all methods of a server. Call it when the services are registered,
 // before Serve. Its error names every mistake and what to do about it:
 //
-//   - a rule that makes no sense: a field that the request does not have, a negative time;
+//   - an invalid rule: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
 //   - a rule for a method that the server does not have;
 //   - a rule for a stream without a stream interceptor of these Rules; the same for unary calls;
@@ -152,7 +153,7 @@ func (r *Rules) Bind(server interface {
 			"register the services before Bind, annotate methods in their .proto files, or use FromProviders "+
 			"if the services are KeyProviders"))
 	}
-	if before := r.known.Load(); before != nil { // of other servers
+	if before := r.known.Load(); before != nil { // known from other servers
 		for name, m := range *before {
 			if _, ok := known[name]; !ok {
 				known[name] = m
@@ -167,13 +168,13 @@ func (r *Rules) Bind(server interface {
 	return nil
 }
 
-// unenforced is the problem of methods whose rules no interceptor obeys.
+// unenforced returns the error for methods whose rules no interceptor enforces.
 func unenforced(interceptor string, methods []string) error {
 	return fmt.Errorf("grpclock: no %s was made of these Rules, so nothing guards %s; make the server with "+
 		"ServerOptions of these Rules", interceptor, strings.Join(methods, ", "))
 }
 
-// enforce sets the err of a method whose rule the interceptors cannot obey.
+// enforce sets the err of a method whose rule the interceptors cannot enforce.
 func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
 	if m.err == nil && stream && m.idempotency != nil {
 		m.err = fmt.Errorf("grpclock: %s: a stream cannot be answered from a store; leave idempotency out", name)
@@ -188,8 +189,8 @@ func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
 	}
 }
 
-// Unguarded returns the methods that are known to run without a lock: after Bind, all of the
-// server. A service that is a [KeyProvider] may guard some of them.
+// Unguarded returns the known methods that run without a lock. After Bind, all methods of the
+// server are known. A service that is a [KeyProvider] may guard some of them.
 func (r *Rules) Unguarded() []string {
 	var names []string
 	if known := r.known.Load(); known != nil {
@@ -202,9 +203,9 @@ func (r *Rules) Unguarded() []string {
 	return names
 }
 
-// Describe returns a table of the methods that are known so far, for a review: after Bind all of a
-// server, also if Bind has failed. Times that a rule leaves to the interceptor are shown as the
-// interceptor has them; a TTL of "-" is the Locker's own.
+// Describe returns a table of the methods that are known so far, for a review. After Bind, all
+// methods of a server are known, even if Bind has failed. If a rule leaves a time to the
+// interceptor, the table shows the interceptor's time. The TTL "-" is the Locker's TTL.
 func (r *Rules) Describe() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -228,7 +229,7 @@ func (r *Rules) Describe() string {
 
 var trailingSpace = regexp.MustCompile(" +\n")
 
-// method returns the rule of a method; nil when it has none.
+// method returns the rule of a method, or nil when it has none.
 func (r *Rules) method(fullMethod string) *method {
 	if known := r.known.Load(); known != nil {
 		if m, ok := (*known)[fullMethod]; ok {
@@ -236,7 +237,7 @@ func (r *Rules) method(fullMethod string) *method {
 		}
 	}
 	m, exists := r.resolve(fullMethod)
-	if !exists { // a name that a client made up must not be remembered
+	if !exists { // a client may have made up the name, so it must not be remembered
 		return nil
 	}
 	r.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stream is the interceptor. It ends as unary does, and in one more way:
+// stream is the interceptor. It ends as unary does, or in one more way:
 //
 //	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -38,20 +38,20 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 
 // guardedStream is a stream that is under a lock, or will be when its first message is received.
 //
-// The lock is held by a goroutine of its own, which sits in locker.Run: when the first message is
-// there, the handler has begun already. Three goroutines use a stream: the interceptor's goroutine,
-// which runs the handler; the receiver, which may be any goroutine of the handler and acquires the
-// lock; and the holder. Their order is decided under mu:
+// A goroutine of its own, the holder, holds the lock in locker.Run, because the handler has begun
+// already when the first message arrives. Three goroutines use a stream: the interceptor's
+// goroutine, which runs the handler; the receiver, which may be any goroutine of the handler and
+// acquires the lock; and the holder. mu decides their order:
 //
 //	the lock is asked for, then the handler returns     settle waits for the holder to end
-//	the handler returns, then the lock is asked for     the lock is not asked for
+//	the handler returns, then the lock is needed        the lock is not asked for
 //	the handler returns, then the lock is granted       the holder gives the lock back at once
 type guardedStream struct {
 	grpc.ServerStream
 	guard *guard
 	call  *call
 	base  context.Context // the stream's context without a lease
-	held  context.Context // the context that the lock is held with: it descends from base
+	held  context.Context // the context under which the lock is held; it descends from base
 	ctx   *streamContext  // the context that the handler sees
 
 	endBase, endHeld context.CancelCauseFunc
@@ -60,12 +60,12 @@ type guardedStream struct {
 	asked    bool          // a holder was started, or none is needed
 	granted  bool          // the holder has the lock for the handler
 	over     bool          // the handler has returned
-	result   error         // of the handler, for the holder
+	result   error         // the handler's result, for the holder
 	returned chan struct{} // closed when over and result are set
 	released chan struct{} // closed when the holder has ended
-	outcome  error         // of the holder; set before released is closed
+	outcome  error         // the holder's result; set before released is closed
 
-	failed atomic.Pointer[error] // why the stream must stop, if it is not the lease's end
+	failed atomic.Pointer[error] // why the stream must stop, unless the lease has ended
 	panics carrier
 	watch  *watch
 }
@@ -83,8 +83,8 @@ func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerSt
 	return s
 }
 
-// end ends the contexts of the stream. The one with the lease comes first: context.Cause looks for
-// the cause there as soon as the handler's context has ended.
+// end ends the contexts of the stream. The context with the lease ends first, because
+// context.Cause looks for the cause there as soon as the handler's context has ended.
 func (s *guardedStream) end(cause error) {
 	s.endHeld(cause)
 	s.endBase(cause)
@@ -119,7 +119,7 @@ func (s *guardedStream) acquire() error {
 	}
 }
 
-// goWithout continues the stream without a lock.
+// goWithout lets the stream continue without a lock.
 func (s *guardedStream) goWithout() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,8 +161,8 @@ func (s *guardedStream) grant() bool {
 	return s.granted
 }
 
-// refuse stops a stream that does not get its lock. A handler that has returned already has given
-// its own answer.
+// refuse stops a stream that does not get its lock. If the handler has returned already, its
+// answer stays.
 func (s *guardedStream) refuse(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,11 +193,11 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 		err = s.settle(nil)
 	}
 	s.panics.resume()
-	if stopped != nil { // whatever error the handler has returned
+	if stopped != nil { // the stream was stopped, so the handler's error does not count
 		return *stopped
 	}
 	switch {
-	case err == errFailed && errors.Is(failure, locker.ErrClosed): // the cause of the end of its context
+	case err == errFailed && errors.Is(failure, locker.ErrClosed): // Close has ended the handler's context
 		return s.guard.answer(s.base, closing.problem(s.call, failure))
 	case err != nil && err != errFailed:
 		if p := s.guard.spoiled(s.base, s.call, err, failure); p != nil {
@@ -207,7 +207,7 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	return failure
 }
 
-// settle ends the holder, and returns how the lock ended: nil if the handler never had one.
+// settle ends the holder, and returns how the lock ended; nil if the handler never had the lock.
 func (s *guardedStream) settle(result error) error {
 	s.mu.Lock()
 	asked, granted := s.asked, s.granted
@@ -231,12 +231,12 @@ func (s *guardedStream) settle(result error) error {
 // errReturned ends the wait for a lock that is not needed any more.
 var errReturned = errors.New("the handler returned before its stream had the lock")
 
-// Context returns the stream's context. The lease is in it from when the lock is held, also if the
-// handler asked for the context before.
+// Context returns the stream's context. The context has the lease as soon as the lock is held,
+// even if the handler asked for the context before.
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
-// RecvMsg receives a message; the first one takes the lock. When the lock is lost, RecvMsg returns,
-// and a message that comes later is dropped with the stream.
+// RecvMsg receives a message. The first message takes the lock. When the lock is lost, RecvMsg
+// returns, and a message that comes later is dropped with the stream.
 func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.await(func() error { return s.ServerStream.RecvMsg(m) }); err != nil {
 		return err
@@ -256,8 +256,8 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.await(func() error { return s.ServerStream.SendMsg(m) })
 }
 
-// await calls f, which waits for the client, on a goroutine of its own: the end of the lock ends
-// await. f itself then ends with the stream.
+// await calls f, which waits for the client, on a goroutine of its own. await returns when the
+// lock ends. f itself then ends with the stream.
 func (s *guardedStream) await(f func() error) error {
 	if stopped := s.stopped(); stopped != nil {
 		return stopped
@@ -287,7 +287,7 @@ func (s *guardedStream) await(f func() error) error {
 	}
 }
 
-// stop ends the stream's context, and returns the first reason for which that happened.
+// stop ends the stream's context, and returns the first reason for which it was ended.
 func (s *guardedStream) stop(reason error) error {
 	if s.failed.CompareAndSwap(nil, &reason) {
 		s.end(reason)
@@ -303,8 +303,8 @@ func (s *guardedStream) stall() {
 	_ = s.stop(p)
 }
 
-// stopped returns why the handler must stop; nil while the handler may continue, and also after its
-// client has disconnected.
+// stopped returns why the handler must stop. It returns nil while the handler may continue, and
+// also after the handler's client has disconnected.
 func (s *guardedStream) stopped() error {
 	if failed := s.failed.Load(); failed != nil {
 		return *failed
@@ -322,8 +322,8 @@ func (s *guardedStream) stopped() error {
 	return nil
 }
 
-// streamContext is the context of a stream whose lock may be taken only after the handler has asked
-// for the context: it ends with the stream or with the lock, and has the lease from when there is
+// streamContext is the context of a stream that may take its lock only after the handler has asked
+// for the context. It ends with the stream or with the lock, and has the lease as soon as there is
 // one.
 type streamContext struct {
 	context.Context
@@ -332,7 +332,7 @@ type streamContext struct {
 
 func (c *streamContext) hold(ctx context.Context) { c.lease.Store(&ctx) }
 
-// Value finds the lease, and what the stream's context has.
+// Value finds the lease, and the values of the stream's context.
 func (c *streamContext) Value(name any) any {
 	if ctx := c.lease.Load(); ctx != nil {
 		return (*ctx).Value(name)
@@ -340,8 +340,8 @@ func (c *streamContext) Value(name any) any {
 	return c.Context.Value(name)
 }
 
-// AfterFunc lets package context watch c without a goroutine: what Value finds is another context's
-// end.
+// AfterFunc lets package context watch c without a goroutine. It is needed because the parent that
+// Value finds is another context than c.
 func (c *streamContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(c.Context, f)
 }
