@@ -74,8 +74,8 @@ func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Con
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// receive takes the delegation out of a call's metadata, so that no handler sends it on, and keeps
-// it for the Locker if it is taken.
+// receive takes the delegation out of a call's metadata, so that no handler sends it on. If this
+// server accepts delegations, receive keeps it for the Locker.
 func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	came := metadata.ValueFromIncomingContext(ctx, delegate.MetadataKey)
 	if came == nil {
@@ -95,7 +95,7 @@ func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	return g.receiver.With(ctx, tokens...)
 }
 
-// stripped is a stream without a lock, from whose metadata something was taken away.
+// stripped is a stream without a lock from whose metadata a delegation was removed.
 type stripped struct {
 	grpc.ServerStream
 	ctx context.Context

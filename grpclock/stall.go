@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// errStalled is the cause of the end of a stream whose client did nothing for too long.
+// errStalled is the cause of the end of a stream whose client made no progress for too long.
 var errStalled = errors.New("the client kept the stream waiting for too long while the lock was held")
 
 // watch detects a client that blocks a stream which holds its lock: a Recv or a Send is pending,
-// and none has returned for the time limit. A handler that works, and waits for no client, may take
-// its time.
+// and no Recv or Send has returned for the time limit. The time in which a handler works, and does
+// not wait for its client, does not count.
 type watch struct {
 	limit   time.Duration
 	stalled func()
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil before the lock is held, and when the handler has returned
-	waiting int         // Recvs and Sends under way
+	waiting int         // the number of Recvs and Sends under way
 	since   time.Time   // when the wait began, or the last Recv or Send returned
 }
 
@@ -62,14 +62,14 @@ func (w *watch) progress() {
 }
 
 // look runs each time the client could have kept the stream waiting for the whole limit. So
-// messages cost no timer.
+// messages need no timers.
 func (w *watch) look() {
 	if w.tooLong() {
 		w.stalled()
 	}
 }
 
-// tooLong reports whether the client has used the limit up. If not, look is called again.
+// tooLong reports whether the client has used up the limit. If it has not, look is called again.
 func (w *watch) tooLong() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// body is a request's body that was read before the lock was taken, and is handed on as if it had
-// not been read.
+// body is a request's body that was read before the lock was taken. Handlers can read it as if it
+// had not been read.
 type body struct {
 	bytes.Reader
 	data   []byte
@@ -26,22 +26,23 @@ type body struct {
 func (b *body) Close() error { return b.origin.Close() }
 
 var (
-	// errBodyTooLarge is answered 413.
+	// errBodyTooLarge makes the reply 413.
 	errBodyTooLarge = errors.New("the body is larger than this route reads for its key or its fingerprint")
-	// errBodyCut is answered 400.
+	// errBodyCut makes the reply 400.
 	errBodyCut = errors.New("the body cannot be read to its end")
-	// errSlowBody is answered 408.
+	// errSlowBody makes the reply 408.
 	errSlowBody = errors.New("the body did not arrive in time")
-	// errNotJSONType is answered 415.
+	// errNotJSONType makes the reply 415.
 	errNotJSONType = errors.New("its key reads JSON, and the Content-Type is another one")
 )
 
-// errLeft means that the client has left in the middle of its body. No client receives the answer.
+// errLeft means that the client has left before its body was complete. No client receives the
+// reply.
 var errLeft = fmt.Errorf("the client has left before its body was complete: %w", context.Canceled)
 
-// prefetch reads the body of r, up to most bytes, before the lock is taken: a client that is slow
-// must not hold the lock while its body arrives. What is longer stays in r.Body, behind what was
-// read.
+// prefetch reads the body of r, up to most bytes, before the lock is taken: a slow client must not
+// hold the lock while its body arrives. The rest of a longer body stays in r.Body, after the bytes
+// that were read.
 func prefetch(r *http.Request, most int64) error {
 	_, err := contents(r, most)
 	if errors.Is(err, errBodyTooLarge) {
@@ -79,20 +80,20 @@ func contents(r *http.Request, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// longBody is a body of which the beginning was read.
+// longBody is a body whose beginning was read.
 type longBody struct {
 	io.Reader
 	io.Closer
 	read int64
 }
 
-// bodyError is the reason why a body cannot be read.
+// bodyError returns the reason why a body cannot be read.
 func bodyError(r *http.Request, err error) error {
-	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // of http.MaxBytesHandler outside
+	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // from an http.MaxBytesHandler outside
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded): // of the server's ReadTimeout
+	case errors.Is(err, os.ErrDeadlineExceeded): // because of the server's ReadTimeout
 		return fmt.Errorf("%w: %w", errSlowBody, err)
 	case r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
 		return errLeft
@@ -137,8 +138,8 @@ func (c *config) bodySteps(path string) ([]string, error) {
 	return steps, nil
 }
 
-// jsonBody returns the body for a key. A body of another type could be read differently by the
-// handler: then the lock would be on one thing and the work on another.
+// jsonBody returns the body for a key. The handler could read a body of another type differently:
+// then the lock would be on one thing and the work on another.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 	if !c.readsJSON(r.Header.Get("Content-Type")) {
 		return nil, errNotJSONType

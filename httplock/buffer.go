@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// errResponseTooLarge is answered 500. It is also what the handler's Write returns.
+// errResponseTooLarge makes the reply 500. The handler's Write returns it too.
 var errResponseTooLarge = errors.New("the response is longer than may be held back")
 
 // defaultMaxResponse bounds the responses that a Store keeps, in bytes.
@@ -23,9 +23,9 @@ type held struct {
 	body   bytes.Buffer
 	most   int
 
-	streams bool // a response that is too long goes out as it is written
+	streams bool // a response that is too long is sent as it is written
 	over    bool // the response became too long
-	sent    bool // the buffered part was sent: the rest goes out as it is written
+	sent    bool // the buffered part was sent; the rest is sent as it is written
 }
 
 func (h *held) Header() http.Header {
@@ -44,7 +44,7 @@ func (h *held) Status() int {
 
 func (h *held) Written() bool { return h.status != 0 }
 
-// WriteHeader drops informational responses: they would announce a reply that may never come.
+// WriteHeader drops informational responses, because the reply that they announce may never come.
 func (h *held) WriteHeader(status int) {
 	if h.status != 0 || status < 200 {
 		return
@@ -72,27 +72,27 @@ func (h *held) Write(p []byte) (int, error) {
 	}
 }
 
-// Flush does nothing while the response is held back, so that handlers which flush can be held
-// back.
+// Flush does nothing while the response is held back. So the responses of handlers that flush can
+// be held back, too.
 func (h *held) Flush() {
 	if h.sent || h.over && h.streams {
 		_ = http.NewResponseController(h.to).Flush() // http.Flusher has no error to return
 	}
 }
 
-// SetReadDeadline and SetWriteDeadline reach the connection. Other ways to it stay closed while the
-// response is held back.
+// SetReadDeadline sets the read deadline of the connection. While the response is held back, only
+// the deadlines of the connection can be reached.
 func (h *held) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetReadDeadline(t)
 }
 
-// SetWriteDeadline reaches the connection.
+// SetWriteDeadline sets the write deadline of the connection.
 func (h *held) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetWriteDeadline(t)
 }
 
-// send lets the response go. Where the handler has written nothing, a middleware outside may still
-// write the reply: it goes out as it is written.
+// send sends the response. If the handler has written nothing, a middleware outside may still
+// write the reply, which is sent as it is written.
 func (h *held) send() {
 	h.sent = true
 	if h.over {
@@ -105,7 +105,7 @@ func (h *held) send() {
 	h.begin()
 }
 
-// begin sends what there is.
+// begin sends the part of the response that was written so far.
 func (h *held) begin() {
 	h.copyHeader()
 	h.to.WriteHeader(h.status)
@@ -120,7 +120,7 @@ func (h *held) copyHeader() {
 	maps.Copy(header, h.header)
 }
 
-// changed returns the headers that the handler has set, without those that were there before.
+// changed returns the headers that the handler has set, without the headers from before.
 func (h *held) changed() http.Header {
 	before, changed := h.to.Header(), make(http.Header)
 	for name, values := range h.header {

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// ErrStalled is the cause with which the context of a handler ends when the client makes no
-// progress: it sends nothing of the body that the handler reads, or takes nothing of the response,
-// for as long as [WithStallTimeout] says.
+// ErrStalled is the cause of a handler's context when the client makes no progress. The client
+// then sends nothing of the body that the handler reads, or takes nothing of the response, for the
+// time of [WithStallTimeout].
 var ErrStalled = errors.New("the client makes no progress")
 
-// pace is the context of a handler that holds the lock. It bounds how long the handler can be
-// blocked by its client. A time that the handler spends elsewhere does not count.
+// pace is the context of a handler that holds the lock. It bounds how long the client can block
+// the handler. The time that the handler spends elsewhere does not count.
 type pace struct {
 	context.Context
 	end    context.CancelCauseFunc
 	limit  time.Duration // 0: no bound
-	waited time.Duration // for the lock
+	waited time.Duration // the wait for the lock
 	client response
-	writer pacedWriter // to client
+	writer pacedWriter // the writer to client
 
 	stalled atomic.Bool
 	over    atomic.Bool // the handler has returned
@@ -51,12 +51,12 @@ func (p *pace) stop() {
 	p.end(context.Canceled)
 }
 
-// reading begins a read from the client, and returns what ends it.
+// reading begins a read from the client, and returns a function that ends it.
 func (p *pace) reading() (end func() bool) {
 	return p.within(func(c *http.ResponseController) error { return c.SetReadDeadline(past) })
 }
 
-// writing begins a write to the client, and returns what ends it.
+// writing begins a write to the client, and returns a function that ends it.
 func (p *pace) writing() (end func() bool) {
 	return p.within(func(c *http.ResponseController) error { return c.SetWriteDeadline(past) })
 }
@@ -64,9 +64,9 @@ func (p *pace) writing() (end func() bool) {
 // past is a deadline that ends a read or write at once.
 var past = time.Unix(1, 0)
 
-// within ends the handler's context, and by interrupt the read or write in which the handler is
-// blocked, when the limit is over. A server that has no deadlines bounds reads and writes itself.
-// With such a server only the context ends.
+// within ends the handler's context when the limit is over. It calls interrupt to end the read or
+// write in which the handler is blocked. If the server does not support deadlines, only the
+// context ends; such a server bounds reads and writes itself.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }
@@ -81,7 +81,7 @@ func (p *pace) within(interrupt func(*http.ResponseController) error) (end func(
 	}).Stop
 }
 
-// body returns b, bounded. A body that was read before needs no bound.
+// body returns b with the bound. A body that was read before needs no bound.
 func (p *pace) body(b io.ReadCloser) io.ReadCloser {
 	if b == nil || b == http.NoBody {
 		return b
@@ -113,8 +113,7 @@ const maxPaced = 64 << 10
 
 func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
 
-// PaceWrite writes b to a writer that ends at the client. Adapters with a writer of their own call
-// it.
+// PaceWrite writes b to a writer that ends at the client. Adapters with their own writer call it.
 func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 	for {
 		part := b[n:min(len(b), n+maxPaced)]
@@ -130,7 +129,8 @@ func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 
 func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-// ReadFrom copies in parts, so that progress is seen. Each part may still be sent without a buffer.
+// ReadFrom copies in parts, so that progress is noticed. Each part may still be sent without a
+// buffer.
 func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	for {
 		end := w.pace.writing()
@@ -146,19 +146,19 @@ func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// Flush and FlushError send what is buffered.
+// Flush sends what is buffered.
 func (w *pacedWriter) Flush() { _ = w.FlushError() }
 
-// FlushError is what http.ResponseController looks for.
+// FlushError sends what is buffered. It is for http.ResponseController.
 func (w *pacedWriter) FlushError() error {
 	defer w.pace.writing()()
 	return http.NewResponseController(w.response).Flush()
 }
 
-// Hijack takes the connection over. From then on it has no bound.
+// Hijack takes over the connection. From then on, the connection has no bound.
 func (w *pacedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.response).Hijack()
 }
 
-// Unwrap is what http.ResponseController looks for.
+// Unwrap is for http.ResponseController.
 func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.response }

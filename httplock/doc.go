@@ -1,36 +1,36 @@
 // Package httplock guards net/http handlers with locks, for ServeMux, chi and other routers that
-// speak net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
-// contrib/fiberlock, since their handlers return errors.
+// use net/http. Echo 4 and Fiber 3 have packages of their own, contrib/echolock and
+// contrib/fiberlock, because their handlers return errors.
 //
 //	mux.Handle("POST /orders/{id}/pay", httplock.New(l, "order:{param.id}")(pay))
 //
-// Requests for the same order run one at a time, in all processes that share the Redis. The context
-// of the handler's request ends, with a cause, the moment the lock is lost; [FromContext] finds the
-// lease in it, and its fence. The lock is released when the handler returns or panics, also if the
-// client has left.
+// Requests for the same order run one at a time, in all processes that share the Redis. The
+// context of the handler's request ends, with a cause, the moment the lock is lost. [FromContext]
+// finds the lease in the context; the lease has the fence. The lock is released when the handler
+// returns or panics, also if the client has left.
 //
-// [FromRules] guards many routes by one table, [Idempotency] stores responses, so that a repeated
+// [FromRules] guards many routes by one table. [Idempotency] stores responses, so that a repeated
 // request gets the stored response and does not run again.
 //
 // # Keys
 //
 // A key is a template of literal text and of parts of the request; package key describes the
-// guarantees. The parts:
+// guarantees. These are the parts:
 //
 //	{param.id}          a parameter of the route's path
-//	{query.page}        of the URL's query
+//	{query.page}        a value of the URL's query
 //	{header.X-Tenant}   a header
 //	{cookie.session}    a cookie
 //	{ip}                the client's address, see WithClientIP
-//	{claim.sub}         what authentication found out, see WithClaims
+//	{claim.sub}         a claim that authentication has found, see WithClaims
 //	{value.user}        a value of the request's context, see WithValues
 //	{body.items.*.sku}  one key for each element; all of them are locked together
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
-//	{name}              what a function of yours returns, see WithPart
+//	{name}              what a function of the program returns, see WithPart
 //
-// Of several values the first counts. A part that ends with |hmac, such as
-// {header.Authorization|hmac}, is seen in Redis only as its HMAC, see [WithSecret]. [Join], [Param]
-// and their like make the same text with the compiler's help.
+// Of several values the first counts. Redis sees a part that ends with |hmac, such as
+// {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param] and similar
+// functions make the same text with the compiler's help.
 //
 // # Replies
 //
@@ -54,24 +54,24 @@
 //	response-too-large      500  WithBufferedResponse: the response cannot be held back
 //	client-gone             499  the client left while it waited; for the access log
 //
-// A lost lock replaces the reply only if the handler has not begun it. [WithBufferedResponse] holds
-// the reply back until then. [WithObserve] receives each Problem, for loggers. None of them shows
-// the key.
+// A lost lock replaces the reply only if the handler has not begun its reply.
+// [WithBufferedResponse] holds the reply back until the lock is released. For loggers,
+// [WithObserve] receives each Problem. Neither of them shows the key.
 //
 // # Slow clients
 //
-// The body of a request is read before the lock is taken, up to [WithMaxBody], and is handed on as
-// if it had not been read. So a slow body does not hold the lock, and a client that leaves while
-// its request waits is noticed. [WithStallTimeout] bounds how long a handler that holds the lock
-// may be blocked by its client.
+// The body of a request is read before the lock is taken, up to [WithMaxBody], and handlers can
+// read it as if it had not been read. So a slow body does not hold the lock, and a client that
+// leaves while its request waits is noticed. [WithStallTimeout] bounds how long a client may block
+// a handler that holds the lock.
 //
 // # Clients
 //
-// A [Transport] is the other end, for services that call one another: it repeats a refused request
-// when the server wants it again, with one Idempotency-Key for all attempts.
+// A [Transport] is the counterpart for clients, for services that call one another. It repeats a
+// refused request when the server wants it again, with one Idempotency-Key for all attempts.
 //
 // # Shutdown
 //
 // Close the Locker first, then call http.Server.Shutdown: requests that wait for a lock are
-// answered 503 at once, and those that hold one finish.
+// answered 503 at once, and requests that hold a lock finish.
 package httplock

@@ -14,14 +14,14 @@ type requestObserver interface {
 	ObserveRequest(ctx context.Context, e locker.RequestEvent)
 }
 
-// The results of requests that are no Problems.
+// The results of requests without a Problem.
 const (
 	eventAcquired  = "acquired"
 	eventReplayed  = "replayed"
 	eventUnguarded = "unguarded"
 )
 
-// event reports what became of r's lock to the Locker's Observer.
+// event reports the result of r's lock to the Locker's Observer.
 func (m *middleware) event(r *http.Request, result string, waited time.Duration) {
 	if m.events != nil {
 		m.events.ObserveRequest(r.Context(), locker.RequestEvent{

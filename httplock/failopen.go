@@ -14,7 +14,7 @@ import (
 // a server that does not answer.
 type breaker struct {
 	mu      sync.Mutex
-	open    time.Time     // until then no request asks the server
+	open    time.Time     // until then, no request asks the server
 	pause   time.Duration // 0: there is no outage
 	probing bool          // a request is asking the server
 }
@@ -22,14 +22,14 @@ type breaker struct {
 const (
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
-	// patience is how long a request waits before it makes sure that the server answers at all.
+	// patience is how long a request waits before it checks whether the server answers at all.
 	patience = time.Second
-	// probeTimeout bounds that question.
+	// probeTimeout bounds that check.
 	probeTimeout = 500 * time.Millisecond
 )
 
-// asks reports whether a request shall ask the server. During an outage, one request at a time asks
-// the server, after a pause; the others run without a lock.
+// asks reports whether a request shall ask the server. During an outage, one request at a time
+// asks the server, after a pause; all other requests run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *breaker) asks() bool {
 	return true
 }
 
-// asked records what came of a request that has asked.
+// asked records the result of a request that has asked.
 func (b *breaker) asked(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,20 +51,20 @@ func (b *breaker) asked(err error) {
 	switch {
 	case !errors.Is(err, locker.ErrUnavailable):
 		b.pause = 0
-	case time.Now().After(b.open): // of several requests that were waiting, the first one counts
+	case time.Now().After(b.open): // of several waiting requests, the first one counts
 		b.pause = min(max(2*b.pause, firstPause), longestPause)
 		b.open = time.Now().Add(b.pause)
 	}
 }
 
-// inspector is a Locker that can be asked a question without waiting for a lock. Every Engine is
-// one.
+// inspector is a Locker that can answer a question without waiting for a lock. Every Engine is an
+// inspector.
 type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
 // impatience ends the wait for a server that gives no answer. A wait for a busy lock continues.
-// nil, for middlewares without WithFailOpen, sets no bound.
+// Middlewares without WithFailOpen have a nil impatience, which sets no bound.
 type impatience struct {
 	ctx     context.Context
 	end     context.CancelCauseFunc
@@ -109,7 +109,7 @@ func (w *impatience) context(ctx context.Context) context.Context {
 func (w *impatience) giveUp(why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.granted { // once the lock is there, only its end may end the work
+	if !w.granted { // once the lock is granted, only its end may end the work
 		w.outage = why
 		w.end(why)
 	}

@@ -21,9 +21,9 @@ type Guard struct {
 	wrapped map[string]bool // routes; true: the route has a Rule
 }
 
-// FromRules compiles rules whose paths have their parameters in braces, as those of ServeMux and
-// chi. opts hold for all of them. The error has a line for each Rule that is wrong, or that l can
-// never grant. Rules without a Rule are an error, too.
+// FromRules compiles rules whose paths have their parameters in braces, like the paths of ServeMux
+// and chi. opts apply to all Rules. The error has a line for each Rule that is wrong, or that l
+// can never grant. Empty rules are an error, too.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	made, err := rules.Compile(l, braced, opts...)
 	if err != nil {
@@ -58,9 +58,9 @@ type Mux interface {
 // Handle registers h for a route, under the lock of the route's Rule if there is one.
 func (g *Guard) Handle(mux Mux, route string, h http.Handler) { mux.Handle(route, g.Wrap(route, h)) }
 
-// Validate returns an error that names the Rules which guard no route: misspelled ones, and those
-// of a route that is gone. Call it when all routes are registered, and end the program when it
-// fails.
+// Validate returns an error that names the Rules which guard no route, because the Rule is
+// misspelled or the route was removed. Call it when all routes are registered, and end the program
+// when it fails.
 func (g *Guard) Validate() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -73,8 +73,8 @@ func (g *Guard) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the routes that were wrapped, change something by their method, and have no
-// Rule: those to think about. A Rule with NoLock takes a route off the list.
+// Unguarded returns the wrapped routes without a Rule whose method usually changes something, for
+// a review. A Rule with NoLock takes a route off the list.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -91,7 +91,8 @@ func (g *Guard) Unguarded() []string {
 
 var inBraces = regexp.MustCompile(`\{(\w+)[^}]*\}`)
 
-// braced lists the parameters of "/orders/{id}/files/{path...}", or of chi's "/orders/{id:[0-9]+}".
+// braced returns the parameters of a path such as "/orders/{id}/files/{path...}", or of chi's
+// "/orders/{id:[0-9]+}".
 func braced(path string) (names []string) {
 	for _, m := range inBraces.FindAllStringSubmatch(path, -1) {
 		names = append(names, m[1])

@@ -20,9 +20,9 @@ import (
 // grammar.
 type Key = key.Key
 
-// New returns a middleware that runs a handler under the lock that k names. It fits net/http, chi,
-// and every other router that wraps an http.Handler. For a request with several keys see
-// [WithKeys].
+// New returns a middleware that runs a handler under the lock that k names. It works with
+// net/http, chi, and every other router that wraps an http.Handler. For a request with several
+// keys, see [WithKeys].
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
 // is in the program and is found when the program starts, as with a pattern that ServeMux cannot
@@ -91,8 +91,8 @@ func (c *config) check(l locker.Locker) error {
 	return nil
 }
 
-// isNil also finds a nil Locker inside the interface: the result of a constructor whose error was
-// ignored.
+// isNil reports whether l is nil, or an interface with a nil pointer, which a constructor may have
+// returned together with an ignored error.
 func isNil(l locker.Locker) bool {
 	if l == nil {
 		return true
@@ -101,14 +101,14 @@ func isNil(l locker.Locker) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// middleware is one guard of requests, compiled.
+// middleware is one compiled guard of requests.
 type middleware struct {
 	config
-	server    locker.Locker // as it was given
+	server    locker.Locker // the Locker as it was given
 	locker    locker.Locker // server, or the receiver
 	templates key.Templates[*http.Request]
 	receiver  *delegate.Receiver // nil without WithDelegation
-	keeper    idempotency.Keeper // without a Store it is not used
+	keeper    idempotency.Keeper // used only with a Store
 	events    requestObserver    // nil: requests are not counted
 	breaker   breaker
 }
@@ -117,12 +117,12 @@ func (m *middleware) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
 }
 
-// serve handles one request. How it ends:
+// serve handles one request. The request ends in one of these ways:
 //
-//	the handler ran, the lock was held    the handler's reply
-//	the handler ran, the lock was lost    503, unless the handler has begun a reply
-//	the handler did not run               the Problem that says why
-//	the handler panicked                  the panic goes on, after the release
+//	the handler ran, the lock was held    with the handler's reply
+//	the handler ran, the lock was lost    with 503, unless the handler has begun a reply
+//	the handler did not run               with the Problem that is the reason
+//	the handler panicked                  the panic continues after the release
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	outer := r
 	r, err := m.receive(r)
@@ -215,7 +215,7 @@ func (m *middleware) applies(r *http.Request) bool {
 	return true
 }
 
-// rules derives what to lock from a request: a rule for each of its keys.
+// rules makes the rules of a request: one rule for each of its keys.
 func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.Rule, more []locker.Rule, err error) {
 	if !m.templates.Several() {
 		k, err := m.templates[0].Key(ctx, r)
@@ -246,8 +246,8 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	for _, adjust := range m.adjust {
 		adjust(r, &rule)
 	}
-	// Without a name the Locker would take the beginning of the key, which may be the client's.
-	// Without a bound the wait of a client that has left may have no end.
+	// Without a name, the Locker would take the beginning of the key, which the client may have
+	// chosen. Without a bound, the wait of a client that has left may have no end.
 	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
 	if m.buffers() {
 		rule.AtMost = cmp.Or(rule.AtMost, alone)
@@ -255,11 +255,12 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	return rule
 }
 
-// alone is a bound that no request reaches. It prevents a hand-off of the lease inside the process.
-// The lease is released at the server, whose answer proves that the lease was held until then.
+// alone is a bound that no request reaches. As the AtMost of a Rule, it prevents a hand-off of the
+// lease inside the process. So the lease is released at the server, whose answer proves that the
+// lease was held until then.
 const alone = 365 * 24 * time.Hour
 
-// safe methods change nothing (RFC 9110, section 9.2.1).
+// safe reports whether a method is safe: it changes nothing (RFC 9110, section 9.2.1).
 func safe(method string) bool {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
@@ -321,8 +322,9 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 	next.ServeHTTP(w, inner)
 }
 
-// carry copies the parsed forms and the route to the request of the outer middlewares: the server
-// removes the files of the multipart form in that request, and access logs show its route.
+// carry copies the parsed forms and the route to the request of the outer middlewares. In that
+// request, the server finds the files of the multipart form and removes them, and access logs find
+// the route.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 	if to.Pattern == from.Pattern {
@@ -334,7 +336,7 @@ func carry(to, from *http.Request) {
 	}
 }
 
-// buffered runs the handler, releases the lock, and then sends the response: the answer to the
+// buffered runs the handler, releases the lock, and then sends the response. The answer to the
 // release proves that the lock was held until then. The reply of a failed handler needs the proof
 // as well, because it may contain data that the handler read under the lock.
 func (m *middleware) buffered(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
@@ -353,7 +355,7 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 		if result == nil {
 			release = lease.Complete
 		}
-		if err := release(r.Context()); err != nil { // as Run does, outside of the work
+		if err := release(r.Context()); err != nil { // as Run would do, but after the work
 			return err
 		}
 	}
@@ -361,7 +363,7 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 	return result
 }
 
-// hold returns a response that is held back from out.
+// hold returns a response that is held back. It will be sent to out.
 func (m *middleware) hold(out response) *held {
 	return &held{
 		to: out, header: out.Header().Clone(),
@@ -369,7 +371,8 @@ func (m *middleware) hold(out response) *held {
 	}
 }
 
-// leasesOf returns the leases that this middleware has taken: those of ctx that r does not have.
+// leasesOf returns the leases that this middleware has taken: the leases of ctx that r does not
+// have.
 func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 	all := locker.LeasesFromContext(ctx)
 	return all[:len(all)-len(locker.LeasesFromContext(r.Context()))]

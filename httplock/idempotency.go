@@ -20,37 +20,38 @@ import (
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once. A repeated
 // request, in any process, gets the response of the first run. While the first run is under way,
-// the second request waits for it, at most for the time of [WithWait]. Safe methods pass.
-// Idempotency panics as [New] does.
+// the second request waits for it, at most for the time of [WithWait]. Requests with safe methods
+// run without a lock. Idempotency panics as [New] does.
 //
-// scope identifies the owner of the keys by a template such as "{claim.sub}". Take a part that the
+// scope identifies the owner of the keys by a template such as "{claim.sub}". Use a part that the
 // client cannot choose, set by authentication that runs before this middleware. With a header such
-// as X-Tenant, a client could name another tenant and be shown the response to that tenant's
-// request. For a service with a single client the scope may be a constant text.
+// as X-Tenant, a client could name another tenant and get the response to that tenant's request.
+// For a service with a single client, the scope may be a constant text.
 //
-// The reply to a request
+// These requests get a reply without a run of the handler:
 //
-//	without an Idempotency-Key          400  invalid-key; a WithFilter can let such requests pass
+//	without an Idempotency-Key          400  invalid-key; WithFilter can let these requests run
 //	that was answered before            the same response, with Idempotency-Replayed: true
-//	whose key came with another one     422  idempotency-key-reused; see WithFingerprint
+//	with the key of another request     422  idempotency-key-reused; see WithFingerprint
 //	whose response was too large        409  already-done
-//	while the Store cannot be reached   503  lock-unavailable: nothing was done
+//	while the Store is unavailable      503  lock-unavailable: nothing was done
 //
-// The handler runs to its end when the client leaves: its context ends with the lock, and at most 1
-// min after the client has left ([WithFinishWithin]). So a retry gets the answer of finished work.
+// If the client leaves, the handler continues. Its context ends with the lock, and at most 1 min
+// after the client has left ([WithFinishWithin]). So a retry gets the answer of finished work.
 //
-// A response is stored for 24 h ([WithLifetime]). These are not stored, and let the request run
-// again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more after
-// the client has left; a refusal by another lock inside; a handler that has written nothing. A
-// handler that writes nothing has not succeeded either: write a status, such as 204. Set-Cookie and
-// the headers of a connection are not stored. A response of more than 64 KiB, or of more than the
-// size of [WithBufferedResponse], is sent as it is written, and only the mark "done" is stored.
+// A response is stored for 24 h ([WithLifetime]). These responses are not stored, so the request
+// runs again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more
+// after the client has left; a refusal by another lock inside; a handler that has written nothing.
+// A handler that writes nothing has not succeeded either: write a status, such as 204. Set-Cookie
+// and the headers of a connection are not stored. A response of more than 64 KiB, or of more than
+// the size of [WithBufferedResponse], is sent as it is written, and only the mark "done" is
+// stored.
 //
-// A record "in progress" is written before the handler runs. A process that dies leaves it behind,
-// and the next request runs the handler again; there idempotency.FromContext reports the
-// interrupted run.
+// A record "in progress" is written before the handler runs. If the process dies, the record
+// stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
+// the interrupted run.
 //
-// Put Idempotency outside of other locks, so that a replay needs none of them. The rules of
+// Put Idempotency outside of other locks, so that a replay needs no other lock. The Rules of
 // [FromRules] do that: [Rule].Idempotency.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := MakeIdempotency(l, store, scope, opts...)
@@ -61,7 +62,7 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 }
 
 // MakeIdempotency is [Idempotency] for arguments that are not part of the program's text: it
-// returns what is wrong.
+// returns an error instead of a panic.
 func MakeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m, err := makeIdempotency(l, store, scope, opts)
 	if err != nil {
@@ -113,7 +114,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	err = wait.stop(ran, err)
 	switch {
 	case ran && errors.Is(err, idempotency.ErrNotStored):
-		m.report(r, unavailable.problem(err)) // the work is done: another reply would have it done again
+		m.report(r, unavailable.problem(err)) // the work is done, and after another reply the client would repeat it
 		h.send()
 	case ran && err != nil:
 		m.spoiled(out, r, err)
@@ -133,7 +134,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 // outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
-	// Where the handler failed and has written nothing, a middleware outside writes the response
+	// If the handler failed and has written nothing, a middleware outside writes the response
 	// later. A failure after the client has left may be a consequence of that.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
@@ -155,11 +156,11 @@ func storable(status int, h http.Header) bool {
 	return status < http.StatusInternalServerError && h.Get("Retry-After") == ""
 }
 
-// replayed marks a response that is a repetition.
+// replayed is the header of a repeated response.
 const replayed = "Idempotency-Replayed"
 
-// fingerprint distinguishes requests with the same key. Each piece comes after its length, so that
-// no piece can pass for a part of another.
+// fingerprint distinguishes requests with the same key. The length of each piece comes before it,
+// so that different pieces have different bytes.
 func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err error) {
 	body, err := contents(r, m.maxBody)
 	if err != nil {
@@ -181,7 +182,7 @@ func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err er
 	return [sha256.Size]byte(hash.Sum(nil)), nil
 }
 
-// sameBody takes out what clients change when they send the same request again: parameters of the
+// sameBody removes what clients change when they send the same request again: parameters of the
 // type, and the boundary between the parts of a form.
 func sameBody(contentType string, body []byte) (media string, same []byte) {
 	media, params, err := mime.ParseMediaType(contentType)
@@ -194,7 +195,7 @@ func sameBody(contentType string, body []byte) (media string, same []byte) {
 	return media, body
 }
 
-// repeat makes h the response that was stored.
+// repeat makes h the stored response.
 func (h *held) repeat(answer idempotency.Response) {
 	maps.Copy(h.header, answer.Header)
 	h.header.Set(replayed, "true")
@@ -202,7 +203,8 @@ func (h *held) repeat(answer idempotency.Response) {
 	h.body.Write(answer.Body)
 }
 
-// memorable drops what belongs to one connection, one moment or one browser.
+// memorable returns h without the headers that belong to one connection, one moment or one
+// browser.
 func memorable(h http.Header) http.Header {
 	for _, name := range []string{
 		"Set-Cookie", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer", "Proxy-Authenticate", "Server-Timing",

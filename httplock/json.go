@@ -18,14 +18,14 @@ var (
 	errTooMany   = errors.New("the list is too long")
 )
 
-// every is the step that stands for all elements of a list.
+// every is the step for all elements of a list.
 const every = "*"
 
-// member returns the value that steps lead to, "" when there is none.
+// member returns the value at steps, or "" when there is none.
 //
-// encoding/json takes the last of several members and ignores the case of their names. Other
-// libraries do not. A body in which two libraries could find different values is refused: the lock
-// could be on one value and the work on the other.
+// If an object has a member several times, encoding/json takes the last one, and it ignores the
+// case of members' names. Other libraries do not. A body in which two libraries could find
+// different values is refused: the lock could be on one value and the work on the other.
 func member(data []byte, steps []string) (string, error) {
 	values, err := members(data, steps)
 	if err != nil || len(values) == 0 {
@@ -34,15 +34,15 @@ func member(data []byte, steps []string) (string, error) {
 	return values[0], nil
 }
 
-// members returns the values that steps lead to. An element of a list that lacks the rest of the
-// steps has the value "".
+// members returns the values at steps. An element of a list that lacks the rest of the steps has
+// the value "".
 func members(data []byte, steps []string) ([]string, error) {
-	if !json.Valid(data) { // also two values, and what comes behind one
+	if !json.Valid(data) { // also refuses a second value, or other text, after the first one
 		return nil, errNotJSON
 	}
 	var values []string
 	err := walk(data, steps, func(value []byte) error {
-		if len(values) > key.MaxKeys*10 { // far more than can be locked, even if most are the same
+		if len(values) > key.MaxKeys*10 { // far more than can be locked, even if most values are equal
 			return errTooMany
 		}
 		text, err := scalar(value)
@@ -52,9 +52,9 @@ func members(data []byte, steps []string) ([]string, error) {
 	return values, err
 }
 
-// walk calls found with each value that steps lead to, and with nil for an element that has none.
-// data is valid JSON. It is read once, without copies: a large body must not cost much before the
-// lock.
+// walk calls found with each value at steps, and with nil for an element that has none. data is
+// valid JSON. It is read once, without copies, because a large body must not cost much before the
+// lock is taken.
 func walk(data []byte, steps []string, found func(value []byte) error) error {
 	data = bytes.TrimSpace(data)
 	if len(steps) == 0 {
@@ -110,8 +110,8 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 	return found(nil)
 }
 
-// indexOf returns the index that a step names, -1 when it names none. "01" and "+1" name none, so
-// that an element has one key.
+// indexOf returns the index that a step names, or -1 when it names none. "01" and "+1" name none,
+// so that an element has one key.
 func indexOf(step string) int {
 	n, err := strconv.Atoi(step)
 	if err != nil || strconv.Itoa(n) != step {
@@ -120,7 +120,7 @@ func indexOf(step string) int {
 	return n
 }
 
-// memberOf returns the member of an object, nil when it has none.
+// memberOf returns the member of an object, or nil when the object has no such member.
 func memberOf(data []byte, name string) (value []byte, err error) {
 	at := 1
 	for {
@@ -152,11 +152,11 @@ func text(quoted []byte) string {
 	if bytes.IndexByte(quoted, '\\') < 0 {
 		return strings.ToValidUTF8(string(quoted[1:len(quoted)-1]), "\ufffd")
 	}
-	_ = json.Unmarshal(quoted, &s) // it is valid
+	_ = json.Unmarshal(quoted, &s) // quoted is valid
 	return s
 }
 
-// scalar returns the text of a value, "" for none and for null.
+// scalar returns the text of a value. It is "" for a missing value and for null.
 func scalar(value []byte) (string, error) {
 	if value == nil {
 		return "", nil
@@ -181,7 +181,7 @@ func skipSpace(data []byte, at int) int {
 	return at
 }
 
-// skipValue returns where the value at that place ends.
+// skipValue returns where the value at at ends.
 func skipValue(data []byte, at int) int {
 	depth := 0
 	for {

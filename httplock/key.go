@@ -16,34 +16,34 @@ import (
 // Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".
 func Join(parts ...Key) Key { return key.Join(parts...) }
 
-// Param is the parameter of the route's path called name.
+// Param returns the part for the parameter of the route's path called name.
 func Param(name string) Key { return key.Part("param", name) }
 
-// Query is the first value of name in the URL's query.
+// Query returns the part for the first value of name in the URL's query.
 func Query(name string) Key { return key.Part("query", name) }
 
-// Header is the first value of a header.
+// Header returns the part for the first value of a header.
 func Header(name string) Key { return key.Part("header", name) }
 
-// Cookie is the value of the first cookie called name, as it was sent.
+// Cookie returns the part for the value of the first cookie called name, as the client sent it.
 func Cookie(name string) Key { return key.Part("cookie", name) }
 
-// ClientIP is the address of the client; see [WithClientIP].
+// ClientIP returns the part for the address of the client; see [WithClientIP].
 func ClientIP() Key { return key.Part("ip", "") }
 
-// Claim is what [WithClaims] finds under name.
+// Claim returns the part for the claim that [WithClaims] finds under name.
 func Claim(name string) Key { return key.Part("claim", name) }
 
-// Value is what [WithValues] finds under name.
+// Value returns the part for the value that [WithValues] finds under name.
 func Value(name string) Key { return key.Part("value", name) }
 
-// Body is the member of the body's JSON that path leads to: "sku", or "items.0.sku".
+// Body returns the part for the member of the body's JSON at path: "sku", or "items.0.sku".
 func Body(path string) Key { return key.Part("body", path) }
 
-// Part is what the function given to [WithPart] returns.
+// Part returns the part that the function given to [WithPart] reads.
 func Part(name string) Key { return key.Part(name, "") }
 
-// HMAC is part, seen in Redis only as its HMAC under [WithSecret].
+// HMAC replaces part by its HMAC under [WithSecret], so Redis does not see the value.
 func HMAC(part Key) Key { return key.HMAC(part) }
 
 type (
@@ -87,7 +87,7 @@ func bindQuery(name string) (read, error) {
 	return func(_ context.Context, r *http.Request) (string, error) { return firstQuery(r.URL.RawQuery, name), nil }, nil
 }
 
-// firstQuery is url.ParseQuery(query).Get(name), without making the map.
+// firstQuery returns what url.ParseQuery(query).Get(name) would return, without making the map.
 func firstQuery(query, name string) string {
 	for query != "" {
 		var pair string
@@ -177,21 +177,20 @@ func own(value func(*http.Request) (string, error)) read {
 	}
 }
 
-// partError is what went wrong in the program while it read a part: the client can do nothing about
-// it.
+// partError is an error of the program while it read a part. The client cannot correct it.
 type partError struct{ err error }
 
 func (e *partError) Error() string { return e.err.Error() }
 func (e *partError) Unwrap() error { return e.err }
 
-// idempotencySource is the header Idempotency-Key, as the IETF's draft and the services before it
-// have it: with quotation marks or without.
+// idempotencySource is the header Idempotency-Key, in the form of the IETF's draft and of the
+// services before it: with quotation marks or without.
 const idempotencySource = "idempotency-key"
 
-// idempotencyHeader is the header of a request that names the request.
+// idempotencyHeader is the header in which a client names its request.
 const idempotencyHeader = "Idempotency-Key"
 
-// maxIdempotencyKey is what clients are known to send, and more.
+// maxIdempotencyKey is more than clients are known to send.
 const maxIdempotencyKey = 255
 
 func bindIdempotencyKey(string) (read, error) {

@@ -26,19 +26,19 @@ type config struct {
 	status       int
 	modeByMethod bool
 	failOpen     bool
-	maxResponse  int // of WithBufferedResponse; 0: not buffered
+	maxResponse  int // set by WithBufferedResponse; 0: the response is not buffered
 
 	delegated  bool
 	delegation []delegate.Option
 
-	keys     []Key // beside the first one
+	keys     []Key // the keys after the first one
 	streamed bool
 	stall    time.Duration // 0: no bound
 
 	store        idempotency.Store
-	records      idempotency.Store // of Rules with Idempotency
+	records      idempotency.Store // for Rules with Idempotency
 	finishWithin time.Duration
-	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: fingerprint's own
+	distinct     func(r *http.Request, body []byte) ([]byte, error) // nil: fingerprint uses its default
 	keep         time.Duration
 	storable     func(status int, h http.Header) bool
 
@@ -56,9 +56,9 @@ type config struct {
 	succeeded func(r *http.Request, out response) bool
 
 	filters []func(*http.Request) bool
-	fixed   []func(*locker.Rule) // of a Rule: the same for every request
+	fixed   []func(*locker.Rule) // changes of a Rule that are the same for every request
 	adjust  []func(*http.Request, *locker.Rule)
-	errs    []error // of options that were refused
+	errs    []error // the errors of refused options
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -100,7 +100,7 @@ func (c *config) validate() error {
 	case c.stall < 0:
 		return fmt.Errorf("WithStallTimeout(%v): give a positive time, or 0 for no bound", c.stall)
 	case c.finishWithin < time.Millisecond:
-		return fmt.Errorf("WithFinishWithin(%v): give the time for which a handler may run on, at least 1ms", c.finishWithin)
+		return fmt.Errorf("WithFinishWithin(%v): give the time for which a handler may continue, at least 1ms", c.finishWithin)
 	case c.keep < time.Millisecond:
 		return fmt.Errorf("WithLifetime(%v): give the time for which a response is remembered, at least 1ms", c.keep)
 	}
@@ -110,7 +110,7 @@ func (c *config) validate() error {
 // shortestTTL leaves time for a round trip to the lock server and a renewal.
 const shortestTTL = 20 * time.Millisecond
 
-// refuse remembers an option that makes no sense, and returns whether it does.
+// refuse notes an error if bad is true, and returns bad.
 func (c *config) refuse(bad bool, format string, args ...any) bool {
 	if bad {
 		c.errs = append(c.errs, fmt.Errorf(format, args...))
@@ -124,12 +124,12 @@ func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait = d } }
 
-// WithTTL sets how long the server keeps the lock when this process dies. Default: the Locker's, 30
-// s.
+// WithTTL sets how long the server keeps the lock when this process dies. Default: the TTL of the
+// Locker, 30 s.
 func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the first
-// ':', "lock" when there is none or a part of the request comes before it.
+// WithName sets the name of the lock in traces and metrics. Default: the key's text up to the
+// first ':'. If there is no ':', or a part of the request comes before it, the name is "lock".
 func WithName(name string) Option { return func(c *config) { c.name = name } }
 
 // WithStatus sets the status of the reply to a request whose lock is busy: 409, 423 or 429.
@@ -138,20 +138,20 @@ func WithStatus(code int) Option { return func(c *config) { c.status = code } }
 
 // WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
 // Exclusive for all others: readers run together, a writer alone. It needs a Locker from
-// locker.NewReadWrite; with others a safe request is answered 500, lock-misconfigured. Default:
-// Exclusive for all.
+// locker.NewReadWrite. With other Lockers, a safe request is answered 500, lock-misconfigured.
+// Default: Exclusive for all methods.
 func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
 
-// WithFailOpen runs requests without a lock while the lock server cannot be asked. Then nothing
-// excludes two of them: choose it where a double is a nuisance and an outage is worse. WithObserve
-// receives the Problem all the same. Default: such requests are answered 503.
+// WithFailOpen runs requests without a lock while the lock server is unavailable. Then two
+// requests can run at the same time: choose it if an outage is worse than a double. WithObserve
+// receives the Problem all the same. Default: without the lock server, requests are answered 503.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
-// that the lock was held to the handler's end: then no client ever receives the success of a
-// handler that was overtaken. The lock is given up before the response goes out. A longer response
-// is answered 500, response-too-large. Default: the response goes out as it is written, and only
-// one that was not yet begun is replaced when the lock is lost.
+// that the lock was held to the handler's end. Then no client ever receives the success of a
+// handler that was overtaken. The lock is released before the response is sent. A longer response
+// is answered 500, response-too-large. Default: the response is sent as it is written, and a lost
+// lock replaces only a response that was not begun yet.
 func WithBufferedResponse(most int) Option {
 	return func(c *config) {
 		if !c.refuse(most < 1, "WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", most) {
@@ -160,25 +160,26 @@ func WithBufferedResponse(most int) Option {
 	}
 }
 
-// WithDelegation lets a request that carries a delegation join the lease of its caller: see
-// package delegate, whose options are those that the caller uses, and whose Transport sends it.
-// Use it for services that only your own services can reach. Of several middlewares around a
-// handler, give it to the outermost as well. Default: a delegation that comes with a request is
-// taken away from its header and has no effect.
+// WithDelegation lets a request that carries a delegation join the lease of its caller. opts are
+// options of package delegate; give the same options to the Sender of the caller, whose Transport
+// sends the delegation. Use it for services that only your own services can reach. If several
+// middlewares are around a handler, give it to the outermost as well. Default: a delegation that
+// comes with a request is removed from its header and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
 
 // WithMaxBody sets how many bytes of a request's body are read for its key, {body.NAME}, or its
-// fingerprint. A longer one is answered 413. Default: 1 MiB.
+// fingerprint. A request with a longer body is answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return func(c *config) { c.maxBody = most } }
 
 // WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
-// the same in all processes. Default: none, such parts are refused.
+// the same in all processes. Default: none; then these parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithPart makes {name} a part of keys, read by value. "" is a part that the request lacks,
-// answered 400; an error is the program's, answered 500, and its text stays in the process.
+// WithPart makes {name} a part of keys, read by value. If value returns "", the request lacks the
+// part and is answered 400. If value returns an error, the request is answered 500, and the text
+// of the error stays in the process.
 func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	return func(c *config) {
 		if !c.refuse(value == nil, "WithPart(%q, nil): give a function that reads the part", name) {
@@ -188,8 +189,8 @@ func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	}
 }
 
-// WithClaims makes {claim.NAME} a part of keys: what claims, set by authentication, returns under
-// that name. Default: keys have no claims.
+// WithClaims makes {claim.NAME} a part of keys. The part is the value of NAME among the claims
+// that claims returns, as authentication has set them. Default: keys have no claims.
 func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	return func(c *config) {
 		if !c.refuse(claims == nil, "WithClaims(nil): give a function that returns the claims of an authenticated request") {
@@ -198,8 +199,8 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	}
 }
 
-// WithValues makes {value.NAME} a part of keys: what value finds under that name, mostly in the
-// request's context. Default: keys have no values.
+// WithValues makes {value.NAME} a part of keys. The part is the result of value for NAME, usually
+// from the request's context. Default: keys have no values.
 func WithValues(value func(r *http.Request, name string) any) Option {
 	return func(c *config) {
 		if !c.refuse(value == nil, "WithValues(nil): give a function that finds a value of the request's context") {
@@ -229,8 +230,8 @@ func WithClientIP(ip func(r *http.Request) string) Option {
 	}
 }
 
-// WithFilter guards only requests for which guarded is true; the others run without a lock. Given
-// several times, all must be true. Default: every request is guarded.
+// WithFilter guards only requests for which guarded returns true; all other requests run without a
+// lock. With several WithFilters, all must return true. Default: every request is guarded.
 func WithFilter(guarded func(r *http.Request) bool) Option {
 	return func(c *config) {
 		if !c.refuse(guarded == nil, "WithFilter(nil); leave it out to guard every request") {
@@ -239,9 +240,9 @@ func WithFilter(guarded func(r *http.Request) bool) Option {
 	}
 }
 
-// WithErrorHandler makes h write the replies. When it is called, the Retry-After header is set; the
-// status is h's to write, and p.Status is written when it wrote nothing. It may reply in any form;
-// p marshals to problem+json's members. Default: problem+json.
+// WithErrorHandler makes h write the replies. When h is called, the Retry-After header is set. h
+// may reply in any form; p marshals to the members of problem+json. h writes the status; if h
+// writes nothing, p.Status is written. Default: problem+json.
 func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)) Option {
 	return func(c *config) {
 		if !c.refuse(h == nil, "WithErrorHandler(nil); leave it out to get problem+json") {
@@ -250,8 +251,8 @@ func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)
 	}
 }
 
-// WithObserve calls see with each Problem, before its reply is written, also when none can be
-// written any more. It is for logs: see [Problem.Failure].
+// WithObserve calls see with each Problem before its reply is written, even if no reply can be
+// written any more. see is for logs: see [Problem.Failure].
 func WithObserve(see func(r *http.Request, p *Problem)) Option {
 	return func(c *config) {
 		if !c.refuse(see == nil, "WithObserve(nil); leave it out instead") {
@@ -261,7 +262,7 @@ func WithObserve(see func(r *http.Request, p *Problem)) Option {
 }
 
 // WithSuccess says which requests have succeeded, so that Rule.Once remembers their work as done.
-// Default: those with a status below 400.
+// Default: requests with a status below 400 have succeeded.
 func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	return func(c *config) {
 		if !c.refuse(succeeded == nil, "WithSuccess(nil); leave it out to go by the status") {
@@ -270,9 +271,9 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 	}
 }
 
-// WithRule lets adjust change the Rule of a request: its Mode, or Once, or AtMost. A Wait or Name
-// that it leaves empty becomes the middleware's again. Given several times, they run in order. What
-// adjust puts into Key is not encoded.
+// WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
+// Wait or Name empty, the middleware's value is used. With several WithRules, they run in order. A
+// Key that adjust sets is not encoded.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	return func(c *config) {
 		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {
@@ -294,44 +295,45 @@ func remoteIP(r *http.Request) string {
 	return host
 }
 
-// grammar is of what keys can be made.
+// grammar returns the parts of which keys can be made.
 func (c *config) grammar() key.Grammar[*http.Request] {
 	return key.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
 }
 
-// withFixed is WithRule for what does not depend on the request, so that it is checked when the
-// program starts.
+// withFixed is WithRule for an adjust that does not depend on the request. So the result is
+// checked when the program starts.
 func withFixed(adjust func(rule *locker.Rule)) Option {
 	return func(c *config) { c.fixed = append(c.fixed, adjust) }
 }
 
 // WithKeys locks more keys, together with the first one: all of them or none, in an order that
-// excludes deadlocks (see locker.RunAll). A key such as "stock:{body.items.*.sku}" stands for
-// several by itself. At most 100 keys can be locked by one request.
+// excludes deadlocks (see locker.RunAll). A single key such as "stock:{body.items.*.sku}" can make
+// several keys, too. A request can lock at most 100 keys.
 func WithKeys(keys ...Key) Option {
 	return func(c *config) { c.keys = append(slices.Clip(c.keys), keys...) }
 }
 
-// WithStreamedBody leaves the request's body alone until the handler reads it. Default: up to
+// WithStreamedBody does not read the request's body before the handler does. Default: up to
 // [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
 // the lock. [WithStallTimeout] bounds a read while the lock is held. Keys with {body.NAME} and
 // [Idempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
-// WithStallTimeout sets for how long a handler that holds the lock may be blocked by its client: by
-// one that sends nothing of the body that the handler reads, or takes less than 64 KiB of the
-// response. Then the read or write fails, and the handler's context ends with [ErrStalled]. A
-// request that was not answered by then is answered 408. The time that a handler spends elsewhere
-// does not count, so a quiet stream of events is not a stall. 0: no bound. Default: 30 s.
+// WithStallTimeout bounds how long a client may block a handler that holds the lock. A client
+// blocks the handler if it sends nothing of the body that the handler reads, or takes less than 64
+// KiB of the response. When the bound is reached, the read or write fails, and the handler's
+// context ends with [ErrStalled]. A request without a reply is then answered 408. The time that a
+// handler spends elsewhere does not count, so a quiet stream of events is not a stall. 0: no
+// bound. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
-// for handlers that read JSON with any Content-Type. Default: application/json, types that end with
-// +json, and requests without a type; others are answered 415.
+// for handlers that read JSON with any Content-Type. Default: application/json, types that end
+// with +json, and requests without a type. Requests of other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
 // WithStore makes [New] store responses under its key, as [Idempotency] does. It is for requests
-// that are recognized by something else than the header Idempotency-Key, such as
+// that are not recognized by the header Idempotency-Key, but for example by
 // "payment:{body.request_id}". Responses to every method are stored.
 func WithStore(store idempotency.Store) Option {
 	return func(c *config) {
@@ -353,14 +355,14 @@ func WithIdempotencyStore(store idempotency.Store) Option {
 // WithLifetime sets for how long a response is stored. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return func(c *config) { c.keep = d } }
 
-// WithFinishWithin sets how long a handler under [Idempotency] may run on after its client has
+// WithFinishWithin sets how long a handler under [Idempotency] may continue after its client has
 // left. Default: 1 min.
 func WithFinishWithin(d time.Duration) Option { return func(c *config) { c.finishWithin = d } }
 
 // WithFingerprint sets what distinguishes two requests that come with the same Idempotency-Key.
-// body is the request's whole body. An error is the program's and is answered 500. Default: method,
-// path, query, media type and body. Parameters of the type and the boundary of a form do not count,
-// since clients change them when they send a request again.
+// body is the request's whole body. If distinct returns an error, the request is answered 500.
+// Default: method, path, query, media type and body. Parameters of the type and the boundary of a
+// form do not count, because clients change them when they send a request again.
 func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)) Option {
 	return func(c *config) {
 		if !c.refuse(distinct == nil, "WithFingerprint(nil); leave it out to compare method, URL, type and body") {
@@ -369,8 +371,8 @@ func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)
 	}
 }
 
-// WithStorable says which responses are stored. Default: all but 5xx, 408, 425 and 429, and those
-// with a Retry-After.
+// WithStorable says which responses are stored. Default: all responses but those with the status
+// 5xx, 408, 425 or 429, and those with a Retry-After.
 func WithStorable(storable func(status int, h http.Header) bool) Option {
 	return func(c *config) {
 		if !c.refuse(storable == nil, "WithStorable(nil); leave it out to go by the status") {

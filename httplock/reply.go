@@ -42,21 +42,22 @@ const (
 // receives it; access logs know the code from nginx.
 const StatusClientGone = 499
 
-// typePrefix and a code make the type of a Problem: the page that explains it.
+// typePrefix and a code make the type of a Problem: the address of the page that explains it.
 const typePrefix = "https://pkg.go.dev/github.com/latchkit/latchkit/httplock#"
 
 // soon is the time after which a client should try again when no better time is known.
 const soon = time.Second
 
 // A Problem is the reason why a request did not get its lock, or lost it. Its exported fields are
-// the members of application/problem+json (RFC 9457), and hold nothing of the request. As an error
-// its text is fit for logs, without the key; errors.Is and errors.As find the Locker's error in it.
+// the members of application/problem+json (RFC 9457), and contain nothing of the request. As an
+// error, its text is suitable for logs and does not show the key; errors.Is and errors.As find the
+// Locker's error in it.
 type Problem struct {
 	Type         string `json:"type"`
 	Title        string `json:"title"`
 	Status       int    `json:"status"`
 	Detail       string `json:"detail,omitempty"`
-	Instance     string `json:"instance,omitempty"` // names this one occurrence, for support and logs
+	Instance     string `json:"instance,omitempty"` // the name of this one occurrence, for support and logs
 	Code         string `json:"code"`
 	RetryAfterMS int64  `json:"retry_after_ms,omitempty"`
 
@@ -78,25 +79,26 @@ func (p *Problem) Error() string {
 // Unwrap returns the Locker's error.
 func (p *Problem) Unwrap() error { return p.err }
 
-// ErrorType is what OpenTelemetry's instrumentations take for error.type.
+// ErrorType returns the value that OpenTelemetry's instrumentations use for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
 
-// Failure reports whether an operator should know: the lock server is away, a lock was lost,
-// something is set up wrongly. A busy lock and a client's mistake are none.
+// Failure reports whether an operator should know of the Problem: the lock server is unavailable,
+// a lock was lost, or something is set up wrongly. A busy lock and a client's mistake are no
+// failures.
 func (p *Problem) Failure() bool { return p.failure }
 
-// reply is the answer to one kind of error.
+// reply is the reply to one kind of error.
 type reply struct {
 	is      error
 	status  int
 	code    string
 	title   string
 	detail  string
-	retry   bool // say when
+	retry   bool // the reply has a time for the retry
 	failure bool
 }
 
-// replies are the answers to requests that were not run, by what the error is; the first that fits.
+// replies are the replies to requests that were not run, by error; the first match counts.
 var replies = []reply{
 	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
 		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},
@@ -132,29 +134,29 @@ func misconfigured(is error) reply {
 		title: "The lock is set up wrongly", detail: "Nothing was done."}
 }
 
-// unavailable is also the answer to an error that is none of the replies: without the lock nothing
-// runs.
+// unavailable is also the reply to an error without a match in replies: without the lock, the
+// request must not run.
 var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
 	title: "The lock cannot be asked for", detail: "Nothing was done. Try again later."}
 
-// overtaken is the answer to a request whose lock ended before its handler did.
+// overtaken is the reply to a request whose lock ended before its handler did.
 var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,
 	title: "The lock was lost", detail: "The request was being handled; it may or may not have been completed."}
 
-// unconfirmed is the answer to a request whose response is held back for an answer that does not
-// come.
+// unconfirmed is the reply to a request whose response is held back, when the lock server does not
+// confirm the lock.
 var unconfirmed = reply{status: http.StatusServiceUnavailable, code: CodeUnavailable, failure: true,
-	title: "The lock cannot be confirmed", detail: "The request was handled, and nobody can tell whether another one was at the same time."}
+	title: "The lock cannot be confirmed", detail: "The request was handled, and it is unknown whether another request was handled at the same time."}
 
-// tooLong is the answer to a request whose response cannot be held back.
+// tooLong is the reply to a request whose response cannot be held back.
 var tooLong = reply{status: http.StatusInternalServerError, code: CodeResponseTooLarge, failure: true,
 	title: "The response is too large", detail: "The request was handled; its response is larger than this route allows."}
 
-// stalled is the answer to a request whose client kept the handler waiting while the lock was held.
+// stalled is the reply to a request whose client kept the handler waiting while the lock was held.
 var stalled = reply{status: http.StatusRequestTimeout, code: CodeClientStalled,
 	title: "The client made no progress", detail: "The request was ended, because it held a lock."}
 
-// gone is the outcome of a request whose client gave up.
+// gone is the reply to a request whose client gave up.
 var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
 
 // replyTo finds the reply to an error of a request that was not run.
@@ -176,7 +178,7 @@ func (m *middleware) replyTo(err error) reply {
 	return unavailable
 }
 
-// refuse answers a request that was not run.
+// refuse replies to a request that was not run.
 func (m *middleware) refuse(out response, r *http.Request, err error) {
 	if attempt, ok := idempotency.FromContext(r.Context()); ok {
 		attempt.Discard() // nothing was done, so the refusal is not stored
@@ -193,7 +195,7 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	m.answer(out, r, m.replyTo(err), err)
 }
 
-// spoiled handles what went wrong with the lock of a request that was run.
+// spoiled handles an error of the lock of a request that was run.
 func (m *middleware) spoiled(out response, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
@@ -219,7 +221,8 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} { // these describe a reply that is not sent
+	// these headers describe a reply that is not sent
+	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}
 	h.Set("Cache-Control", "no-store")
@@ -240,7 +243,7 @@ func (m *middleware) report(r *http.Request, p *Problem) {
 	m.show(r, p)
 }
 
-// show hands p to the functions of WithObserve.
+// show gives p to the functions of WithObserve.
 func (m *middleware) show(r *http.Request, p *Problem) {
 	for _, see := range m.observe {
 		see(r, p)
@@ -267,13 +270,13 @@ func (r reply) problem(err error) *Problem {
 // program while they serve. The text of err stays in the process.
 func Misconfigured(err error) *Problem { return misconfigured(nil).problem(err) }
 
-// ServeHTTP answers a request with the Problem, as problem+json.
+// ServeHTTP replies to a request with the Problem, as problem+json.
 func (p *Problem) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	writeProblem(w, r, p)
 }
 
-// occurrence is a random UUID as a URN.
+// occurrence returns a random UUID as a URN.
 func occurrence() string {
 	var u [16]byte
 	_, _ = rand.Read(u[:]) // never fails
@@ -284,7 +287,7 @@ func occurrence() string {
 // writeProblem is the default of WithErrorHandler.
 func writeProblem(w http.ResponseWriter, _ *http.Request, p *Problem) {
 	body, err := json.Marshal(p)
-	if err != nil { // strings and numbers always marshal
+	if err != nil { // cannot fail for strings and numbers
 		return
 	}
 	w.Header().Set("Content-Type", "application/problem+json")

@@ -14,24 +14,24 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Rules define which routes are guarded, and how: all locks of a service on one page. The names are
-// method and path as the router has them, such as "POST /orders/{id}/pay".
+// Rules define which routes are guarded, and how: all locks of a service on one page. A name is
+// the method and the path of a route as the router has it, such as "POST /orders/{id}/pay".
 type Rules map[string]Rule
 
-// A Rule guards a route. Its fields are those of locker.Rule and of the options. A field that is
-// empty is set by the options that come with the Rules, and by their defaults.
+// A Rule guards a route. Its fields are those of locker.Rule and of the options. The options that
+// come with the Rules, and their defaults, set the empty fields.
 type Rule struct {
 	_ struct{} // keyed literals only
 
 	Key          Key           // "order:{param.id}"; a Rule has Key, Keys, Idempotency or NoLock
-	Keys         []Key         // instead of Key, several that are locked together; see WithKeys
+	Keys         []Key         // instead of Key: several keys that are locked together; see WithKeys
 	Name         string        // see WithName
 	Mode         locker.Mode   // Exclusive, unless ModeByMethod says otherwise
 	ModeByMethod bool          // see WithModeByMethod
 	TTL          time.Duration // see WithTTL
 	Wait         time.Duration // see WithWait
-	Limit        int           // at most so many requests at once, with a Locker of locker.NewSemaphore; see locker.Rule
-	Weight       int           // how many of them a request counts as; see locker.Rule
+	Limit        int           // how many units may be held at once, with a Locker of locker.NewSemaphore; see locker.Rule
+	Weight       int           // how many units a request takes; see locker.Rule
 	AtLeast      time.Duration // see locker.Rule
 	AtMost       time.Duration // see locker.Rule
 	Once         time.Duration // see locker.Rule
@@ -77,7 +77,7 @@ func (r Rule) Options() []Option {
 	return opts
 }
 
-// common returns the options that hold for the lock and for idempotency.
+// common returns the options that apply to the lock and to idempotency.
 func (r Rule) common() []Option {
 	var opts []Option
 	add := func(is bool, o Option) {
@@ -96,7 +96,7 @@ func (r Rule) common() []Option {
 	return opts
 }
 
-// keys returns the keys of the lock, none for a Rule with Idempotency or NoLock alone.
+// keys returns the keys of the lock. There are none for a Rule with Idempotency or NoLock alone.
 func (r Rule) keys() []Key {
 	if r.Key != "" {
 		return []Key{r.Key}
@@ -104,9 +104,9 @@ func (r Rule) keys() []Key {
 	return r.Keys
 }
 
-// Compile makes the middleware of each Rule. params lists the names of the parameters in a path, as
-// the router writes them. opts hold for all Rules. The error has a line for each Rule that is
-// wrong, with its name.
+// Compile makes the middleware of each Rule. params returns the names of the parameters in a path,
+// as the router writes them. opts apply to all Rules. The error has a line for each wrong Rule,
+// with its name.
 func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts ...Option) (map[string]func(http.Handler) http.Handler, error) {
 	if len(rs) == 0 {
 		return nil, errors.New("there are no rules, so no route would be guarded; is the file empty or the wrong one?")
@@ -181,7 +181,7 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	}, nil
 }
 
-// idempotent makes the middleware that stands outside of the lock.
+// idempotent makes the middleware for idempotency, which is outside of the lock.
 func (r Rule) idempotent(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
 	opts = append(slices.Clone(opts), r.common()...)
 	cfg, err := newConfig(opts)
@@ -198,7 +198,7 @@ func (r Rule) idempotent(l locker.Locker, route string, params func(path string)
 	return m.wrap, possible(m, route, params)
 }
 
-// possible returns which part of a key no request of the route can have.
+// possible returns an error for a part of a key that no request of the route can have.
 func possible(m *middleware, route string, params func(path string) []string) error {
 	method, path, _ := strings.Cut(route, " ")
 	declared := params(path)
@@ -215,10 +215,9 @@ func possible(m *middleware, route string, params func(path string) []string) er
 	return nil
 }
 
-// Describe returns a table of the rules, for a review: what each route locks, for how long a
-// request waits, the TTL, for how long work counts as done, and whose idempotency keys there are.
-// "-" is what the options say. The table has the rules as they are written, also where they are
-// wrong.
+// Describe returns a table of the rules, for a review: what each route locks, how long a request
+// waits, the TTL, how long work counts as done, and the scope of the idempotency keys. "-" stands
+// for the value of the options. The table shows the rules as written, including wrong ones.
 func (rs Rules) Describe() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -274,7 +273,8 @@ func listed(params []string) string {
 	}
 }
 
-// normal is a route's name with one blank between method and path, and the method in capitals.
+// normal returns a route's name with one blank between method and path, and with the method in
+// capitals.
 func normal(name string) (string, error) {
 	fields := strings.Fields(name)
 	if len(fields) != 2 || !strings.Contains(fields[1], "/") {

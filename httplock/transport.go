@@ -13,41 +13,42 @@ import (
 	"time"
 )
 
-// A Transport is the http.RoundTripper of a client. It sends a request again that the server has
-// refused, after the time that Retry-After names. Its zero value is usable:
+// A Transport is the http.RoundTripper of a client. It repeats a request that the server has
+// refused, after the time in Retry-After. Its zero value is usable:
 //
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
-// It repeats replies with the status 409, 423, 429 or 503 and a Retry-After: with them a server
-// reports that it did nothing, and when to retry. Of a reply of this package it obeys the member
-// retry_after_ms, which is more exact. The pauses grow: the first one is at least 100 ms, each next
-// one at least twice as long. All other replies, such as lock-lost, are returned.
+// It repeats requests with a reply of status 409, 423, 429 or 503 and a Retry-After: such a reply
+// says that the server did nothing, and when to retry. From a reply of this package, it uses the
+// member retry_after_ms, which is more exact. The pauses grow: the first pause is at least 100 ms,
+// each next pause at least twice as long. All other replies, such as lock-lost, are returned.
 //
 // A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
-// repeated after an error of the connection, when it is unknown whether the server has served it.
+// repeated after an error of the connection. Then it is unknown whether the server has served the
+// request.
 //
 // A body must be readable again: http.NewRequest sets Request.GetBody for a bytes.Reader, a
 // bytes.Buffer and a strings.Reader. A request with another body is sent once. The pauses end with
-// the request's context; when a pause would outlast its deadline, the last reply is returned at
-// once. A Transport is safe for concurrent use.
+// the request's context. When a pause would outlast the context's deadline, the last reply is
+// returned at once. A Transport is safe for concurrent use.
 type Transport struct {
 	// Base sends each attempt. Default: http.DefaultTransport.
 	Base http.RoundTripper
-	// Retries is how often a request is repeated; a negative number means never. Default: 6.
+	// Retries is how many times a request is repeated; a negative number means never. Default: 6.
 	Retries int
 	// Within bounds the time from the first attempt to the last one. Default: 30 s.
 	Within time.Duration
 	// IdempotencyKeys gives each request whose method is not safe an Idempotency-Key, the same one
-	// in all attempts. A request that has one keeps it. Set it for servers that obey the header, as
-	// those behind [Idempotency] do: for others a repeated request can be served twice. Default: no
-	// key is added.
+	// in all attempts. A request that has an Idempotency-Key keeps it. Set IdempotencyKeys for
+	// servers that obey the header, such as servers with [Idempotency]. Other servers can serve a
+	// repeated request twice. Default: no key is added.
 	IdempotencyKeys bool
 }
 
 const (
 	defaultRetries = 6
 	defaultWithin  = 30 * time.Second
-	// firstBackoff is the shortest first pause; each next one is at least twice as long.
+	// firstBackoff is the shortest first pause. Each next pause is at least twice as long.
 	firstBackoff = 100 * time.Millisecond
 	// maxRefusal is how long the body of a refusal may be.
 	maxRefusal = 64 << 10
@@ -79,8 +80,8 @@ func (t *Transport) base() http.RoundTripper {
 	return t.Base
 }
 
-// first returns the request of the first attempt: r itself, which must not be changed, or a copy
-// with a key.
+// first returns the request of the first attempt. That is r itself, which must not be changed, or
+// a copy with a key.
 func (t *Transport) first(r *http.Request) *http.Request {
 	if !t.IdempotencyKeys || safe(r.Method) || r.Method == "" || r.Header.Get(idempotencyHeader) != "" {
 		return r
@@ -90,8 +91,8 @@ func (t *Transport) first(r *http.Request) *http.Request {
 	return r
 }
 
-// pause returns how long to wait before the next attempt. again is false for what must not be
-// repeated.
+// pause returns how long to wait before the next attempt. again is false if the request must not
+// be repeated.
 func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries int) (pause time.Duration, again bool) {
 	if err != nil {
 		again = repeatable(r) && r.Context().Err() == nil
@@ -99,7 +100,7 @@ func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries 
 		pause, again = advice(res)
 	}
 	pause = max(pause, firstBackoff<<min(tries, 6))
-	// Clients that were refused together must not retry together, and none before its time.
+	// Clients that were refused together must not retry together, and no client before its time.
 	return pause + mathrand.N(pause/10+1), again
 }
 
@@ -119,13 +120,13 @@ func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause ti
 	return tries < retries && at.Sub(began) <= within
 }
 
-// repeatable reports whether a request may be sent again that the server may have served.
+// repeatable reports whether a request may be repeated although the server may have served it.
 func repeatable(r *http.Request) bool {
 	return safe(r.Method) || r.Method == "" || r.Method == http.MethodPut || r.Method == http.MethodDelete ||
 		r.Header.Get(idempotencyHeader) != ""
 }
 
-// advice returns when the server wants the request again.
+// advice returns the time after which the server wants the request again.
 func advice(res *http.Response) (pause time.Duration, ok bool) {
 	switch res.StatusCode {
 	case http.StatusConflict, http.StatusLocked, http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -146,7 +147,7 @@ func advice(res *http.Response) (pause time.Duration, ok bool) {
 		}{io.MultiReader(bytes.NewReader(text), rest), rest}
 		return 0, false
 	}
-	_ = rest.Close() // it is empty
+	_ = rest.Close() // the body was read to its end
 	res.Body = io.NopCloser(bytes.NewReader(text))
 	var p Problem
 	if json.Unmarshal(text, &p) == nil && strings.HasPrefix(p.Type, typePrefix) && p.RetryAfterMS > 0 {

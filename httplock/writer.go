@@ -7,10 +7,10 @@ import (
 	"net/http"
 )
 
-// response is a ResponseWriter that records its progress. Gin's is one.
+// response is a ResponseWriter that records its progress. Gin's ResponseWriter is a response.
 type response interface {
 	http.ResponseWriter
-	// Status returns what was, or will be, the status: 200 unless set otherwise.
+	// Status returns the past or future status: 200 unless another one was set.
 	Status() int
 	// Written reports that the reply has begun and cannot be replaced.
 	Written() bool
@@ -24,7 +24,7 @@ func watch(w http.ResponseWriter) response {
 	return &watched{ResponseWriter: w}
 }
 
-// begun reports whether the reply has begun. It is also right for a writer that collects the reply,
+// begun reports whether the reply has begun. It also works for a writer that collects the reply,
 // such as gin-contrib/timeout's, whose own Written returns false.
 func begun(out response) bool {
 	if out.Written() {
@@ -34,7 +34,7 @@ func begun(out response) bool {
 	return ok && sized.Size() > 0
 }
 
-// watched is a ResponseWriter of net/http, or of a middleware, that is watched.
+// watched is a ResponseWriter of net/http, or of a middleware, with a record of its progress.
 type watched struct {
 	http.ResponseWriter
 	status  int // 0: not written
@@ -50,7 +50,7 @@ func (w *watched) Status() int {
 
 func (w *watched) Written() bool { return w.status != 0 || w.escaped }
 
-// WriteHeader passes informational responses on: the reply is still to come.
+// WriteHeader forwards informational responses, which do not begin the reply.
 func (w *watched) WriteHeader(status int) {
 	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		w.status = status
@@ -80,18 +80,17 @@ func (w *watched) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(w.ResponseWriter, r)
 }
 
-// Flush, Hijack and Unwrap are for handlers that ask for them, directly or by
-// http.ResponseController.
+// Flush, Hijack and Unwrap are for handlers that use them, directly or by http.ResponseController.
 func (w *watched) Flush() {
 	w.begin()
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // http.Flusher has no error to return
 }
 
-// Hijack takes the connection: nothing can be replied any more.
+// Hijack takes over the connection. Then no reply is possible any more.
 func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.escaped = true
 	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
-// Unwrap is what http.ResponseController looks for.
+// Unwrap is for http.ResponseController.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
