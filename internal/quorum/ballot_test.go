@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ballotOfThree is a token's ballot on three nodes.
+// ballotOfThree makes a token's ballot on three nodes.
 func ballotOfThree() (*quorum, *ballot) {
 	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {
@@ -49,23 +49,23 @@ var (
 	errCutOff = errors.New("reset")
 )
 
-// An acquire that was abandoned waits for a node that hangs, beside its repetition. When it is
-// lost, the repetition may be counting the same votes.
+// An abandoned acquire waits for a node that hangs, while its repetition runs. When the abandoned
+// acquire loses, the repetition may be counting the same votes.
 func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
 	b.records(t, 0, yes, nil, leaveIt)
 	b.records(t, 1, taken, nil, leaveIt)
-	b.asks(t, q, 0b011) // node 2 has not answered the first
+	b.asks(t, q, 0b011) // node 2 has not answered the first acquire
 	b.records(t, 0, yes, nil, leaveIt)
 	b.ends(t, false, false, 0)
 	b.records(t, 1, yes, nil, leaveIt)
 	b.ends(t, true, false, 0)
-	b.records(t, 2, yes, nil, leaveIt) // it is won
+	b.records(t, 2, yes, nil, leaveIt) // the vote is won
 }
 
-// What was won stays only as long as a quorum may hold it, or a lost vote would lie there until the
-// release.
+// A won vote stays only as long as a quorum may have it. Otherwise a lost vote would stay at its
+// node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -73,7 +73,7 @@ func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	b.records(t, 1, yes, nil, leaveIt)
 	b.ends(t, true, false, 0)
 	b.records(t, 2, taken, nil, leaveIt)
-	b.asks(t, q, 0b111) // a repetition, late
+	b.asks(t, q, 0b111) // a late repetition
 	b.records(t, 0, taken, nil, leaveIt)
 	b.records(t, 1, taken, nil, leaveIt)
 	b.records(t, 2, yes, nil, leaveIt)
@@ -86,7 +86,7 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	b.records(t, 0, yes, nil, leaveIt)
 	b.records(t, 1, taken, nil, leaveIt)
 	b.ends(t, false, false, 0b001)
-	b.records(t, 2, yes, nil, giveItBack) // late
+	b.records(t, 2, yes, nil, giveItBack) // a late vote
 	b.asks(t, q, 0b010)
 	b.given(0)
 	b.asks(t, q, 0b001)
@@ -95,8 +95,8 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	}
 }
 
-// With a node whose answer is unclear the votes may be a quorum: neither the votes nor a late vote
-// are given back.
+// With a node whose answer is unclear, the votes may be a quorum. So neither these votes nor a late
+// vote are given back.
 func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -106,8 +106,9 @@ func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	b.records(t, 2, yes, nil, leaveIt)
 }
 
-// A release must not overtake an acquire, so the node gets the release when it has answered; where
-// the answer was unclear, the acquire may run later still, and must find a tombstone.
+// A release must not overtake an acquire, so a node gets the release when it has answered the
+// acquire. If the answer was unclear, the acquire may still run later, and must then find a
+// tombstone.
 func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -122,7 +123,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.asks(t, q, 0b011)
 	b.records(t, 1, poll{}, no, leaveIt)
 	atOnce, tombstones, later := b.leave(false)
-	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and is being asked again
+	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and a second call to it is under way
 		t.Errorf("at once %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
 	}
 	b.records(t, 0, yes, nil, releaseIt)
@@ -138,8 +139,8 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	}
 }
 
-// A process whose callers give up all the time remembers the undone tokens of some seconds, and not
-// those of a minute.
+// A process whose callers often give up remembers the undone tokens of some seconds, and not those
+// of a minute.
 func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs ballots

@@ -34,7 +34,7 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 			t.Errorf("a minute later now is %v off", d)
 		}
 		sent := time.Now()
-		<-time.After(time.Second) // the answer took so long: the clock may be half of that off
+		<-time.After(time.Second) // the answer took a second, so the clock may be off by half a second
 		c.note(1, time.Now(), sent)
 		if d := c.off(1); d != 0 {
 			t.Errorf("%v off, although its time is not known better", d)
@@ -46,7 +46,7 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		sent = time.Now()
 		<-time.After(4 * time.Second)
 		for i := range 2 {
-			c.note(i, sent, sent) // at any time since, so their clocks seem to be 2 s behind
+			c.note(i, sent, sent) // the server's time is old, so the clock seems to be 2 s behind
 		}
 		if d := c.off(2); d != 0 {
 			t.Errorf("%v off, because the answers of the others came late", d)
@@ -54,7 +54,8 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 	})
 }
 
-// A clock that nobody has measured is not wrong, also when the client's own clock is an hour off.
+// A clock that was not measured does not count as wrong, even if the client's own clock is off by
+// an hour.
 func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocks(3)

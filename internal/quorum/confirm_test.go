@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// A confirmation may come late: the vote that was counted may have run out, and a repetition of the
-// acquire may have taken the node again for the same token. Raised to the old fence it would belong
-// to a lease that others have had since. So only the very vote that was counted is raised, and only
-// upwards.
+// A confirmation may come late. The counted vote may have expired, and a repetition of the acquire
+// may have got another vote of the node for the same token. If the confirmation raised this vote to
+// the old fence, other owners could have had larger fences meanwhile. So a confirmation raises only
+// the counted vote, and only upwards.
 func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
@@ -35,7 +35,7 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 			minted         int
 			fence, last    int
 			counter, after int
-			until          int64  // of the reader's part
+			until          int64  // the end of the reader's part
 			raised         string // the value of L after
 		}{
 			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},

@@ -51,7 +51,7 @@ func TestAnAcquireThatWasGivenUpLeavesNoVote(t *testing.T) {
 	}
 }
 
-// Three processes that always ask at the same moment: each is served, one at a time, and fences
+// Three processes always ask at the same time. Each of them is served, one at a time, and fences
 // grow.
 func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	t.Parallel()
@@ -88,8 +88,8 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// Any node can notify a waiter that it is its turn: its next acquire by itself would come ten
-// seconds later.
+// Any node can notify a waiter of its turn. Without a message the waiter would ask ten seconds
+// later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -121,7 +121,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	}
 }
 
-// rounds remembers how many round trips acquires took.
+// rounds records how many round trips acquires took.
 type rounds struct {
 	mu  sync.Mutex
 	all []int

@@ -12,23 +12,23 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// waits makes each call on a goroutine of its own.
+// waits makes each call on a new goroutine.
 func waits(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
-// A caller that waits for a quorum does not wake for each answer; so every answer that may decide
-// something must wake it. In a bubble, one that does not is a wait until the nodes' time is over.
+// A caller that waits for a quorum is not woken by each answer. So every answer that may decide the
+// step must wake it. In a bubble, a missing wake-up shows as a wait until the nodes' time is over.
 func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
 		name    string
-		late    nodes   // with an earlier call
+		late    nodes   // nodes that are late with an earlier call
 		to      nodes   // the nodes that are asked
-		replies []error // their answers, a millisecond apart, in the order of the nodes; nodes beyond that hang
+		replies []error // the answers of the nodes, in their order, a millisecond apart; nodes without an answer here hang
 		quiet   bool
-		want    int           // answers that come at once
-		within  time.Duration // how soon they come
+		want    int           // how many answers come at once
+		within  time.Duration // the time within which they come
 	}{
 		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
 		{name: "what three say does not decide", to: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
@@ -83,15 +83,16 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	}
 }
 
-// A node that lets a call pass its time, or fails a few in a row, costs that time once, as long as
-// the others are a quorum. When it answers again it is waited for again.
+// A node that does not answer in time, or fails a few calls in a row, delays a step only once, as
+// long as the other nodes are a quorum. When the node answers again, steps wait for it again.
 func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quorum{need: 2, patience: time.Second}
 		for i := range 3 {
 			q.nodes = append(q.nodes, &node{index: i})
 		}
-		// waitsFor is how long a step waits for all three, when the last of them answers like that.
+		// waitsFor returns how long a step waits for all three nodes when the last one answers by
+		// last.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
 			f := fanOut(q, q.all(), nil, waits(func(n *node) (int, error) {
@@ -138,7 +139,7 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 			if step.then != nil {
 				step.then()
 			}
-			<-time.After(20 * time.Millisecond) // the answers that nobody waited for come
+			<-time.After(20 * time.Millisecond) // late answers arrive meanwhile
 		}
 		if n := q.nodes[2]; n.failed.Load() != 0 || n.underWay.Load() != 0 {
 			t.Errorf("%d calls failed, %d are under way", n.failed.Load(), n.underWay.Load())
@@ -146,13 +147,13 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	})
 }
 
-// unused is a client that nothing is sent by.
+// unused is a client that sends nothing.
 type unused struct{}
 
 func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
 
-// The texts of what nodes are asked are made once for all that are asked the same; but each has
-// words of its own, which its client's hooks may change.
+// The texts of a step are made once for all nodes that are asked the same. But each node has its
+// own copy of the words, because hooks of its client may change them.
 func TestNodesAreSentTheSameTexts(t *testing.T) {
 	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {

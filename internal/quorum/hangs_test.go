@@ -15,8 +15,8 @@ import (
 // standstill is how long nodes hang.
 const standstill = 20 * time.Second
 
-// One node of three is stopped for 20 s. No lease is lost, all calls succeed, and each is back as
-// soon as the others have answered; when the node goes on, nothing is left there.
+// One node of three is stopped for 20 s. No lease is lost, all calls succeed, and each call returns
+// when the other nodes have answered. When the node continues, no key is left there.
 func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
@@ -82,8 +82,8 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	}
 }
 
-// Two nodes of three are stopped. No call can succeed, and each is back in the time that it
-// promises; afterwards nothing is left.
+// Two nodes of three are stopped. No call can succeed, and each call returns within its promised
+// time. Afterwards no key is left.
 func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	t.Parallel()
 	servers, l := hanging(t, readWriteOn)
@@ -114,7 +114,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		promised := patience
 		if what == "Release" {
-			promised = 2 * time.Second // a release goes on although its ctx has ended
+			promised = 2 * time.Second // a release continues although its ctx has ended
 		}
 		locktest.Back(t, promised, what, func() {
 			if err := call(ctx); err == nil {
@@ -131,7 +131,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	}
 }
 
-// hanging are three nodes and a Locker that has locked already.
+// hanging makes three nodes, and a Locker that has locked before.
 func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)) ([]*redistest.Server, *locker.Engine) {
 	t.Helper()
 	servers := enrolled(t, 3)

@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Break of a phase of readers hits the phase that was named, and not one that has begun since.
+// Revoke of a phase of readers ends the named phase, and not a phase that has begun since.
 func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -68,7 +68,7 @@ func everywhere(t *testing.T, servers []*redistest.Server, key string) {
 	})
 }
 
-// An address that is one node leads to another node's server later.
+// The address of one node later leads to the server of another node.
 func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -100,14 +100,14 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	rule := locker.Rule{Key: "job", Once: time.Minute, Wait: locker.NoWait}
-	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute) // as a Complete leaves it that is revoked at the two others
+	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute) // as after a Complete whose lease the two other nodes have revoked
 	working := acquire(t, redlockOn(t, servers), rule)
 	asks := redlockOn(t, servers)
 	for answers := 0; answers < 50; {
 		switch _, err := asks.Acquire(t.Context(), rule); {
 		case errors.Is(err, locker.ErrBusy):
 			answers++
-		case err == nil || !errors.Is(err, locker.ErrUnavailable): // that is no answer
+		case err == nil || !errors.Is(err, locker.ErrUnavailable): // any other result is no answer
 			t.Fatalf("%v, while another one works", err)
 		}
 	}
@@ -119,8 +119,8 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	wantErr(t, err, "job", locker.ErrDone)
 }
 
-// What RunAll gives back because it could not have all keys is not kept for AtLeast: nothing was
-// done.
+// When RunAll does not get all keys, it gives the others back, and they are not kept for AtLeast,
+// because no work was done.
 func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *locker.Engine{
@@ -147,8 +147,8 @@ func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	}
 }
 
-// A Redlock and a NewReadWrite on the same nodes notify each other: what waiters receive does not
-// depend on how soon they ask again.
+// A NewRedlock and a NewReadWrite on the same nodes notify each other. The waiters here would ask
+// again only much later.
 func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -158,7 +158,7 @@ func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 		lease := acquire(t, c.holds, locker.Rule{Key: key})
 		waiter := asks(t, c.waits, locker.Rule{Key: key})
 		received := make(chan string, 16)
-		eventually(t, "the waiter is in the queues of a quorum", func() bool { // at a node where the key is free it need not wait
+		eventually(t, "the waiter is in the queues of a quorum", func() bool { // at a node where the key is free, the waiter is not in the queue
 			n := 0
 			for _, s := range servers {
 				n += locktest.Queued(t, s.Client(t), key)
@@ -193,7 +193,7 @@ func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 	}
 }
 
-// A wait that ends while the client still dials names the nodes.
+// When a wait ends while the client still dials, the error names the nodes.
 func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -210,7 +210,7 @@ func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	}
 }
 
-// libraryOn opens a Locker with readers on servers.
+// libraryOn opens a Locker with readers on some servers.
 func libraryOn(t *testing.T, servers []*redistest.Server) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewReadWrite(clients(clientsOf(t, servers)))

@@ -45,8 +45,8 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// A vote is given back after a round that was lost, and may be given anew to the same token. The
-// first attempt at giving it back may still be under way then.
+// A vote is given back after a lost round, and may then be given again to the same token. At that
+// time the first attempt to give it back may still be under way.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	for mode, kind := range map[locker.Mode]struct {
 		release string
@@ -105,8 +105,8 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	}
 }
 
-// An acquire that was abandoned may not have asked anybody when it is undone. Here all nodes have
-// refused it before, so that no node needs an undo.
+// An abandoned acquire may have asked no node yet when it is undone. Here all nodes have refused it
+// before, so no node needs an undo.
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
@@ -156,8 +156,8 @@ func (l *latecomer) Process(ctx context.Context, cmd redis.Cmder) error {
 	return l.Client.Process(ctx, cmd)
 }
 
-// Two nodes have granted and released the lease when Close begins. The vote of the third is still
-// on its way.
+// Two nodes have granted and released the lease when Close begins. The vote of the third node is
+// still on its way.
 func TestCloseReleasesAVoteThatComesLate(t *testing.T) {
 	servers := enrolled(t, 3)
 	direct := servers[2].Client(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// Readers and writers on several servers.
+// These tests are about readers and writers on several servers.
 
 func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	t.Parallel()
@@ -27,8 +27,8 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	})
 }
 
-// quorumCan is what a quorum can do. It keeps no order: nodes can disagree about the waiters, so no
-// node hands a key over.
+// quorumCan returns the abilities of a quorum. A quorum keeps no order: nodes can disagree about
+// the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
 	can.Queue, can.Notify, can.Join, can.Next = false, false, false, false
@@ -48,7 +48,7 @@ func quorumHarness(t *testing.T, servers []*redistest.Server) storetest.Harness 
 	return harnessOf(t, servers, quorumStore)
 }
 
-// harnessOf is for the Stores that a constructor makes on several servers.
+// harnessOf returns the harness for the Stores that a constructor makes on several servers.
 func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) storetest.Harness {
 	direct := clientsOf(t, servers)
 	var proxies []*chaos.Proxy
@@ -102,7 +102,8 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) sto
 	}
 }
 
-// unhurried is for laws: all of their nodes answer, on a busy machine some late.
+// unhurried is the patience for laws: all nodes answer, but on a busy machine some of them answer
+// late.
 const unhurried = 10 * time.Second
 
 type quorumOpener = func(cs []locker.Client, patience time.Duration) locker.Store
@@ -114,7 +115,7 @@ func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Stor
 	return s
 }
 
-// settles fails the test if a Store does not come to rest when the test is over.
+// settles fails the test if a Store still has work to do after the test.
 func settles(t testing.TB, s locker.Store) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

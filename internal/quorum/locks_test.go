@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// What the tests of other packages use as well.
+// Tests of other packages use these helpers as well.
 var (
 	acquire, release = locktest.Acquire, locktest.Release
 	wantErr, wantNot = locktest.WantErr, locktest.WantNot
@@ -43,12 +43,13 @@ type pending = locktest.Pending
 // tests.
 func goroutines() []string { return locktest.Goroutines("locker") }
 
-// quorumStore is the Store behind locker.NewRedlock. patience is how long a step waits for a node.
+// quorumStore makes the Store that locker.NewRedlock uses. patience is how long a step waits for a
+// node.
 func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
 	return quorum.New(nodesOf(cs), settings(patience))
 }
 
-// readWriteQuorumStore is the Store behind locker.NewReadWrite with several clients.
+// readWriteQuorumStore makes the Store that locker.NewReadWrite uses with several clients.
 func readWriteQuorumStore(cs []locker.Client, patience time.Duration) locker.Store {
 	return quorum.NewReadWrite(nodesOf(cs), settings(patience))
 }
@@ -64,13 +65,13 @@ func nodesOf(cs []locker.Client) (nodes []redisstore.Client) {
 	return nodes
 }
 
-// scriptSHA is the name under which a node knows a script.
+// scriptSHA returns the SHA-1 under which a node knows a script.
 func scriptSHA(name string) string {
 	sum := sha1.Sum([]byte(quorum.ScriptTexts[name])) //nolint:gosec // not for security
 	return hex.EncodeToString(sum[:])
 }
 
-// loadScripts makes a node know the scripts, so that no NOSCRIPT comes between.
+// loadScripts loads the scripts into a node, so that no call gets NOSCRIPT.
 func loadScripts(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	locktest.LoadScripts(t, client, quorum.ScriptTexts)

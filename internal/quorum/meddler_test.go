@@ -28,7 +28,7 @@ type meddler struct {
 	meddle func(script string, run func() error) error
 }
 
-// with makes calls of scripts go through f; nil: as they are.
+// with lets f make the calls of scripts; nil: they are made as usual.
 func (m *meddler) with(f func(script string, run func() error) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,7 +60,7 @@ func meddlerOf(t testing.TB, s *redistest.Server) *meddler {
 	return m
 }
 
-// meddlers are of three servers that may vote at once.
+// meddlers makes a meddler for each of three servers, which may vote at once.
 func meddlers(t testing.TB, servers []*redistest.Server) (ms []*meddler, cs []locker.Client) {
 	t.Helper()
 	for _, s := range servers {
@@ -74,8 +74,8 @@ func claimOn(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
 }
 
-// A done mark that one node has is not found by a quorum of the others, so the work would be done
-// again: a repeated Complete must not take it for its own success.
+// A quorum of the other nodes does not find a done mark that only one node has, so the work would
+// be done again. A repeated Complete must not take this mark for its own success.
 func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
@@ -107,7 +107,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 			}
 			for _, m := range ms[1:] {
 				m.with(nil)
-				if err := m.Del(t.Context(), "a").Err(); err != nil { // its time is over
+				if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the time of the lease were over
 					t.Fatal(err)
 				}
 			}
@@ -129,8 +129,8 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	}
 }
 
-// An acquire that was abandoned goes on, and may be repeated meanwhile. What the repetition has
-// won, the first must not give back when it comes to its end.
+// An abandoned acquire continues, and may be repeated meanwhile. When it ends, it must not give
+// back votes that the repetition has won.
 func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -188,7 +188,7 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 }
 
 // Contenders that split the votes of the remaining nodes do not know the vote of the node that is
-// down. They must not take each other for a holder, and wait for its lease.
+// down. They must not take each other for a holder whose lease they would await.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -205,7 +205,7 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	began := time.Now()
 	for round := range 5 {
 		key := fmt.Sprint("k", round)
-		var first [2]chan struct{} // the vote of node i was given to contender i
+		var first [2]chan struct{} // closed when node i has voted for contender i
 		for i := range ms {
 			first[i] = make(chan struct{})
 		}
@@ -237,13 +237,13 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	}
 }
 
-// When it is proven or likely that no contender has won, the same call asks again, because a caller
-// that gets "busy" waits for longer.
+// When no contender has won, surely or probably, the same call asks again, because a caller that
+// gets "busy" waits for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		holders []string
-		down    bool // the last node
+		down    bool // the last node is down
 		again   bool
 	}{
 		"three contenders":                   {holders: []string{"x", "y"}, again: true},
@@ -268,8 +268,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 				}
 			}
 			g, err := s.Acquire(t.Context(), claimOn("a"))
-			// The second round may find too few nodes, as the vote of the first is still being
-			// given back.
+			// The second round may find too few nodes, because the vote of the first round is still
+			// being given back.
 			if g.State == store.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
 				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
 			}
@@ -277,8 +277,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	}
 }
 
-// The others have decided a release, and its caller has gone: a node that missed the release gets
-// it again.
+// The other nodes have decided a release, and its caller has left. A node that missed the release
+// gets it again.
 func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))

@@ -17,11 +17,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// What a review of quorums has found on real servers, each as it was found.
+// Each of these tests shows a defect that a review of quorums has found on real servers.
 
 var brief = []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 
-// with is a list of nodes of which some are others'.
+// with returns a list of nodes in which some nodes are replaced by others.
 func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
 	all := clients(cs)
 	for i, c := range other {
@@ -30,8 +30,8 @@ func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
 	return all
 }
 
-// The process that brings a node back does not know of the longer leases of another one: the nodes
-// do.
+// The process that makes a node vote again does not know the longer leases of another process, but
+// the nodes know them.
 func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
@@ -41,7 +41,7 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	long := []locker.QuorumOption{locker.WithMaxTTL(20 * time.Second), locker.WithTTL(20 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(500 * time.Millisecond)}
 	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{0: deadNode(t)}), long...), locker.Rule{Key: "x"})
 	cs[2].FlushAll(t.Context())
-	release(t, acquire(t, first, locker.Rule{Key: "y"})) // meets the node that forgot
+	release(t, acquire(t, first, locker.Rule{Key: "y"})) // this process detects the node that forgot
 	time.Sleep(800 * time.Millisecond)                   //nolint:forbidigo // the first process's own wait would be 0.6 s
 	_, err := first.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
 	if err == nil && lease.Context().Err() == nil {
@@ -49,7 +49,7 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	}
 }
 
-// Nodes return although no process takes a lock when their wait is over, and although no process
+// Nodes vote again even if no process takes a lock when their wait is over, and even if no process
 // lives for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	t.Parallel()
@@ -115,8 +115,8 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// Rolling restarts, with data and without, of more nodes than may be lost at once and faster than
-// they come back.
+// Nodes are restarted one after the other, with and without their data: more nodes than may be lost
+// at once, and faster than they vote again.
 func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {
@@ -250,7 +250,7 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 				if errors.Is(err, locker.ErrClosed) {
 					return
 				}
-				if errors.Is(err, locker.ErrUnavailable) { // the machine is busy; that both lock is shown below
+				if errors.Is(err, locker.ErrUnavailable) { // the machine is busy; the test shows below that both processes lock
 					continue
 				}
 				if err != nil {
@@ -285,7 +285,7 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 	release(t, acquire(t, after, locker.Rule{Key: "y", Wait: 5 * time.Second}))
 }
 
-// A node that is out for good is warned of, and Nodes says why.
+// A node that is out permanently causes a warning, and Nodes shows the reason.
 func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)

@@ -18,9 +18,9 @@ import (
 // shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
 var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
 
-// Of three nodes, two have voted for a holder and one has not. When one of the two forgets, it and
-// the third node would be a quorum for another holder. It must not vote, however it forgot; and
-// must again, when the lease of that time is over.
+// Of three nodes, two have voted for a holder. When one of these two forgets its vote, it and the
+// third node would be a quorum for another holder. So this node must not vote, whatever has made it
+// forget. When the lease is over, the node must vote again.
 func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -60,7 +60,7 @@ func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget fun
 	eventually(t, "it has forgotten the lease", func() bool {
 		return cs[1].Exists(t.Context(), "held").Val() == 0 && cs[1].Ping(t.Context()).Err() == nil
 	})
-	if !guarded { // positive control: without the marker's being checked two would hold the key
+	if !guarded { // positive control: without the check of the marker two would hold the key
 		id := strings.TrimSpace(strings.SplitN(strings.SplitN(cs[1].Info(t.Context(), "replication").Val(), "master_replid:", 2)[1], "\n", 2)[0])
 		cs[1].Set(t.Context(), "latchkit:node", id+marker[40:], 0)
 	}

@@ -90,8 +90,8 @@ func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
 	servers[2].Resume()
 }
 
-// Each of these answers is lost once; whatever becomes of the call, the key is excluded and free
-// afterwards.
+// Each of these answers is lost once. Whatever the result of the call is, the key excludes others
+// while it is held, and is free afterwards.
 func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -135,7 +135,8 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	}
 }
 
-// One call that hangs says little of a server; of all servers it must not be believed.
+// One call that hangs does not prove that its server hangs, and even less if a call hangs at each
+// server.
 func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -152,7 +153,7 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	for _, f := range faults {
 		f.Await(t, 1)
 	}
-	<-time.After(1500 * time.Millisecond) // until they are late
+	<-time.After(1500 * time.Millisecond) // until these calls are late
 	for i := range 20 {
 		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait})
 		if err != nil {

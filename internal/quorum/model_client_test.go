@@ -14,11 +14,11 @@ type simClient struct {
 	texts   []string
 	tending bool
 	replace bool
-	cut     int // a node that it does not reach, -1 for none
+	cut     int // the node that the client does not reach; -1: it reaches all
 	other   bool
 }
 
-// reach is the server that a client's call to a node comes to.
+// reach returns the server that a client's call to a node reaches.
 func (c *simClient) reach(i int) *server {
 	switch {
 	case c.cut == i:
@@ -29,8 +29,8 @@ func (c *simClient) reach(i int) *server {
 	return c.w.nodes[i]
 }
 
-// call runs do at a node, and then answers with whether it is known to have run: both at most once,
-// either may be lost or late.
+// call runs do at a node, and then calls answer with whether do has surely run. Each of them is
+// called at most once, and may be late or lost.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
 	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
@@ -61,7 +61,7 @@ func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	})
 }
 
-// all calls some nodes, and goes on when all have answered or their time is over.
+// all calls some nodes, and continues when all of them have answered or their time is over.
 func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nodes)) {
 	open, good := which.count(), nodes(0)
 	if open == 0 {
@@ -126,7 +126,7 @@ func (c *simClient) tend(round int) {
 	})
 }
 
-// seen is what the client makes of what it has seen, with the rules that are switched off.
+// seen returns the views that the client believes, with some rules switched off.
 func (c *simClient) seen(views []view) []view {
 	w := c.w
 	var sorted []time.Duration
@@ -148,7 +148,7 @@ func (c *simClient) seen(views []view) []view {
 			v.marker.longest = 0
 		}
 	}
-	if !w.manyClocks { // whatever the first says, all say
+	if !w.manyClocks { // without this rule, the longest time that one node reports counts for all nodes
 		first := map[string]time.Duration{}
 		for i := range views {
 			for name, begun := range views[i].begun {

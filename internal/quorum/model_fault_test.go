@@ -25,7 +25,7 @@ var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
 // modelLimit is the time after which the nodes must be a set again.
 const modelLimit = 8 * time.Second
 
-// harm does one thing to one seat, and comes again when all is well.
+// harm causes one fault at one seat. It is called again when all nodes vote.
 func (w *model) harm() {
 	if w.now > modelEnds-8*time.Second {
 		return
@@ -33,7 +33,7 @@ func (w *model) harm() {
 	w.calm = false
 	i := w.rng.IntN(w.n)
 	limit := modelFaults[w.fault](w, i)
-	for _, c := range w.who { // some do not reach all
+	for _, c := range w.who { // some clients do not reach all nodes
 		c.cut = -1
 		if w.rng.IntN(2) == 0 && w.fault != "a majority restarts" {
 			c.cut = w.rng.IntN(w.n)
@@ -57,7 +57,7 @@ func (w *model) flush(i int) time.Duration {
 	return modelLimit
 }
 
-// restart makes a new process of a server, with a new identity and with the data of old, if any.
+// restart starts a server again, with a new identity and with the data of old, if old is not nil.
 func (w *model) restart(i int, old *server) {
 	s, id := w.nodes[i], w.server().id
 	*s = server{id: id, begun: map[string]time.Time{}, offset: s.offset}
@@ -69,7 +69,7 @@ func (w *model) restart(i int, old *server) {
 func (w *model) restartWithData(i int) time.Duration {
 	s := w.nodes[i]
 	w.restart(i, s.before)
-	if w.rng.IntN(2) == 0 { // once more, within the wait
+	if w.rng.IntN(2) == 0 { // a second time, during the wait
 		w.after(w.upTo(600*time.Millisecond), func() { w.restart(i, s.before) })
 	}
 	return modelLimit
@@ -148,7 +148,7 @@ func (w *model) restartMajority(i int) time.Duration {
 	return modelLimit
 }
 
-// wander moves one clock within what is allowed, back and forth.
+// wander moves one clock back and forth within the allowed skew.
 func (w *model) wander(i int) time.Duration {
 	at := w.nodes[i].offset
 	for k := range 40 {
@@ -160,7 +160,7 @@ func (w *model) wander(i int) time.Duration {
 	return modelLimit
 }
 
-// healed waits until all nodes vote, and goes on.
+// healed waits until all nodes vote, and continues.
 func (w *model) healed(by time.Duration) {
 	w.after(50*time.Millisecond, func() {
 		texts := make(map[era]bool)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// once is the texts of the nodes, each server's once, whatever addresses lead to it.
+// once returns the markers of the nodes. The marker of each server comes once, even if several
+// addresses lead to it.
 func (c *simClient) once() []string {
 	texts := slices.Clone(c.texts)
 	for i, text := range texts {
@@ -17,7 +18,7 @@ func (c *simClient) once() []string {
 	return texts
 }
 
-// work acquires, holds, renews and releases, again and again.
+// work acquires, holds, renews and releases repeatedly.
 func (c *simClient) work() {
 	w := c.w
 	again := func() { w.after(w.upTo(60*time.Millisecond), c.work) }
@@ -108,7 +109,7 @@ func (c *simClient) granted(token string, texts []string, ttl, sent time.Duratio
 	var renew func()
 	renew = func() {
 		if w.now >= ends || w.now >= g.until {
-			if w.rng.IntN(4) > 0 { // otherwise it dies
+			if w.rng.IntN(4) > 0 { // otherwise the holder dies
 				g.until = min(g.until, w.now)
 				c.free(token, again)
 			} else {

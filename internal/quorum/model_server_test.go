@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// server is what one process and its data are.
+// server is one process with its data.
 type server struct {
 	id      string
-	offset  time.Duration // of its clock
+	offset  time.Duration // the offset of its clock
 	text    string
 	begun   map[string]time.Time
 	token   string // L
 	until   time.Duration
 	counter int64
-	before  *server // its data of a while ago
+	before  *server // an older copy of its data
 }
 
 func (s *server) copy() *server {
@@ -24,7 +24,7 @@ func (s *server) copy() *server {
 	return &c
 }
 
-// mark is mark.lua.
+// mark does what mark.lua does.
 func (w *model) mark(s *server, st step) {
 	if s.id != st.id || s.text != st.old {
 		return
@@ -35,7 +35,7 @@ func (w *model) mark(s *server, st step) {
 	if _, ok := s.begun[st.begin]; !ok && st.begin != "" {
 		s.begun[st.begin] = w.clock(s)
 	}
-	if m, ok := parseMarker(s.text); !w.raised && ok && m.state == joins { // the wait begins with the first word of it
+	if m, ok := parseMarker(s.text); !w.raised && ok && m.state == joins { // without this rule, the wait begins with the first marker of the new generation
 		for _, o := range append([]*server{w.alt}, w.nodes...) {
 			if o != nil {
 				if _, ok := o.begun[m.seats[m.seat].generation]; !ok {
@@ -48,7 +48,7 @@ func (w *model) mark(s *server, st step) {
 
 func modelDrift(ttl time.Duration) time.Duration { return ttl/50 + 2*time.Millisecond }
 
-// same is the comparison of a vote or a renewal.
+// same makes the comparison of a vote or a renewal.
 func (w *model) same(s *server, text string, identity, whole bool) bool {
 	m, ok := parseMarker(s.text)
 	switch {
@@ -67,10 +67,10 @@ func (w *model) life(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// at is the time by a server's clock.
+// at returns the time by a server's clock.
 func (w *model) at(s *server) time.Duration { return w.now + s.offset }
 
-// vote is vote.lua.
+// vote does what vote.lua does.
 func (w *model) vote(s *server, text, token string, ttl time.Duration, hint int64) int64 {
 	if !w.same(s, text, w.voteIdentity, w.voteText) || s.token != "" && s.token != token && w.at(s) < s.until {
 		return 0

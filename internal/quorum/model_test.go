@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// The membership of a quorum, and the clocks that it rests on, in simulated time: servers that lose
-// what they know, in every way and at every moment, clients that come and go, messages that are
-// lost, late or executed late, addresses that lead to another server. The decisions are those of
-// the product (decide); servers and votes are written down here once more. Each rule can be
-// switched off, and then something must break: otherwise the simulation shows nothing, or the rule
-// is useless.
+// This model simulates the members of a quorum and their clocks. Servers lose their data in every
+// way and at every time, clients come and go, messages are lost, late or executed late, and
+// addresses lead to other servers. The decisions are those of the product (decide); servers and
+// votes have a second implementation here. Each rule can be switched off, and then a check must
+// fail: otherwise the simulation detects too little, or the rule is not necessary.
 var seeds = flag.Int("seeds", 0, "how many runs of the membership model; 0: a few")
 
-// rules are those that can be switched off.
+// rules are the rules that can be switched off.
 type rules struct {
 	voteIdentity, voteText, renewText, grouped, wait, manyClocks, raised, longest, skew bool
 }
@@ -50,7 +49,7 @@ func TestEachRuleOfTheMembershipIsNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault string
 		off   func(*rules)
-		first int // seed from which it does not take long
+		first int // a seed from which a failure is found soon
 	}{
 		"a vote compares the server's identity":                {"restart with data", func(r *rules) { r.voteIdentity = false }, 56},
 		"a vote compares the text of the marker":               {"an address moves", func(r *rules) { r.voteText = false }, 0},

@@ -39,7 +39,7 @@ type model struct {
 	need   int
 	nodes  []*server // by seat; "replacement" changes them
 	alt    *server   // another server, which some clients reach instead
-	swap   int       // at this node
+	swap   int       // the node at which clients reach alt
 	who    []*simClient
 	ids    int
 	holder *grant

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// startNodes starts servers of the test's own.
+// startNodes starts servers for this test alone.
 func startNodes(t *testing.T, n int) []*redistest.Server {
 	t.Helper()
 	servers := make([]*redistest.Server, n)
@@ -47,7 +47,8 @@ func enrolled(t *testing.T, n int, opts ...locker.QuorumOption) []*redistest.Ser
 	return servers
 }
 
-// enroll waits for servers of a busy machine for longer than a Locker with these options.
+// enroll enrolls servers. It waits for them longer than a Locker with these options would, because
+// the machine may be busy.
 func enroll(t *testing.T, cs []locker.Client, opts ...locker.QuorumOption) {
 	t.Helper()
 	opts = append(slices.Clip(opts), locker.WithNodeTimeout(20*time.Second))
@@ -56,7 +57,7 @@ func enroll(t *testing.T, cs []locker.Client, opts ...locker.QuorumOption) {
 	}
 }
 
-// readWriteOn is NewReadWrite with the options of NewRedlock.
+// readWriteOn calls NewReadWrite with the options of NewRedlock.
 func readWriteOn(cs []locker.Client, opts ...locker.QuorumOption) (*locker.Engine, error) {
 	all := make([]locker.ReadWriteOption, len(opts))
 	for i, o := range opts {
@@ -82,14 +83,14 @@ func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *
 	return l
 }
 
-// redlockOn is a Locker of a process of its own.
+// redlockOn makes a Locker as in a separate process.
 func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()
 	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
 }
 
-// leftOn are the keys of a server that should not be there when no process holds or waits for
-// anything.
+// leftOn returns the keys of a server that should not exist when no process holds or waits for a
+// key.
 func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
@@ -106,7 +107,7 @@ func isCounter(key string) bool { return len(key) > 12 && key[:12] == "latchkit:
 
 func isTombstone(key string) bool { return len(key) > 12 && key[:12] == "latchkit:x:{" }
 
-// nothingIsLeft waits until all that a quorum does after it has answered is done.
+// nothingIsLeft waits until a quorum has finished the work that it does after its answers.
 func nothingIsLeft(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	var left []string

@@ -19,13 +19,13 @@ var (
 	writing = locker.Rule{Key: "a"}
 )
 
-// patient is r that waits for d.
+// patient returns r with the wait d.
 func patient(r locker.Rule, d time.Duration) locker.Rule {
 	r.Wait = d
 	return r
 }
 
-// shelves are Lockers of several processes on three servers.
+// shelves makes Lockers of several processes on three servers.
 func shelves(t *testing.T, n int, opts ...locker.QuorumOption) (ls []*locker.Engine, servers []*redistest.Server) {
 	t.Helper()
 	servers = startNodes(t, 3)
@@ -78,8 +78,8 @@ func TestReadersAndWritersOnAQuorum(t *testing.T) {
 	}
 }
 
-// Somebody of another process always reads; the writer is served all the same, and so are they
-// after it.
+// Readers of other processes always hold the key. The writer is served nevertheless, and the
+// readers are served after it.
 func TestReadersStarveNoWriterOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ls, _ := shelves(t, 3)
@@ -186,8 +186,8 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	release(t, acquire(t, ls[0], writing))
 }
 
-// A writer that has waited has left its intent, which keeps readers out. When it has become a
-// reader itself it must not.
+// A writer that waits leaves an intent, which keeps readers out. When the writer has become a
+// reader, the intent must no longer keep readers out.
 func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 3)

@@ -13,11 +13,11 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// bench is one node on which scripts are run by themselves.
+// bench is one node on which a test runs single scripts.
 type bench struct {
 	t    *testing.T
 	c    *redis.Client
-	text string // of its marker
+	text string // the text of its marker
 }
 
 func newBench(t *testing.T, c *redis.Client) *bench {
@@ -42,18 +42,17 @@ func (b *bench) vote(words ...any) (string, error) {
 
 func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
 
-// writer is what a lone writer sends that proposes a fence.
+// writer returns the arguments that a lone writer sends with a proposed fence.
 func writer(fence int64) []any {
 	return []any{fmt.Sprintf("o:%d:1:%d:", fence, fence), 60_000, fence, fence, fence - 500_000, fence + 500_000}
 }
 
-// reader is what a reader sends.
+// reader returns the arguments that a reader sends.
 func reader(fence int64, part string) []any {
 	return append(writer(fence), "0", "", "0", part, "0")
 }
 
-// What a script finds on a replica may be old: no answer of a replica may count, neither a yes nor
-// a no.
+// The data of a replica may be old. So no answer of a replica may count, neither a yes nor a no.
 func TestAReplicaAnswersNothing(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -72,7 +71,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 	_, busy := b.vote(writer(b.now())...)
 	again := writer(b.now())
-	again[0], again[1] = "another:7:1:7:", 10 // nothing has to be lengthened
+	again[0], again[1] = "another:7:1:7:", 10 // no expiry needs to be lengthened
 	_, ours := b.vote(again...)
 	for what, err := range map[string]error{
 		"a vote for a key that is held": busy,
@@ -88,8 +87,8 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 }
 
-// A client whose clock is ahead cannot drive a node's counter further than the skew, and one whose
-// clock is behind gets the node's clock.
+// A client whose clock is ahead cannot raise a node's counter further than by the skew. A client
+// whose clock is behind gets a fence from the node's clock.
 func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -113,8 +112,8 @@ func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	}
 }
 
-// The times of a client whose clock is years behind are shorter texts. They are not compared as if
-// they had the length of the node's time, between whose digits they lie.
+// The times of a client whose clock is years behind have fewer digits than the node's time. The
+// script must not compare such texts as if they had equal lengths.
 func TestAClockThatIsYearsBehindGetsTheNodesClock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -129,7 +128,7 @@ func TestAClockThatIsYearsBehindGetsTheNodesClock(t *testing.T) {
 }
 
 // A counter with more digits than a time is larger, although its text is smaller. Lua cannot count
-// on from it, and the node gives no fence twice.
+// beyond such a number, and the node must not give a fence twice.
 func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -146,8 +145,8 @@ func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	}
 }
 
-// A node keeps its vote for the waiter that it has notified. A writer that does not queue does not
-// get it.
+// A node keeps its vote for the waiter that it has notified. A writer that is not in the queue does
+// not get this vote.
 func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -169,8 +168,8 @@ func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
 	}
 }
 
-// Readers whose phase is over do not come back with the next phase: another's lease ends their
-// parts.
+// Readers whose phase is over do not belong to the next phase: the lease of another owner ends
+// their parts.
 func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -213,7 +212,7 @@ func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
 	}
 }
 
-// A marker is read as it was written, and nothing else is taken for one.
+// A written marker is read with the same content, and no other text is taken for a marker.
 func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 	m := marker{strings.Repeat("ab", 20), "s-1", joins, 2, 90 * time.Second, []seat{{"1-a", "10.0.0.1:6379"}, {"2-b", ""}, {"3-c", "#2"}}}
 	got, ok := parseMarker(m.String())

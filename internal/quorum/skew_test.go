@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A node's clock that steps ahead drops leases too early, and its marker does not show that when
-// the clock is right again. A client that has seen the step makes the node wait.
+// A node whose clock steps ahead drops leases too early. When the clock is right again, the marker
+// of the node does not show this. So a client that has seen the step makes the node wait.
 func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(3 * time.Second), locker.WithMaxTTL(3 * time.Second), locker.WithNodeTimeout(500 * time.Millisecond), locker.WithMaxSkew(100 * time.Millisecond)}
@@ -41,8 +41,8 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	eventually(t, "the node votes again", func() bool { return allVote(t, other) })
 }
 
-// A clock may wander from one end of what WithMaxSkew allows to the other between a grant and the
-// next request.
+// Between a grant and the next request, a clock may move from one end of the range that WithMaxSkew
+// allows to the other end.
 func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
 	t.Parallel()
 	const ttl, skew = time.Second, 500 * time.Millisecond
@@ -66,8 +66,8 @@ func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
 	}
 }
 
-// Votes that differ are brought together in a second round trip, and the fence is above all that
-// any node has given.
+// If votes have different fences, a second round trip raises them to one fence, which is larger
+// than every fence that a node has given.
 func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -80,7 +80,7 @@ func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
 		t.Errorf("%d round trips, want 1", recorder.last())
 	}
 	ahead := lease.Fence() + 60_000_000
-	for i, c := range cs[:2] { // as if they had granted to others what the third was not there for
+	for i, c := range cs[:2] { // as if these two had made grants without the third node
 		if err := c.Set(t.Context(), redisstore.CounterKey("a"), ahead+uint64(i), 0).Err(); err != nil { //nolint:gosec // a few
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	if wrong.changed.Load() == 0 {
 		t.Fatal("positive control: no answer had another time")
 	}
-	servers[2].Kill() // now the vote of the first would be needed
+	servers[2].Kill() // now the vote of the first node is necessary
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
 	wantErr(t, err, "b", locker.ErrQuorum)
 	if !strings.Contains(err.Error(), "clock differs by 1h0m") && !strings.Contains(err.Error(), "clock differs by 59m") {
@@ -139,7 +139,7 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 // wrongClock shows the times of a server as if its clock were set wrong.
 type wrongClock struct {
 	*redis.Client
-	by      atomic.Int64 // in ns; 0: not
+	by      atomic.Int64 // in ns; 0: the clock is right
 	changed atomic.Int32
 }
 

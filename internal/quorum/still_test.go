@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// standsStill is a process that waits for the key at all nodes, in front of everybody else, and
-// does nothing when it is notified.
+// standsStill adds an entry for a process that waits for the key at all nodes, before all other
+// waiters, and does not react when it is notified.
 func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
 	t.Helper()
 	notified = new(atomic.Int32)
@@ -39,8 +39,8 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notif
 	return notified
 }
 
-// A process that stands still is notified of its turn, and does not come. It must not be notified
-// first again and again, because for 50 ms each time the nodes keep their votes for it.
+// A stopped process is notified of its turn, and does not ask. The nodes must not notify it first
+// at each turn, because each time they keep their votes for it for 50 ms.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {
@@ -81,15 +81,15 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 			if notified.Load() == 0 {
 				t.Error("positive control: the stopped process was never notified")
 			}
-			if took > 400*time.Millisecond*each { // each of them would wait for a second
+			if took > 400*time.Millisecond*each { // without the rule, each hand-off would take a second
 				t.Errorf("%d grants took %v", 2*each, took)
 			}
 		})
 	}
 }
 
-// After a writer it is the readers' turn, for 50 ms. When they do not come, the writer that waits
-// need not find that out by asking a second later.
+// After a writer it is the readers' turn, for 50 ms. When no reader asks in that time, the waiting
+// writer is notified, and need not wait a second until it asks again.
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// answers of nodes in a word each: g5 has granted fence 5, x and y are other holders, x+ is x with
-// a longer lease, u undone, r revoked, d done, ! an unclear error, - a refusal, = a refusal for
-// good; what is not there has not answered.
+// tallyOf makes a tally of the answers of nodes, each written as a word: g5 has granted fence 5, x
+// and y are other holders, x+ is x with a longer lease, u undone, r revoked, d done, ! an unclear
+// error, - a refusal, = a permanent refusal. A node with "" has not answered.
 func tallyOf(answers ...string) *tally {
 	q := &quorum{need: len(answers)/2 + 1, skew: time.Second, clocks: newClocks(len(answers))}
 	for i := range answers {
@@ -44,14 +44,14 @@ func TestWhatAnswersComeTo(t *testing.T) {
 		answers []string
 		result  store.State // 0: ErrQuorum
 		split   bool
-		keeps   bool // the votes, which may be a grant with those that are unclear
+		keeps   bool // the votes are kept, because together with the unclear ones they may be a grant
 	}{
 		{answers: []string{"g5", "g5", "g5"}, result: store.Granted},
 		{answers: []string{"g5", "g6", "g5"}, result: store.Granted},
 		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // a quorum has no done mark, so the work is not done
 		{answers: []string{"g1", "g1", "g1", "x", "x"}, result: store.Granted},
 		{answers: []string{"x", "x", "g5"}, result: store.Busy},
-		{answers: []string{"x", "g5", "-"}, result: store.Busy}, // the third may be x's
+		{answers: []string{"x", "g5", "-"}, result: store.Busy}, // the third node may have voted for x
 		{answers: []string{"x", "x", "!"}, result: store.Busy},
 		{answers: []string{"x", "y", "g5"}, result: store.Busy, split: true},
 		{answers: []string{"x", "x", "y", "y", "g5"}, result: store.Busy, split: true},
@@ -65,7 +65,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 		{answers: []string{"u", "r", "g5"}, result: store.Revoked},
 		{answers: []string{"d", "g5", "x"}, result: store.Busy, split: true}, // the mark of a Complete that was refused
 		{answers: []string{"d", "d", "x"}, result: store.Done},
-		{answers: []string{"d", "x", "-"}}, // the third may have the mark as well
+		{answers: []string{"d", "x", "-"}}, // the third node may have the mark as well
 		{answers: []string{"d", "x", "!"}},
 		{answers: []string{"d", "d", "g5", "g5", "-"}},
 		{answers: []string{"d", "g5", "g5", "x", "x"}, result: store.Busy, split: true},
@@ -107,8 +107,8 @@ func TestWhenAnswersDecide(t *testing.T) {
 	}
 }
 
-// The shortest block of those that count; the time when the others are no quorum any more; a
-// refusal only where nothing can have been granted.
+// The reply has the shortest block of the counted votes, and the time at which the other holders no
+// longer have a quorum. It is a refusal only if no node can have granted the key.
 func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.FenceCount != 8 {
 		t.Errorf("fence %d block %d", g.Fence, g.FenceCount)
@@ -143,7 +143,7 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	}
 }
 
-// Answers to other steps move what is known of the clocks while a round is counted.
+// While a round is counted, answers to other steps change the measured clocks.
 func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	round := tallyOf("g5", "g5", "")
 	clocks, now := round.quorum.clocks, time.Now()
@@ -172,7 +172,7 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		{"rr", true, store.Released},
 		{"rn", false, 0},
 		{"rnr", true, store.Released},
-		{"n", false, 0}, // the other two may do it
+		{"n", false, 0}, // the other two nodes may succeed
 		{"nn", true, store.NotOurs},
 		{"rnn", true, store.NotOurs},
 		{"r!", false, 0},
@@ -181,7 +181,7 @@ func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 		{"r!!", false, 0},
 		{"vn", true, store.Revoked},
 		{"v", false, 0},
-		{"dn", false, 0}, // the third may have the mark as well
+		{"dn", false, 0}, // the third node may have the mark as well
 		{"dnn", true, store.NotOurs},
 		{"dd", true, store.Done},
 		{"rdn", true, store.Done},

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// When another master serves a slot, its leases may be lost: after a move, and after a failover,
-// also a planned one. Other slots are not concerned.
+// When another master serves a slot after a move or a failover, even a planned one, the leases of
+// the slot may be lost. Other slots are not affected.
 func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
 	const key, elsewhere = "{moved}key", "{stays}key"
@@ -40,13 +40,12 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 			var refused error
 			eventually(t, "the slot does not vote", func() bool {
 				lease, err := l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 500 * time.Millisecond})
-				if err == nil { // not at its new place yet
+				if err == nil { // the new master does not serve the slot yet
 					release(t, lease)
 					return false
 				}
 				refused = err
-				// With one node down and one that may have forgotten, only one is known to
-				// remember.
+				// One node is down and one may have forgotten, so only one is known to remember.
 				return strings.Contains(err.Error(), "known to remember")
 			})
 			wantErr(t, refused, key, locker.ErrQuorum)
@@ -79,7 +78,7 @@ func TestTwoClientsOfAClusterDoNotVoteTwice(t *testing.T) {
 		t.Fatalf("EnrollRedlock: %v", err)
 	}
 	l := newRedlock(t, one, locker.WithNodeTimeout(2*time.Second))
-	release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the two votes that there are
+	release(t, acquire(t, l, locker.Rule{Key: "a"})) // two votes are enough
 	server.Kill()
 	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 5 * time.Second})
 	wantErr(t, err, "a", locker.ErrQuorum)

@@ -18,8 +18,8 @@ import (
 
 var unrulyFor = flag.Duration("unruly", 6*time.Second, "how long the network of a quorum is unruly")
 
-// unruly is a client whose calls are late, run on the server after they have failed here, or lose
-// their answers.
+// unruly is a client whose calls are late, run on the server after they have failed at the caller,
+// or lose their answers.
 type unruly struct {
 	skewed
 	calm *atomic.Bool
@@ -132,9 +132,9 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	_ = lease.Release(context.Background())
 }
 
-// Three nodes with clocks of their own, in a network that delays, forgets and repeats, one of them
-// emptied now and then: no two processes hold a key at once, fences grow, and in the end nothing is
-// left.
+// Three nodes have different clocks, the network delays, loses and repeats calls, and from time to
+// time a node is emptied. No two processes hold a key at once, fences grow, and at the end no key
+// is left.
 func TestAQuorumInAnUnrulyNetwork(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
