@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// attempts is a node as chores see it.
+// attempts is a node that counts the attempts of chores.
 type attempts struct {
 	outcome, n, now, most atomic.Int64
 }
@@ -20,7 +20,7 @@ func node(o Outcome) *attempts {
 	return a
 }
 
-// chore is one that takes 1 ms to be tried.
+// chore returns a chore of which each attempt takes 1 ms.
 func (a *attempts) chore(useful time.Duration) Chore {
 	return Chore{Useless: time.Now().Add(useful), Try: func(done func(Outcome, error)) {
 		a.n.Add(1)

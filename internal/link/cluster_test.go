@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// at is a key of a slot of one master, with a name.
+// at returns a key with this name in a slot of one master, and the slot.
 func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
 	t.Helper()
 	for i := range 10000 {
@@ -80,8 +80,8 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	}
 	count(key)
 	move := cluster.Migrate(t, slot, cluster.Masters[0], cluster.Masters[1])
-	count(key)       // is there still
-	count(key + "2") // is not there, so it belongs to the other node: ASK
+	count(key)       // the key is still on the source
+	count(key + "2") // the key is not on the source, so the other node serves it: ASK
 	move.Carry()
 	count(key) // ASK
 	move.Finish()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// prompted makes a link prompt: it has answered a flight.
+// prompted makes a link prompt, by a flight that is answered.
 func prompted(t *testing.T, ls *Links) {
 	t.Helper()
 	c := named("prompt", Step)
@@ -17,7 +17,7 @@ func prompted(t *testing.T, ls *Links) {
 	synctest.Wait()
 }
 
-// isThere reports whether a call was answered when Send returned.
+// isThere reports whether a call has an answer.
 func isThere(c *Call) bool { return c.done == there || len(c.done) == 1 }
 
 func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {

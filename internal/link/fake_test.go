@@ -21,7 +21,7 @@ type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration
 	obeys   bool
-	stopped chan struct{} // closed when it goes on; nil: it runs
+	stopped chan struct{} // closed when the fake continues; nil: it is not stopped
 	err     error
 	flights [][]string // what was sent together
 	most    int        // commands or pipelines under way at once
@@ -51,7 +51,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 	f.mu.Lock()
 	var words []string
 	for _, cmd := range cmds {
-		words = append(words, cmd.Args()[1].(string)) //nolint:forcetypeassert // that is how they are made here
+		words = append(words, cmd.Args()[1].(string)) //nolint:forcetypeassert // calls of these tests have such words
 	}
 	f.flights = append(f.flights, words)
 	f.now++
@@ -85,7 +85,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 	return err
 }
 
-// Process is what makes it a Client.
+// Process implements Client.
 func (f *fake) Process(ctx context.Context, cmd redis.Cmder) error {
 	return f.send(ctx, []redis.Cmder{cmd})
 }
@@ -110,7 +110,7 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.cmds, p.fake.send(ctx, p.cmds)
 }
 
-// slow makes each answer take so long.
+// slow makes each answer take the time delay.
 func (f *fake) slow(delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,14 +124,14 @@ func (f *fake) fail(err error) {
 	f.err = err
 }
 
-// atOnce is how many commands or pipelines were under way at once.
+// atOnce returns how many commands or pipelines were under way at once.
 func (f *fake) atOnce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.most
 }
 
-// goroutines are those of a Links, idle or not.
+// goroutines returns the number of goroutines of a Links, idle or not.
 func goroutines(ls *Links) int {
 	ls.crew.live.mu.Lock()
 	defer ls.crew.live.mu.Unlock()
@@ -145,7 +145,7 @@ func look[T any](ls *Links, what func(l *link) T) T {
 	return what(ls.single)
 }
 
-// named is a call that is answered with its name.
+// named returns a call that is answered with its name.
 func named(name string, class Class) *Call {
 	return &Call{Words: []any{"echo", name}, Class: class, Key: name}
 }

@@ -119,7 +119,7 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		ls.Put(t.Context(), goesRound)
 		takes(t, goesRound, promptWithin+time.Millisecond)
 		fails(t, hangs, ErrNoAnswer, flightFor+every-time.Since(began))
-		after := named("after", Step) // the lane is free, though the goroutine still hangs
+		after := named("after", Step) // the lane is free, although the goroutine still hangs
 		ls.Put(t.Context(), after)
 		takes(t, after, time.Microsecond)
 		close(held)
@@ -140,7 +140,7 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	})
 }
 
-// Ten minutes in front of a black hole, with a client that has no time-out.
+// For ten minutes a node answers nothing, and the client has no time-out.
 func TestFlightsThatHangAreBounded(t *testing.T) {
 	for name, pipes := range map[string]bool{"pipelines": true, "a wrapper": false} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 				for i := range 10000 {
 					c := named(fmt.Sprint(g, i), Step)
 					ls.Put(context.Background(), c)
-					if i%2 == 0 { // in the instant of the answer
+					if i%2 == 0 { // at the same time as the answer
 						c.Leave()
 						continue
 					}
@@ -226,7 +226,7 @@ func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 		ls.Put(t.Context(), named("first", Step))
 		synctest.Wait()
 		began := time.Now()
-		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // nothing goes round
+		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // no flight may overtake another one
 		c := named("second", Renewal)
 		ls.Put(t.Context(), c)
 		takes(t, c, 2*time.Second)

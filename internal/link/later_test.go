@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// later is a call that no caller waits for; its answer goes into the channel.
+// later returns a call for which no caller waits; the channel receives its answer.
 func later(name string) (*Call, chan error) {
 	c, answer := named(name, Release), make(chan error, 1)
 	c.OnAnswer = func(c *Call) {
@@ -105,7 +105,7 @@ func TestARecalledCallIsNotSent(t *testing.T) {
 	})
 }
 
-// A node that is not prompt gets the call at once, and the caller of Prompt knows.
+// A node that is not prompt gets the call at once, and Prompt reports this.
 func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		if ls.Prompt("a") {

@@ -37,7 +37,7 @@ func TestWords(t *testing.T) {
 	allocs := testing.AllocsPerRun(100, func() {
 		sink = build([]string{token, "b", "c", "d", "e", "f"}, token, ttl, ttl, ttl, "", token, ttl)
 	})
-	if allocs > 2 { // the command, and its first key
+	if allocs > 2 { // one for the command, and one for its first key
 		t.Errorf("%v allocations", allocs)
 	}
 }

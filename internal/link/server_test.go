@@ -22,12 +22,12 @@ import (
 // counts increments a counter and returns its name, so a second execution is noticed.
 var counts = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
-// counting is a call that counts in a key.
+// counting returns a call that increments the counter at a key.
 func counting(key string) *Call {
 	return &Call{Script: counts, Words: counts.Words([]string{key}), Key: key, Class: Step}
 }
 
-// made returns the Links of a client, which end with the test.
+// made returns the Links of a client, and closes them with the test.
 func made(t *testing.T, c Client, o Options) *Links {
 	t.Helper()
 	ls := New(c, o)
@@ -44,7 +44,7 @@ func made(t *testing.T, c Client, o Options) *Links {
 // bounds makes a client end each call with its context.
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// spy is a hook that notes what a client sends, and on which goroutine.
+// spy is a hook that records the commands that a client sends, and on which goroutine.
 type spy struct {
 	mu     sync.Mutex
 	single int
@@ -218,7 +218,8 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 // busy is how late a goroutine may be on a machine that runs other tests.
 const busy = 300 * time.Millisecond
 
-// When a server stalls, bounded calls by all callers would close and open a connection each.
+// When a server stalls, each bounded call would close one connection and open another. So few calls
+// may be made in that way.
 func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []int{20, 300} {
@@ -251,7 +252,7 @@ func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 			await(t, "the callers are at work", func() bool { return answers.Load() > 5000 })
 			before := dials.Load()
 			server.Pause()
-			time.Sleep(time.Second) //nolint:forbidigo // the server stands still for so long
+			time.Sleep(time.Second) //nolint:forbidigo // the time for which the server is stopped
 			server.Resume()
 			at := answers.Load()
 			await(t, "all callers are answered again", func() bool { return answers.Load() > at+1000 })
@@ -396,7 +397,8 @@ func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
 	}
 }
 
-// metered is a client with a Process of its own. Its embedded client promotes Pipeline and Options.
+// metered is a client with its own Process. It inherits Pipeline and Options from its embedded
+// client.
 type metered struct {
 	*redis.Client
 	n atomic.Int32
@@ -423,7 +425,7 @@ func TestAClientsOwnProcessIsNeverBypassed(t *testing.T) {
 	}
 }
 
-// A dead connection costs the calls that take it, and a moment.
+// A dead connection delays only the calls that use it, and the others for a moment.
 func TestCallsGoRoundABlackHole(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -447,7 +449,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	if _, err := hole.Answer(); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("the call in the black hole ended with %v", err)
 	}
-	proxy.Cut() // its goroutine ends
+	proxy.Cut() // this ends the goroutine of the hung call
 }
 
 // A call that was never sent is distinguished from an unclear call.

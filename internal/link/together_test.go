@@ -44,7 +44,7 @@ func meeting(key string, args ...any) *Call {
 func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))
-	ls.single.mu.Lock() // so that they meet
+	ls.single.mu.Lock() // so that the calls meet
 	for i, name := range names {
 		if calls[i] = meeting(name); i%2 == 1 {
 			calls[i] = meeting(name, "x", "+")
@@ -67,7 +67,7 @@ func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []e
 	return answers, failed
 }
 
-// mine has n names, and puts word into some of them.
+// mine returns n names, and puts word into some of them.
 func mine(n int, word string, where ...int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -146,7 +146,8 @@ func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// Where many calls are left out, the next flights do not try. After a while they do.
+// When many calls are left out, the next flights make each call by itself. Later flights try the
+// script again.
 func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
@@ -176,7 +177,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	}
 }
 
-// A caller that has left gets nothing more sent.
+// If a caller has left, its call is not sent again.
 func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	t.Parallel()
 	f := &flight{lane: &lane{link: &link{}}}
@@ -247,8 +248,8 @@ func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// An answer that does not have the form of the script is the answer of all calls, and so is an
-// empty one. No call is sent again, because it may have been done.
+// If an answer is empty, or does not have the form of the script's answer, all calls get it as
+// their answer. No call is sent again, because it may have been executed.
 func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{"a\nb", ""} {

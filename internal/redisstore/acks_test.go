@@ -55,8 +55,8 @@ func startReplicated(t *testing.T) *replicated {
 
 const ackWithin = time.Second
 
-// patientReads is for the longest acknowledgement of a test: go-redis 9.19 gives up reading after 3
-// s.
+// patientReads sets a ReadTimeout for the longest acknowledgement of a test. By default go-redis
+// gives up reading after 3 s.
 func patientReads(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
 
 func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
@@ -91,7 +91,7 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 }
 
 // For example, a failover ends the WAITs that are under way, and then the number of
-// acknowledgements is unknown. So it is asked again.
+// acknowledgements is unknown. So the WAIT is repeated.
 func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -117,14 +117,15 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT counts only the writes of its own connection. So one that goes out by itself, on whatever
-// connection the pool gives, is worth nothing: it confirms a write that no replica has.
+// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of the
+// pool, proves nothing: it confirms a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
 	writer, waiter := r.master.Conn(), r.master.Conn()
 	t.Cleanup(func() { _, _ = writer.Close(), waiter.Close() })
-	// A connection waits for all that was written before its last command, by whomever.
+	// A WAIT covers everything that any client has written before the last command of its
+	// connection.
 	eventually(t, "the replica has acknowledged all that there is", func() bool {
 		return waiter.Ping(t.Context()).Err() == nil && r.isLevel(t)
 	})
@@ -140,7 +141,7 @@ func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	}
 }
 
-// The first pipeline brings NOSCRIPT and a WAIT that had nothing to wait for.
+// The first pipeline returns NOSCRIPT, so its WAIT had no write to wait for.
 func TestAWaitBehindAnUnknownScriptConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -199,7 +200,7 @@ func TestAnExtensionCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	release(t, lease)
 }
 
-// No replica has acknowledged a grant that comes by message: the winner asks, and the reply to that
+// No replica has acknowledged a grant that comes by message. So the winner asks, and only the reply
 // counts.
 func TestAGrantByMessageIsAcknowledgedBeforeItCounts(t *testing.T) {
 	t.Parallel()

@@ -39,7 +39,7 @@ func documentedUser(t *testing.T) (words, onACluster []any) {
 }
 
 // A user with the documented rights can acquire, wait, share, join several keys and release, on one
-// server with and without readers. The server counts what it refused.
+// server with and without readers. The server counts the calls that it has refused.
 func TestAUserForLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

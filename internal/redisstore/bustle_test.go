@@ -17,12 +17,12 @@ type bustle struct {
 	*testing.T
 	stop context.CancelFunc
 	work sync.WaitGroup
-	done []atomic.Int64 // sections, by worker
+	done []atomic.Int64 // how many sections each worker has done
 
 	mu     sync.Mutex
 	grants map[string][]uint64 // fences by key, in the order of the grants as far as sections exclude each other
 	errs   []error
-	mixed  int // sections that were not alone
+	mixed  int // how many sections overlapped with others
 }
 
 // bustles starts n workers for each pair of a Locker and a key.
@@ -64,7 +64,7 @@ func (c *bustle) section(ctx context.Context, l *locker.Engine, rule locker.Rule
 		c.note(func() { c.mixed++ })
 	}
 	c.note(func() { c.grants[rule.Key] = append(c.grants[rule.Key], lease.Fence()) })
-	time.Sleep(time.Millisecond) //nolint:forbidigo // work; others come meanwhile
+	time.Sleep(time.Millisecond) //nolint:forbidigo // the work; other callers arrive meanwhile
 	inside.Add(-1)
 	if err := lease.Release(context.Background()); err != nil {
 		c.note(func() { c.errs = append(c.errs, err) })
@@ -79,7 +79,7 @@ func (c *bustle) note(do func()) {
 	do()
 }
 
-// goesOn returns when each of them has done another section that began after now.
+// goesOn returns when each worker has done another section that began after this call.
 func (c *bustle) goesOn() {
 	c.Helper()
 	var before []int64
@@ -96,7 +96,7 @@ func (c *bustle) end() {
 	c.work.Wait()
 }
 
-// unharmed ends the bustle, which nothing has happened to.
+// unharmed ends the bustle, and checks that no fault has affected it.
 func (c *bustle) unharmed() {
 	c.Helper()
 	c.end()
@@ -113,7 +113,7 @@ func (c *bustle) unharmed() {
 	}
 }
 
-// largest are the largest fences so far.
+// largest returns the largest fence of each key so far.
 func (c *bustle) largest() map[string]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -42,7 +42,7 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			for _, r := range rec.Records(locker.OpAcquire) {
 				calls += r.Outcome.Calls
 			}
-			if calls > 3*keys { // at most two to queue, without a subscription at first, and hardly ever a re-check
+			if calls > 3*keys { // at most two calls to queue, because there is no subscription at first, and rarely a re-check
 				t.Errorf("%d calls for %d hand-overs", calls, keys)
 			}
 			lines := 0
@@ -80,9 +80,9 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break as soon as a node has confirmed a channel, before the subscribing caller knows.
-// Then two attempts at that channel are under way, and the caller that has begun an attempt ends
-// it, once.
+// A line may break when a node has just confirmed a channel, before the subscribing caller knows
+// this. Then two attempts to open that channel are under way. Each caller must end its own attempt,
+// once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -116,7 +116,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	redisstore.DelayLeaving(backend, 2*time.Second)
 	waits := lockertest.NewLocker(t, backend)
 	holds := newSingle(t, client)
-	used, left := "used", "left{"+"used"+"}x" // one slot would be one channel
+	used, left := "used", "left{"+"used"+"}x" // the two keys must have different slots, and so different channels
 	for n := 0; redisstore.SlotOf(left) == redisstore.SlotOf(used) || !sameNode(cluster, left, used); n++ {
 		left = fmt.Sprint("left ", n)
 	}
@@ -134,7 +134,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	release(t, holder)
 	release(t, waiter.Granted(5*time.Second))
 
-	gone = acquire(t, holds, locker.Rule{Key: left}) // positive control: it can be had again
+	gone = acquire(t, holds, locker.Rule{Key: left}) // positive control: the key can be acquired again
 	once = queues(t, waits, locker.Rule{Key: left}, client)
 	if listenersIn(t, node, left) != 1 {
 		t.Error("a new waiter there has no subscription")

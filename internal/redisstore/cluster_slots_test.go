@@ -24,8 +24,8 @@ type answers struct {
 	n  map[string]int
 }
 
-// counted makes a client count the errors that its nodes answer, also those that it deals with by
-// itself.
+// counted makes a client count the errors that its nodes answer, including the errors that the
+// client handles by itself.
 func (a *answers) counted(o *redis.ClusterOptions) {
 	a.n = make(map[string]int)
 	o.ReadTimeout = 10 * time.Second // longer than an acknowledgement may take
@@ -80,8 +80,8 @@ func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
 	return len(c.PubSubShardChannels(t.Context(), "latchkit:s:"+tag+":*").Val()) + len(c.PubSubChannels(t.Context(), "latchkit:i:"+tag+":*").Val())
 }
 
-// While a slot moves, no script of several keys runs there. Leases are held, renewed and given up
-// all the same, and no caller notices it.
+// While a slot moves, no script of several keys runs there. Nevertheless leases are held, renewed
+// and released, and no caller notices the move.
 func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -108,14 +108,14 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			}
 			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // the same slot
-			time.Sleep(1500 * time.Millisecond)                             //nolint:forbidigo // nothing is to happen, for longer than a first answer may take
+			time.Sleep(1500 * time.Millisecond)                             //nolint:forbidigo // longer than a first answer may take; nothing must happen in this time
 			newcomer.WaitsStill()
 			head.WaitsStill()
 			waiter.WaitsStill()
 			move.Finish()
 
-			// In any order: the first to ask may find that the others are still subscribing at the
-			// other node.
+			// The waiters may be served in any order: when the first one asks, the others may still
+			// be subscribing at the other node.
 			served := make(chan error)
 			for _, p := range []*pending{head, waiter, newcomer} {
 				go func() {
@@ -138,7 +138,8 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// Some keys of a batch are here, and some there: the batch is refused, each alone is not.
+// Some keys of a batch are on one node, and some on the other. The batch is refused, but each
+// renewal alone succeeds.
 func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -149,7 +150,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	from, i := cluster.Owner(slot)
 	var leases []*locker.Lease
 	var half []string
-	for n := range 60 { // so many that some are due together
+	for n := range 60 { // there are so many leases that some are due together
 		rule := locker.Rule{Key: fmt.Sprintf("{batch}:%d", n), TTL: 3 * time.Second}
 		leases = append(leases, acquire(t, l, rule))
 		if n%2 == 0 {
@@ -191,7 +192,8 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
-// Readers and writers, too: holders keep the key, and no other caller gets it.
+// Leases of readers and writers are renewed, too: holders keep the key, and no other caller gets
+// it.
 func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -231,7 +233,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
 		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
-	// An owner without a lease, or without a part in the phase, renews nothing.
+	// An owner without a lease, or without a part of the phase, cannot renew.
 	backend := locktest.ReadWriteStore(client)
 	for _, c := range []store.Claim{
 		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
@@ -296,7 +298,7 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 		t.Errorf("%d entries are left", n)
 	}
 
-	// The rest of what a release does, in steps of one key each.
+	// The other effects of a release are steps of one key each.
 	waiter := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
 	g, err = backend.Release(t.Context(), waiter)
 	want(store.NotOurs, g, err)
@@ -315,8 +317,8 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// A cluster has sharded channels from Redis 7 on; older ones have plain ones, of which no node
-// takes one away when a slot moves.
+// A cluster has sharded channels since Redis 7. Older clusters have plain channels, and no node
+// ends these when a slot moves.
 func TestAWaiterFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
@@ -365,7 +367,7 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 			from, i := cluster.Owner(slot)
 			to := cluster.Masters[(i+1)%3]
 			refused := 0
-			met := func() bool { // since it was last asked
+			met := func() bool { // reports whether there were errors since the last call
 				before := refused
 				refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
 				return refused > before

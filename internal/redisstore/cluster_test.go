@@ -52,7 +52,7 @@ func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	}
 }
 
-// The user that docs/operations.md describes.
+// A user with the rights that docs/operations.md lists can lock on a Cluster.
 func TestAUserForLocksOnACluster(t *testing.T) {
 	t.Parallel()
 	words, more := documentedUser(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Silence takes the subscription of a Store of New or NewReadWrite away, as if its process had
-// ended, and returns its inbox.
+// Silence ends the subscription of a Store of New or NewReadWrite, as if its process had ended, and
+// returns the inbox.
 func Silence(s store.Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
@@ -36,6 +36,6 @@ func (s *Subscriptions) end() (channels []string) {
 	return channels
 }
 
-// DelayLeaving makes a Store on a cluster unsubscribe from channels that were unused for that long.
-// Call it before the first wait.
+// DelayLeaving makes a Store on a cluster unsubscribe from a channel when the channel was unused
+// for the time d. Call it before the first wait.
 func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).leaves = d }

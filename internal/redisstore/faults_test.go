@@ -62,7 +62,7 @@ func TestRenewalsSurviveABadConnection(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	l := newSingle(t, through(t, server, proxy))
-	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 15 * time.Second}) // five lost renewals must fit into it
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 15 * time.Second}) // there must be time for five lost renewals
 	lost := proxy.LoseReplies(5, scriptCall(locker.OpRenew, "a"))
 	lost.Await(t, 5)
 	first := lease.Expires()
@@ -85,7 +85,7 @@ func TestAPartitionIsALossInTime(t *testing.T) {
 	hole := proxy.BlackHole()
 	lost(t, lease, locker.ErrLost)
 	gone := direct.Exists(t.Context(), "a").Val() == 0
-	late := time.Since(lease.Expires()) // on a busy machine this goroutine, or the answer, may be
+	late := time.Since(lease.Expires()) // on a busy machine this goroutine, or the answer, may be late
 	if gone && late < 5*time.Millisecond {
 		t.Error("the server gave the key away before its holder was notified")
 	}

@@ -12,8 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whatever the counter holds, an acquire goes the short way through its script or the long one, and
-// the fence comes out the same.
+// Whatever the counter is, the short way and the long way of the script give the same fence.
 func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	const block = 64
 	client := redistest.Start(t).Client(t)

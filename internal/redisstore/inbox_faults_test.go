@@ -45,7 +45,7 @@ func TestASubscriptionThatWasKilledIsReplaced(t *testing.T) {
 		t.Fatalf("%d listen", n)
 	}
 	for e := p.next(); e.Kind != store.EventHead; e = p.next() {
-		if e.Kind != store.EventReopened { // once more, if an attempt came before the server was back
+		if e.Kind != store.EventReopened { // there may be another event, if an attempt came before the server was back
 			t.Fatalf("told %+v", e)
 		}
 	}
@@ -58,7 +58,7 @@ func TestASilentSubscriptionIsReplaced(t *testing.T) {
 	proxy := chaos.NewProxy(t, server.Addr())
 	p := newPost(t, through(t, server, proxy))
 	name := p.open()
-	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // the test has sent one of them
+	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // the test itself has sent one of the two PINGs
 	if p.Inbox("") == "" || len(p.events) > 0 {
 		t.Fatal("a subscription that is only quiet was replaced")
 	}
@@ -91,8 +91,8 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	eventually(t, "no connection is left of what failed", func() bool {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
-	// Such a user can still lock, wait without an inbox, and hand the key to a waiter with an
-	// inbox. So can a user that may not even count subscribers.
+	// A user without channels can still lock, wait without an inbox, and hand the key to a waiter
+	// with an inbox. A user that may not even count subscribers can do so, too.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 		first, second := l.waits(listener.name), l.waits("")
 		l.release(holder, store.Released)
 		l.wantHolder(first)
-		listener.wantSilence() // the message is lost, and nothing else
+		listener.wantSilence() // only the message is lost
 		l.release(first, store.Released)
 		l.wantHolder(second)
 	}
@@ -128,7 +128,7 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 		t.Fatalf("%q %v after %v", name, err, time.Since(start))
 	}
 	server.Resume()
-	p.open() // the attempt went on
+	p.open() // the attempt has continued
 	server.Kill()
 	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
 	before := dials.Load()
@@ -147,8 +147,8 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	p.wantReopened()
 }
 
-// A server never takes a plain subscription away by itself, but a proxy may, and a cluster does so
-// with sharded ones.
+// A server never ends a plain subscription by itself, but a proxy may do so, and a cluster ends
+// sharded subscriptions.
 func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -224,7 +224,7 @@ func TestCloseKeepsToItsContextWhileSubscribing(t *testing.T) {
 	}
 	lease := acquire(t, l, locker.Rule{Key: "a"})
 	mute.Store(true)
-	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}) // opens the inbox
+	_, err = l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Millisecond}) // this wait opens the inbox
 	wantErr(t, err, "a", locker.ErrBusy)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

@@ -34,7 +34,7 @@ func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	slot := int(redisstore.SlotOf(key))
 	from, i := cluster.Owner(slot)
 	cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3]).Finish()
-	for { // while the nodes do not agree on the owner, the subscription may fail, which is an event too
+	for { // while the nodes do not agree on the owner, the subscription may fail, which causes an event too
 		e := p.next()
 		if e.Kind != store.EventReopened || e.Inbox != p.Address(key) {
 			t.Fatalf("event %+v, want EventReopened at the inbox of the slot", e)
@@ -48,12 +48,13 @@ func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	}
 }
 
-// Address is the inbox of a key, also while it is not subscribed.
+// Address returns the inbox of a key, even while the process has not subscribed to it.
 func (p *post) Address(key string) string {
 	return p.Notifier.(interface{ Address(string) string }).Address(key)
 }
 
-// A master that has become a replica, and lives on, sends its callers to the new master.
+// A former master that has become a replica, and still runs, redirects its callers to the new
+// master.
 func TestAFormerMasterOfAClusterDelaysNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -68,9 +69,9 @@ func TestAFormerMasterOfAClusterDelaysNobody(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: key, Wait: time.Second}))
 }
 
-// A name, or an address of a load balancer, leads to another server after a failover, while the
-// former master serves on as its replica. The client's connections to the former master are closed
-// when it answers READONLY, also by a version that hides this in another error.
+// After a failover, a name or the address of a load balancer leads to another server, while the
+// former master still runs as its replica. When the former master answers READONLY, the client's
+// connections to it are closed, even if the Redis version hides READONLY in another error.
 func TestAFormerMasterBehindANameDelaysNobody(t *testing.T) {
 	t.Parallel()
 	old, promoted := redistest.Start(t), redistest.Start(t)

@@ -53,7 +53,7 @@ func (p *post) wantReopened() {
 	}
 }
 
-// wantReceives publishes a message, and wants its event as the next one.
+// wantReceives publishes a message, and checks that its event is the next one.
 func (p *post) wantReceives(c *redis.Client, name string) {
 	p.Helper()
 	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {
@@ -77,7 +77,7 @@ func newPost(t *testing.T, c locker.Client) *post {
 	return p
 }
 
-// subscribers are the addresses of the connections that subscribe.
+// subscribers returns the addresses of the connections that subscribe.
 func subscribers(t *testing.T, c *redis.Client) (addrs []string) {
 	t.Helper()
 	list, err := c.Do(t.Context(), "client", "list", "type", "pubsub").Text()
@@ -145,13 +145,13 @@ func TestResetSubscribesOnAnotherConnection(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	p := newPost(t, client)
-	p.Reset("") // before there is anything: nothing
+	p.Reset("") // without a subscription, Reset does nothing
 	name := p.open()
 	p.Reset("another inbox")
 	p.wantReceives(client, name)
 	before := subscribers(t, client)
 	p.Reset(name)
-	p.Reset(name) // another goroutine that notices the same
+	p.Reset(name) // another goroutine has detected the same loss
 	p.wantReopened()
 	p.wantReceives(client, name)
 	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
@@ -179,7 +179,7 @@ func TestOneSubscriptionServesAll(t *testing.T) {
 	}
 }
 
-// Not parallel: it looks at all goroutines.
+// Not parallel, because it checks all goroutines.
 func TestStopLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

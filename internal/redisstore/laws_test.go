@@ -60,17 +60,17 @@ func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.O
 	}
 }
 
-// site is where Stores have their data while a law is checked.
+// site has the servers on which Stores keep their data while a law is checked.
 type site struct {
 	direct    redis.UniversalClient
-	addrs     []string // where the servers are that run scripts; none: no proxy can read what is sent
+	addrs     []string // addresses of the servers that run scripts; none: no proxy can read the calls
 	client    func(dial dialer) redis.UniversalClient
 	listeners func(channel string) int64
 }
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// lawsHold runs the laws with Stores on a site of their own each.
+// lawsHold runs the laws, each with Stores on a new site.
 func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
 	t.Helper()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
@@ -79,7 +79,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 		proxies, dial := before(t, s.addrs)
 		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
 			c := s.client(dial)
-			t.Cleanup(func() { _ = c.Close() }) // Kill may have
+			t.Cleanup(func() { _ = c.Close() }) // Kill may have closed it
 			return c
 		}
 		client := connect(t, dial)
@@ -87,7 +87,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 		under, can := backend(client), storetest.All
 		_, can.Readers = under.(store.Downgrader)
 		if _, can.Permits = under.(store.Permitter); can.Permits {
-			can.Metadata, can.Next = false, false // L says nothing about a single permit
+			can.Metadata, can.Next = false, false // L has no data of a single permit
 		}
 		_, can.Join = under.(store.Joiner)
 		h := storetest.Harness{
@@ -149,7 +149,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 	})
 }
 
-// before puts a proxy before each server, and returns a dialer that takes that way.
+// before puts a proxy before each server, and returns a dialer that connects through the proxies.
 func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 	t.Helper()
 	var proxies []*chaos.Proxy
@@ -166,7 +166,7 @@ func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 	}
 }
 
-// scriptCall matches the EVALSHA of one step on one key, of a Locker with readers or without.
+// scriptCall matches the EVALSHA of one step on one key, by a Locker with or without readers.
 func scriptCall(op locker.Op, key string) chaos.Match {
 	name := map[locker.Op]string{
 		locker.OpAcquire: "acquire", locker.OpRenew: "renew", locker.OpRelease: "release", locker.OpDowngrade: "downgrade",
@@ -179,7 +179,7 @@ func scriptCall(op locker.Op, key string) chaos.Match {
 	}
 }
 
-// loadScripts makes the server know the scripts, so that no NOSCRIPT comes between.
+// loadScripts loads the scripts into the server, so that no call gets NOSCRIPT.
 func loadScripts(t testing.TB, client redis.UniversalClient) {
 	t.Helper()
 	for _, text := range redisstore.ScriptTexts {

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// line is a key, the Store, and a server to look behind it.
+// line has a key, a Store, and a client with which a test looks at the server.
 type line struct {
 	*testing.T
 	server *redis.Client
@@ -24,7 +24,7 @@ type line struct {
 	key    string
 }
 
-// claim is one that queues, at this inbox.
+// claim returns a claim that queues, with this inbox.
 func (l *line) claim(inbox string) store.Claim {
 	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handed}
 }
@@ -55,7 +55,7 @@ func (l *line) renew(c store.Claim, want store.State) {
 	}
 }
 
-// held makes an owner that does not queue hold the key.
+// held lets an owner that does not queue hold the key.
 func (l *line) held() store.Claim {
 	l.Helper()
 	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
@@ -63,7 +63,7 @@ func (l *line) held() store.Claim {
 	return c
 }
 
-// waits makes a claim wait.
+// waits lets a new claim wait.
 func (l *line) waits(inbox string) store.Claim {
 	l.Helper()
 	c := l.claim(inbox)
@@ -71,7 +71,7 @@ func (l *line) waits(inbox string) store.Claim {
 	return c
 }
 
-// holder is the token that holds the key, "" when the key is free.
+// holder returns the token that holds the key, or "" if the key is free.
 func (l *line) holder() string {
 	l.Helper()
 	text, err := l.server.Get(l.Context(), l.key).Result()
@@ -89,7 +89,7 @@ func (l *line) wantHolder(c store.Claim) {
 	}
 }
 
-// queued are the tokens in the queue, with a '-' in front where the key was handed over.
+// queued returns the tokens in the queue. A '-' before a token means that it was handed the key.
 func (l *line) queued() (tokens []string) {
 	l.Helper()
 	for _, z := range l.server.ZRangeWithScores(l.Context(), redisstore.QueueKey(l.key), 0, -1).Val() {
@@ -109,7 +109,7 @@ func (l *line) wantQueued(want ...string) {
 	}
 }
 
-// age makes everybody in the queue have waited longer, by d.
+// age makes all waiters in the queue have waited longer by d.
 func (l *line) age(d time.Duration) {
 	l.Helper()
 	q := redisstore.QueueKey(l.key)
@@ -137,13 +137,14 @@ func newLine(t *testing.T, server *redistest.Server) *line {
 	return &line{t, client, locktest.SingleStore(client), "line: of " + rand.Text()} // a key may contain spaces
 }
 
-// shared is a line on the server of all tests.
+// sharedLine makes a line on the server of all tests.
 func sharedLine(t *testing.T) *line {
 	t.Helper()
 	return newLine(t, redistest.Shared(t))
 }
 
-// handed is how long a lease that was handed over lives, where its end does not matter.
+// handed is how long a lease that was handed over lives, in tests for which its end does not
+// matter.
 const handed = 20 * time.Second
 
 // listener is a process that listens.
@@ -154,11 +155,11 @@ type listener struct {
 	messages []string
 }
 
-// next is the next message, "" when there is none.
+// next returns the next message, or "" if there is none.
 func (e *listener) next() string {
 	e.Helper()
-	// Messages from before the ping come before its answer: no sleep is needed to know that none
-	// came.
+	// Messages from before the ping come before its answer, so the test needs no sleep to show that
+	// there was no message.
 	if err := e.sub.Ping(e.Context()); err != nil {
 		e.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func (e *listener) wantGranted(c store.Claim) store.Event {
 	e.Helper()
 	got := e.next()
 	event, ok := redisstore.ParseEvent(got)
-	for ok && event.Kind == store.EventHead { // on a slow machine it has waited for long
+	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for long
 		got = e.next()
 		event, ok = redisstore.ParseEvent(got)
 	}

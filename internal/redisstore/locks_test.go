@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// What the tests of other packages use as well.
+// Tests of other packages use these helpers as well.
 var (
 	acquire, release = locktest.Acquire, locktest.Release
 	wantErr, wantNot = locktest.WantErr, locktest.WantNot
@@ -32,12 +32,12 @@ var (
 	nothingLeftBut   = locktest.NothingLeftBut
 )
 
-// ackedStore is the Store behind locker.NewSingle with WithReplicaAck.
+// ackedStore makes the Store that locker.NewSingle uses with WithReplicaAck.
 func ackedStore(c locker.Client, n int, within time.Duration) (locker.Store, error) {
 	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: within}})
 }
 
-// scriptSHA is the name under which the server knows a script.
+// scriptSHA returns the SHA-1 under which the server knows a script.
 func scriptSHA(name string) string {
 	sum := sha1.Sum([]byte(redisstore.ScriptTexts[name])) //nolint:gosec // not for security
 	return hex.EncodeToString(sum[:])

@@ -11,9 +11,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and acquire_each.lua have copies of the rule that mints fences, because a short way
-// must not load grant.lua's functions. All must mint the same fences for every clock and every
-// counter. No block of several fences moves the counter ahead of the clock by more than 100 ms.
+// acquire.lua and acquire_each.lua have copies of the rule that makes fences, because a short way
+// must not load grant.lua's functions. All copies must make the same fences for every clock and
+// every counter. No block of several fences moves the counter ahead of the clock by more than 100
+// ms.
 func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 	t.Parallel()
 	m := minting{t, redistest.Start(t).Client(t)}
@@ -67,7 +68,7 @@ type minting struct {
 	client *redis.Client
 }
 
-// minted is what a grant has written.
+// minted has the values that a grant has written.
 type minted struct{ lease, counter string }
 
 // mint acquires a free key by one of the two ways. It returns false when acquire.lua does not take

@@ -19,14 +19,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ways are how a script reaches the server, by the client's options.
+// ways are the options of clients that send a script in different ways.
 var ways = map[string]func(*redis.Options){
 	"by flight": func(*redis.Options) {},
 	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
 
-// Not go-redis, but the Engine repeats a call: go-redis' own three retries would execute a script
-// up to four times.
+// Only the Engine repeats a call. With go-redis' own three retries, a script could be executed four
+// times.
 func TestEveryScriptIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for way, how := range ways {
@@ -68,8 +68,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// The same when many are under way at once, some written, some not, and connections break again and
-// again.
+// Scripts are also sent once when many calls are under way at once, some of them written, and
+// connections break repeatedly.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60
@@ -82,8 +82,8 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			loadScripts(t, client)
 			backend := locktest.SingleStore(client)
 
-			// Every request is looked at; every 40th is executed, and its connection cut instead of
-			// answered.
+			// The test sees every request. Every 40th is executed, and its connection is cut before
+			// the answer.
 			var mu sync.Mutex
 			requests, seen := 0, make(map[string]int)
 			broken := proxy.LoseReplies(chaos.Every, func(request []byte) bool {
@@ -108,7 +108,7 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 						if _, no := errtype.As[*store.Refusal](err); err != nil && !no {
 							unclear.Add(1)
 						}
-						if i%4 == 0 { // go-redis repeats reads, and is allowed to
+						if i%4 == 0 { // go-redis may repeat reads
 							_ = client.Get(t.Context(), mark("CONTR")).Err()
 						}
 					}

@@ -60,7 +60,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 	e := listener.wantGranted(first)
 	text := l.server.Get(t.Context(), l.key).Val()
-	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message is no promise of what was refused then
+	if text != fmt.Sprintf("%s:%d:1", first.Owner, e.Fence) { // the message must not announce a lease that the server refused
 		t.Fatalf("event %+v, and the lease is %q", e, text)
 	}
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
@@ -99,7 +99,7 @@ func refused(err error, text string) bool {
 	return ok && !no.Temporary && strings.Contains(err.Error(), text)
 }
 
-// A replica must not answer any call of a waiter from its own data.
+// A replica must not answer a waiter's call from its own data.
 func TestAReplicaServesNobody(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -184,7 +184,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		spoil func(k keys) string
 		mine  bool // the lease is ours
 		free  bool // there is no lease
-		queue bool // somebody waits
+		queue bool // a caller waits
 		call  func(l *line) (store.Grant, error)
 	}{
 		"acquire, lease":                  {spoil: func(k keys) string { return k.l }, free: true, call: acquire(claim)},
@@ -219,7 +219,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				redisstore.TombstoneKey(l.key, next),
 			}
 			at := c.spoil(k)
-			if at == k.c { // all keys of a slot share C, so this case has a server of its own
+			if at == k.c { // all keys of a slot share the counter, so this case has a server of its own
 				l = newLine(t, redistest.Start(t))
 				l.key = k.l
 			}
@@ -234,7 +234,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 			if c.mine {
 				holder.Owner = me
 			}
-			if !c.free { // not by a script: there may be waiters
+			if !c.free { // the test sets the key without a script, because there may be waiters
 				l.server.Set(t.Context(), l.key, holder.Owner+":7:1", time.Minute)
 			}
 			l.server.Del(t.Context(), at)
@@ -257,8 +257,8 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	}
 }
 
-// dump is all that lies on the server about a key. The counter may have increased: an unused fence
-// is no harm.
+// dump returns all data about a key on the server. It leaves out the counter, which may have
+// increased: an unused fence does no harm.
 func dump(l *line) map[string]string {
 	all := make(map[string]string)
 	for _, key := range l.server.Keys(l.Context(), "*").Val() {
@@ -294,8 +294,8 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	}
 }
 
-// A release, and a waiter that gives up, takes effect once and is answered once, also when the
-// answer is lost.
+// A release, also the release of a waiter that gives up, takes effect once, even if its answer is
+// lost and it is repeated.
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -326,7 +326,7 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 }
 
 // On a full server, too, each of several calls that meet gets the answer that it would get alone.
-// The lease of a free key is refused, and callers of a key that is held are told who holds it.
+// The lease of a free key is refused, and callers of a held key receive its holder.
 func TestAFullServerAnswersEachOfTheCallsThatMeet(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Another program that deletes and sets the key takes part in no queue.
+// Another program deletes and sets the key, and does not use the queue. A waiter keeps its place.
 func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -39,18 +39,18 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	listener.wantSilence() // first is not handed the key again
 }
 
-// The same with Engines: the waiter at the head is served once, and after it the waiters behind it.
+// With Engines, the waiter at the head is served once, and then the waiters behind it.
 func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
 	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
-	rule := locker.Rule{Key: "a", AtMost: time.Minute} // a lease that is not renewed is confirmed by its release
+	rule := locker.Rule{Key: "a", AtMost: time.Minute} // the lease is not renewed, so its release confirms it
 	first := queues(t, newSingle(t, server.Client(t)), rule, client)
 	second := queues(t, newSingle(t, server.Client(t)), rule, client)
 	q := redisstore.QueueKey("a")
 	entry := client.ZRange(t.Context(), q, 0, 0).Val()[0]
-	for _, score := range []float64{-1, 0} { // a handed lease that lapsed, and what an older version made of it
+	for _, score := range []float64{-1, 0} { // a hand-off that was not confirmed, and the same entry as an older version wrote it
 		client.ZAdd(t.Context(), q, redis.Z{Score: score, Member: entry})
 		if score < 0 {
 			_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})

@@ -21,7 +21,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.waits(stopped.name)
 	l.release(holder, store.Released)
 	stopped.wantGranted(first)
-	l.server.Del(t.Context(), l.key) // lapsed
+	l.server.Del(t.Context(), l.key) // as if the claim had expired without a confirmation
 
 	g := l.acquire(next, store.Granted) // next is now the first waiter, and asks
 	if g.Fence == 0 {
@@ -30,7 +30,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.wantQueued()
 	l.release(next, store.Released)
 
-	// A stranger comes first: the next one is served all the same.
+	// A foreign program takes the key first; the next waiter is served nevertheless.
 	holder = l.held()
 	first = l.waits(stopped.name)
 	next = l.waits(listener.name)
@@ -41,7 +41,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // its owner lives after all, and queues again behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner is still alive, and queues again behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)
@@ -84,7 +84,7 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 			l.release(holder, store.Released)
 			listener.wantGranted(c)
 			l.wantQueued("-" + c.Owner)
-			l.renew(c, store.Granted) // an ordinary renewal looks at no queue
+			l.renew(c, store.Granted) // an ordinary renewal does not read the queue
 			l.wantQueued("-" + c.Owner)
 			other := l.claim(listener.name)
 			if name != "release" && name != "break" {
@@ -120,7 +120,7 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 			l.release(holder, store.Released)
 			listener.wantGranted(c)
 			c.ByHandoff = true
-		case 1: // somebody else's
+		case 1: // a lease of another owner
 			c.Owner, c.ByHandoff = rand.Text(), i > 4
 		}
 		c.TTL = time.Hour
@@ -151,14 +151,14 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	}
 }
 
-// An owner that was handed the key may be stopped. The next process that has waited for long looks
-// after it.
+// An owner that was handed the key may be stopped. The next process that has waited for long
+// watches this owner.
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		waited   time.Duration
-		fresh    bool // the next process and the one behind have not waited
-		dead     bool // the next process
+		fresh    bool // the next process and the one behind it have not waited for long
+		dead     bool // the next process is dead
 		notified string
 	}{
 		"after a short wait nobody":     {waited: 0},
@@ -207,8 +207,8 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	}
 }
 
-// The confirmation of a lease that was handed over lengthens it, as a renewal does; one that is
-// late does not undo what came before it.
+// The confirmation of a lease that was handed over lengthens the lease, as a renewal does. A late
+// confirmation does not undo a longer extension.
 func TestALateConfirmationDoesNotShorten(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -24,7 +24,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.acquire(third, store.Undone) // a late execution
 	l.wantQueued(first.Owner)
 
-	// A grant that crosses the cancellation is handed on by it.
+	// If a grant crosses the cancellation, the cancellation hands the key on.
 	fourth := l.waits(listener.name)
 	l.release(holder, store.Released)
 	listener.wantGranted(first)
@@ -37,19 +37,19 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued()
 }
 
-// The key is free, and the waiter that should notice it leaves.
+// The key is free, and the waiter that should detect this leaves.
 func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	listener := l.listen()
 	holder := l.held()
 	first, second, third := l.waits(listener.name), l.waits(listener.name), l.waits(listener.name)
-	l.server.Del(t.Context(), l.key) // as if its time was over
+	l.server.Del(t.Context(), l.key) // as if the time of the lease were over
 	l.release(second, store.NotOurs)
 	listener.wantGranted(first)
 	l.release(first, store.Released)
 	listener.wantGranted(third)
-	l.release(holder, store.NotOurs) // a late one, which has nothing to do with it
+	l.release(holder, store.NotOurs) // a late release, which must have no effect on the waiter
 	l.wantHolder(third)
 	l.release(third, store.Released)
 	listener.wantSilence()
@@ -95,8 +95,8 @@ func TestReleaseWithNext(t *testing.T) {
 		l.wantQueued()
 		listener.wantSilence()
 
-		// A repetition, after a lost answer, lets it in no second time; the engine asks with an
-		// acquire then.
+		// A repetition after a lost answer does not queue the next token again; the engine then
+		// asks with an acquire.
 		if g := l.release(with(c, next), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
@@ -269,7 +269,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
-	// A broken kept key is handed on.
+	// A kept key that is revoked is handed on.
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {
 		t.Fatalf("%+v %v", i, err)
@@ -299,8 +299,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 		listener.wantGrantedOrNothing(n == 0, first)
 	}
 	l.release(holder, store.Revoked)
-	// So is one that was handed over and not confirmed yet: its process did not let it lapse, and
-	// loses no place.
+	// A key that was handed over and not confirmed yet is handed on, too. Its process did nothing
+	// wrong, and loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
 		t.Fatalf("%+v %v, want one waiter: the owner that was handed the key does not wait any more", i, err)
 	}
@@ -314,8 +314,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	}
 }
 
-// A revoked owner gets "revoked" each time that it asks, also after it has undone an acquire that
-// it did not hear of.
+// A revoked owner gets "revoked" each time that it asks, even after it has undone an acquire
+// without a reply.
 func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and release.lua have a short way for a key with waiters. In every scene that a token
-// finds, the short way must answer, write and publish what the long way does, or change nothing.
+// acquire.lua and release.lua have a short way for a key with waiters. In every scene, the short
+// way must answer, write and publish the same as the long way, or change nothing.
 func TestTheShortWaysOfAQueueDoWhatTheLongWaysDo(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -49,7 +49,7 @@ const (
 	sceneClock = 1_795_380_000_999_950
 )
 
-// scene is what a token finds. The clock stands.
+// scene is the state of the server that a token finds. The clock does not advance.
 type scene struct {
 	lease, counter, tombstone string
 	queue                     []redis.Z
@@ -70,7 +70,7 @@ func scenes() (all []scene) {
 		at(3*time.Millisecond, entry("N", "-", plain)),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|1|0|meta|with:all ")),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|32|0|")),
-		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|64|0|")), // more fences than this second has
+		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|64|0|")), // more fences than are left in this second
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|1|1|")),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|1|1|0|")),
 		at(3*time.Millisecond, "short|latchkit:i:alive|"+plain),
@@ -98,13 +98,13 @@ func scenes() (all []scene) {
 	return all
 }
 
-// forWaiters is a script without its short way for a key that has no waiters.
+// forWaiters returns a script without its short way for keys without waiters.
 func forWaiters(t *testing.T, script string) string {
 	t.Helper()
 	return without(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[6] and", "release": "if ours and not ARGV[2] and"}[script])
 }
 
-// longWay is a script without short ways.
+// longWay returns a script without short ways.
 func longWay(t *testing.T, script string) string {
 	t.Helper()
 	return without(t, forWaiters(t, script), map[string]string{"acquire": "if ARGV[4] and", "release": "if ours and ARGV[2] and"}[script])
@@ -148,8 +148,8 @@ func newStage(t *testing.T) stage {
 	return s
 }
 
-// play returns what the server has before the script runs, and the answer with what the server has
-// after it, including the messages.
+// play returns the data on the server before the script runs, and the answer with the data on the
+// server afterwards, including the messages.
 func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	s.Helper()
 	text = strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", sceneClock/1_000_000, sceneClock%1_000_000))
@@ -171,17 +171,17 @@ func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	before = s.contents()
 	answer, err := s.client.Eval(s.Context(), text, []string{"L", "Q", "C", "X"}, args...).Result()
 	if err != nil {
-		message, _, _ := strings.Cut(err.Error(), " script:") // the name of a script is in it
+		message, _, _ := strings.Cut(err.Error(), " script:") // the text after this contains the name of the script
 		return before, append([]string{message}, s.contents()...)
 	}
 	text = fmt.Sprint(answer)
 	if text == fmt.Sprintf("released %d ", sceneClock) {
-		text = "released" // the time is for the answer of a next token
+		text = "released" // the reply also has a time, which only a next token uses
 	}
 	return before, append([]string{text}, s.contents()...)
 }
 
-// contents are the keys, their times to live in steps of 20 s, and the messages.
+// contents returns the keys, their times to live in steps of 20 s, and the messages.
 func (s stage) contents() (all []string) {
 	s.Helper()
 	pipe := s.client.Pipeline()

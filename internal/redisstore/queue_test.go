@@ -65,7 +65,7 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l.wantHolder(second)
 	l.release(second, store.Released)
 	l.wantHolder(third)
-	fourth := l.waits("") // behind one that was handed the key
+	fourth := l.waits("") // behind a waiter that was handed the key
 	l.wantQueued("-"+third.Owner, fourth.Owner)
 }
 
@@ -78,7 +78,7 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
 		t.Fatalf("an acquire that does not queue would have place %d, want 2", g.Place)
 	}
-	l.server.Del(t.Context(), l.key) // run out
+	l.server.Del(t.Context(), l.key) // as if the lease had expired
 	g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	if g.Place != 1 || g.Holder.Fence == 0 || g.Holder.Left > handed {
 		t.Fatalf("%+v, want the first waiter as the holder", g)
@@ -151,7 +151,7 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 	listener.wantGranted(alive)
 	l.wantQueued("-"+alive.Owner, poller.Owner)
 
-	// When all are dead, a newcomer is served.
+	// When all waiters are dead, a newcomer is served.
 	l.release(poller, store.NotOurs)
 	listener.sub.Close()
 	eventually(t, "the server knows that it is dead", func() bool {
@@ -173,7 +173,7 @@ func TestAQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 			t.Fatalf("the queue lives for %v", ttl)
 		}
 		l.server.PExpire(t.Context(), q, 5*time.Second)
-		l.acquire(c, store.Busy) // a repetition keeps it alive
+		l.acquire(c, store.Busy) // a repetition keeps the entry alive
 	}
 	l.server.PExpire(t.Context(), q, time.Millisecond)
 	eventually(t, "it is gone", func() bool { return l.server.Exists(t.Context(), q).Val() == 0 })
@@ -228,7 +228,8 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 	}
 }
 
-// What one call has lengthened no other one shortens: its holder counts on it.
+// A call must not shorten a lease that another call has lengthened, because the holder relies on
+// the longer time.
 func TestARepeatedAcquireDoesNotShortenALease(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// What the server has forgotten of its readers keeps writers out all the same, until it would have
-// run out.
+// Readers that the server has forgotten still keep writers out, until their leases would have
+// ended.
 func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -57,12 +57,12 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	}
 }
 
-// claimOf is a writer's.
+// claimOf returns the claim of a writer.
 func claimOf(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
 }
 
-// stateOf wants an answer.
+// stateOf checks the state of an answer.
 func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Grant {
 	return func(g store.Grant, err error) store.Grant {
 		t.Helper()
@@ -91,15 +91,15 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	if n := client.Exists(t.Context(), redisstore.QueueKey("a")).Val(); n != 0 {
 		t.Error("it waits for itself")
 	}
-	// What has queued it nevertheless, as an older version would, goes with its release.
+	// If an older version has queued the acquire nevertheless, its release removes the entry.
 	client.ZAdd(t.Context(), redisstore.QueueKey("a"), redis.Z{Score: 1, Member: redisstore.QueueEntry(w)})
 	w.Fence = g.Fence
 	stateOf(t, store.Released)(s.Release(t.Context(), w))
 	nothingLeftBut(t, client)
 }
 
-// The note of a break speaks of a phase; what is unclear about one of its readers must be undone
-// all the same.
+// The note of a revocation concerns a phase. An unclear acquire of one of its readers must be
+// undone nevertheless.
 func TestABrokenReaderIsUndone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

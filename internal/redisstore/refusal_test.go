@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// serverError is an error reply, as go-redis makes one.
+// serverError is an error reply, like those that go-redis returns.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }

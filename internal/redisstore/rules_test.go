@@ -13,9 +13,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// Rules that a script must keep whatever calls it. The tests send the files as they are.
+// These tests check rules that a script must keep whatever calls it. They send the script files
+// without changes.
 
-// scriptText is a script with its fragments before it.
+// scriptText returns a script with its fragments before it.
 func scriptText(t *testing.T, names ...string) string {
 	t.Helper()
 	var all strings.Builder
@@ -29,9 +30,9 @@ func scriptText(t *testing.T, names ...string) string {
 	return all.String()
 }
 
-// A replica that lags behind has not got the lease. It must not answer that there is none: the
-// answer would end a lease that is held. It refuses as READONLY, because each script writes before
-// it says no.
+// A replica that lags behind does not have the lease. It must not answer that there is no lease,
+// because this answer would end a held lease. It answers READONLY, because each script writes
+// before it answers no.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -74,8 +75,8 @@ func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	}
 }
 
-// A counter that is ahead of the clock by more than 100 ms gives one fence at a time, so that it
-// falls back behind the clock.
+// A counter that is ahead of the clock by more than 100 ms gives one fence at a time, so that the
+// clock overtakes the counter.
 func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
@@ -92,8 +93,8 @@ func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 	}
 }
 
-// acquired acquires a free key by acquire.lua, and returns the first fence of its block and what is
-// in the counter.
+// acquired acquires a free key by acquire.lua, and returns the first fence of its block, and the
+// counter.
 func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
 	t.Helper()
 	text := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
@@ -106,8 +107,8 @@ func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, cou
 	return strings.Split(lease, ":")[1], c.Get(t.Context(), keys[2]).Val()
 }
 
-// While a slot moves, an undo leaves its tombstone also on a server whose memory is full. What is
-// there already stays as it is.
+// While a slot moves, an undo leaves its tombstone even on a server whose memory is full. Existing
+// data stays unchanged.
 func TestATombstoneIsLeftOnAFullServer(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unitsOf is the claim of a new owner.
+// unitsOf returns the claim of a new owner.
 func unitsOf(key string, weight, limit int) store.Claim {
 	c := claimOf(key)
 	c.Weight, c.Limit, c.HandoffTTL = weight, limit, time.Second
@@ -42,7 +42,7 @@ func renewed(t *testing.T, s locker.Store, c store.Claim, want store.State) {
 	}
 }
 
-// Permits whose L was evicted hold all the same, and the next step writes L again.
+// Permits are still held after their L was evicted, and the next step writes L again.
 func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -73,7 +73,7 @@ func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
 	}
 }
 
-// While a plain lock has the key whose L was evicted, permits are not renewed.
+// After L was evicted, a plain lock may take the key. Meanwhile permits are not renewed.
 func TestPermitsUnderAForeignLock(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -94,7 +94,7 @@ func TestPermitsUnderAForeignLock(t *testing.T) {
 	renewed(t, s, two, store.Granted)
 }
 
-// When P or U was evicted, nobody knows who holds: nobody enters until L has run out.
+// When P or U was evicted, the holders are unknown, so no caller enters until L has expired.
 func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -134,8 +134,8 @@ func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 	}
 }
 
-// P and U outlive L, so that a permit that was handed over and lapsed costs its process its places,
-// also when it was the last permit.
+// P and U outlive L. So a process that did not confirm a permit loses its places in the queue, even
+// if this was the last permit.
 func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -164,10 +164,10 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
 		t.Fatal("P or U has run out with L")
 	}
-	granted(t, s, last) // not the second of the process that did not react
+	granted(t, s, last) // last is served, and not the second waiter of the process that did not react
 }
 
-// A full server renews permits, takes them back, serves the queue, and admits nobody new.
+// A full server renews and releases permits and serves the queue, but grants none to newcomers.
 func TestAFullServerAndPermits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -267,7 +267,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	}
 }
 
-// While a slot moves, permits are renewed and given back, in steps of one key each.
+// While a slot moves, permits are renewed and released, in steps of one key each.
 func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

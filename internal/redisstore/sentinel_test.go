@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The master dies with writes that no replica has: leases, and what every counter on it counted.
+// The master dies with writes that no replica has: leases, and the last increments of its counters.
 func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	var pipe *chaos.Pipe
@@ -116,7 +116,7 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	release(t, waiter.Granted(10*time.Second))
 }
 
-// Permits that were replicated survive a failover, and count at the new master.
+// Replicated permits survive a failover, and count at the new master.
 func TestPermitsSurviveAPlannedSentinelFailover(t *testing.T) {
 	t.Parallel()
 	set := redistest.StartSentinel(t)
@@ -151,8 +151,8 @@ func TestPermitsSurviveAPlannedSentinelFailover(t *testing.T) {
 	release(t, next)
 }
 
-// The master dies with a permit that no replica has: its holder learns of it, those whose permits
-// were replicated hold on, and no unit is lost for ever.
+// The master dies with a permit that no replica has. The holder of this permit learns of the loss,
+// holders of replicated permits keep theirs, and no unit is lost for ever.
 func TestASentinelFailoverThatLosesAPermit(t *testing.T) {
 	t.Parallel()
 	var pipe *chaos.Pipe
@@ -193,8 +193,8 @@ func runID(t *testing.T, c *redis.Client) string {
 	return c.InfoMap(t.Context(), "server").Item("Server", "run_id")
 }
 
-// A subscription that stays on the old master, which lives on as a replica, is well as far as the
-// client can see. Only the new master knows that no process listens.
+// A subscription may stay on the old master, which still runs as a replica. The client cannot see
+// that anything is wrong. Only the new master knows that no process listens.
 func TestASubscriptionThatStaysOnTheOldMasterIsNoticed(t *testing.T) {
 	t.Parallel()
 	before := redistest.Start(t, "--repl-diskless-sync-delay", "0")

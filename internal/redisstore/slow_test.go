@@ -36,7 +36,7 @@ func newFar(t *testing.T) *far {
 type acquires struct {
 	*redis.Client
 	n   atomic.Int32
-	lag time.Duration // of their answers
+	lag time.Duration // the delay of their answers
 }
 
 func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
@@ -52,7 +52,7 @@ func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// withinTheServers wants the lease to end here before it does on the server.
+// withinTheServers checks that the lease ends here before it ends on the server.
 func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	t.Helper()
 	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
@@ -61,8 +61,8 @@ func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	}
 }
 
-// A grant whose message comes at once is a lease without a call. A grant whose message comes late
-// is asked about first.
+// A grant whose message comes at once is a lease without a call. If the message comes late, the
+// waiter asks first.
 func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -79,7 +79,7 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 		release(t, holder)
 		if late {
 			hole.Await(t, 1)
-			<-time.After(200 * time.Millisecond) // how late it is
+			<-time.After(200 * time.Millisecond) // how late the message is
 			w.WaitsStill()
 			hole.Lift()
 		}
@@ -96,21 +96,21 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 		withinTheServers(t, f.direct, lease)
 		release(t, lease)
 	}
-	if inTime == 0 { // of nine; on a slow machine some are late by themselves
+	if inTime == 0 { // one of nine is enough; on a slow machine some messages are late anyway
 		t.Error("positive control: a waiter with a message in time has asked the server")
 	}
 	nothingLeftBut(t, f.direct)
 }
 
-// So late that the server has granted the key to another token: the message is old and has no
-// effect.
+// The message comes so late that the server has granted the key to another token. Such an old
+// message has no effect.
 func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
 	const key = "slow:lapsed"
 	holder := acquire(t, f.near, locker.Rule{Key: key})
 	w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
-	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct) // other terms than the holder's
+	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct) // a TTL other than the holder's, so the two do not share a lease
 	hole := f.proxy.BlackHole()
 	release(t, holder)
 	lease := next.Granted(3250 * time.Millisecond)
@@ -130,14 +130,14 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 		t.Errorf("fence %d after %d", last.Fence(), lease.Fence())
 	}
 	release(t, last)
-	// The last message can come before the answer to a question that is under way. Its release then
-	// leaves a tombstone, which runs out, so that the question takes nothing if it is executed
-	// later.
+	// The last message can come before the answer to an acquire that is under way. The release of
+	// its token then leaves a tombstone for a while, so that the acquire takes nothing if it is
+	// executed later.
 	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
 // The answer to the acquire that queued was slow. A waiter that counted from the arrival of the
-// message would believe in a lease that is over.
+// message would still use a lease that has ended.
 func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -148,7 +148,7 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 		key := fmt.Sprint("slow:answer:", n)
 		holder := acquire(t, near, locker.Rule{Key: key})
 		w := queues(t, slow, locker.Rule{Key: key, TTL: time.Minute}, client)
-		if n > 0 { // otherwise the message of the grant comes before the answer
+		if n > 0 { // for n = 0 the message of the grant comes before the answer
 			<-time.After(2 * spy.lag)
 		}
 		release(t, holder)

@@ -15,7 +15,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// What may be at a key before its call. Each changes L, Q, C or X of a key.
+// befores are the possible states of a key before its call. Each function changes L, Q, C or X of a
+// key.
 var befores = []struct {
 	name string
 	do   func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
@@ -46,8 +47,8 @@ var befores = []struct {
 	{"a short counter", func(ctx context.Context, p redis.Pipeliner, _, _, c, _, _ string) { p.Set(ctx, c, "12", 0) }},
 }
 
-// acquire_each.lua and release_each.lua may leave a call out, but what they do for a call is what
-// acquire.lua and release.lua do for it.
+// acquire_each.lua and release_each.lua may leave a call out. Otherwise they have the same effect
+// on it as acquire.lua and release.lua.
 func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -130,8 +131,8 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Logf("done %v, left out %v", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(left)))
 }
 
-// inOrder returns the places of calls: first those that were done together, then the others. The
-// calls meet, so each order is right, but it must be the same for both ways.
+// inOrder returns the order of calls: first those that were made together, then the others. The
+// calls meet, so every order is right, but it must be the same for both ways.
 func inOrder(answers []string) (order []int) {
 	for _, left := range []bool{false, true} {
 		for i, answer := range answers {
@@ -143,7 +144,7 @@ func inOrder(answers []string) (order []int) {
 	return order
 }
 
-// encounter is several calls that meet, and what was there before.
+// encounter has several calls that meet, and the states of their keys before.
 type encounter struct {
 	releases bool
 	calls    []metCall
@@ -188,12 +189,12 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	_, _ = p.Exec(t.Context()) // two calls may want data of different types at one key
 }
 
-// note keeps the answers and what is on the server now. Times and the fences made of them are left
-// out.
+// note records the answers and the present data on the server. It leaves out times, and the fences
+// that are made of times.
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string
-	blocks := map[string][][2]int{} // by counter: the first fence of a lease, and the first behind it
+	blocks := map[string][][2]int{} // by counter: the first fence of each lease, and the first fence after its block
 	seen := map[string]bool{}
 	for i, k := range s.calls {
 		kind, _, _ := strings.Cut(answers[i], " ")
