@@ -51,7 +51,7 @@ func TestArena(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := openArena(name) // as another process would
+	theirs, err := openArena(name) // another process opens the arena in the same way
 	if err != nil {
 		t.Fatal(err)
 	}

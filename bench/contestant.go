@@ -32,7 +32,7 @@ type kind int
 
 const (
 	ours  kind = iota
-	peer       // another library
+	peer       // a lock of another library
 	floor      // bare commands, which every library needs
 )
 

@@ -14,9 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The contestants named after scripts send latchkit's scripts, and do nothing else: no lease is
-// renewed, a lost answer is not repeated, and nobody notices a loss. They are bounds: no lock that
-// sends these scripts is faster.
+// The contestants named after scripts send latchkit's scripts, and do nothing else: they renew no
+// leases, repeat no lost calls, and detect no losses. They are bounds: no lock that sends these
+// scripts is faster.
 const (
 	scripts         = "scripts"
 	scriptsTogether = "scripts together"
@@ -76,7 +76,7 @@ func (l *scriptLocks) lease(key string) scriptLease {
 	return scriptLease{l, key, rand.Text()}
 }
 
-// keys are those of acquire.lua and release.lua.
+// keys returns the KEYS of acquire.lua and release.lua.
 func (s *scriptLease) keys() []string {
 	return []string{s.key, redisstore.QueueKey(s.key), redisstore.CounterKey(s.key), redisstore.TombstoneKey(s.key, s.token)}
 }

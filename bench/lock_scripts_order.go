@@ -20,7 +20,7 @@ type inOrderLocks struct {
 	waits string // how an entry of the queue names the inbox
 
 	mu      sync.Mutex
-	waiting map[string]chan struct{} // by token
+	waiting map[string]chan struct{} // by token: closed when the token is granted the key
 }
 
 // inOrder is a lease of a token that may have queued.
@@ -83,7 +83,7 @@ func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
 		return l, nil
 	case <-ctx.Done():
 		o.forget(l.token)
-		_ = l.Release(context.WithoutCancel(ctx)) // leaves the queue
+		_ = l.Release(context.WithoutCancel(ctx)) // this release leaves the queue
 		return nil, ctx.Err()
 	}
 }
@@ -132,7 +132,7 @@ func openHanded(s settings) (locks, error) {
 	return &handedLocks{inOrderLocks: o}, err
 }
 
-// Lock is for one key, as in the rows about one key.
+// Lock serves only one key, because the rows that use it have only one key.
 func (l *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
 	l.local.Lock()
 	if l.held {
@@ -173,7 +173,7 @@ func (l *handedLocks) next(h *handed) bool {
 	return true
 }
 
-// leave is for a caller that does not wait any more.
+// leave ends the wait of a caller.
 func (l *handedLocks) leave(turn chan *handed) {
 	l.local.Lock()
 	for i, other := range l.callers {

@@ -46,7 +46,7 @@ const (
 func runObserver(ctx context.Context, o order) (f finding, err error) {
 	tracers := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())), sdktrace.WithBatcher(tracetest.NewNoopExporter()))
-	defer func() { _ = tracers.Shutdown(context.WithoutCancel(ctx)) }() // it has nothing to export to
+	defer func() { _ = tracers.Shutdown(context.WithoutCancel(ctx)) }() // there is no exporter
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	observer, err := otellock.New(otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))
 	if err != nil {

@@ -66,7 +66,7 @@ func crowd(t *testing.T, c contestant, addr string) {
 	}
 	keys := []string{"", "wanted"}
 	if c.kind == floor {
-		keys = keys[:1] // it does not wait
+		keys = keys[:1] // the workers do not wait
 	}
 	for _, key := range keys {
 		l := open(t, c, addr, 0)

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	db *sql.DB // of any of the known drivers
+	db *sql.DB // with any driver that sqllock knows
 	l  locker.Locker
 )
 

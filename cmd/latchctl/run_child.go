@@ -85,7 +85,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 // A signal to processes that have ended has no effect, and is not an error.
 type family struct {
 	pid    int
-	shared bool // with latchctl
+	shared bool // the process group is that of latchctl
 }
 
 // forward passes a signal on. The terminal itself sends the command the signals of keys such as

@@ -82,7 +82,7 @@ type again struct{}
 type watching struct {
 	look    func() tea.Msg
 	every   time.Duration
-	order   string // of orders
+	order   string // a name in orders
 	pattern string
 
 	seen          looked

@@ -79,7 +79,7 @@ func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) 
 			if strings.HasSuffix(name, "-bin") {
 				raw, err := connect.DecodeBinaryHeader(v)
 				if err != nil {
-					continue // as if the client had not sent it
+					continue // the header counts as not sent
 				}
 				v = string(raw)
 			}

@@ -42,7 +42,7 @@ func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 		asynqlock.On("import:file", asynqlock.Template("shop:{payload.shop}")),
 		asynqlock.On("invoice:send", asynqlock.Fields[invoice]("invoice"), asynqlock.Unique(), asynqlock.Once(24*time.Hour), asynqlock.Drop()),
 		asynqlock.On("*", asynqlock.ByTaskID()),
-		asynqlock.WithPropagator(otellock.Headers{}), // the trace goes on in the worker
+		asynqlock.WithPropagator(otellock.Headers{}), // the trace continues in the worker
 	)
 }
 

@@ -33,7 +33,7 @@ type end struct {
 	how     how
 	refused int           // 409s before the result
 	waited  time.Duration // from the click to the last answer
-	err     error         // with failed
+	err     error         // the error of an end with the result failed
 }
 
 type how int

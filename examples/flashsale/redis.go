@@ -50,8 +50,8 @@ func startRedis() (*localRedis, error) {
 		return nil, err
 	}
 	now := time.Now()
-	server.SetTime(now)   // what TIME answers …
-	server.ClockTTL(true) // … and what keys expire by
+	server.SetTime(now)   // the time that TIME returns …
+	server.ClockTTL(true) // … and by which keys expire
 	r := &localRedis{server, make(chan struct{}), make(chan struct{})}
 	go r.run(now)
 	return r, nil

@@ -212,7 +212,7 @@ func (s *scenes) caller(ctx context.Context) error {
 		return err
 	}
 	var token []byte
-	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // as an eavesdropper could
+	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // an eavesdropper could read the same token
 	s.east.trace.forget()
 	s.west.trace.forget()
 	r, packed := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})

@@ -14,7 +14,7 @@ import (
 type Cache struct {
 	Redis *redis.Client
 	L     locker.Locker
-	TTL   time.Duration // of a value
+	TTL   time.Duration // how long a value stays in the cache
 }
 
 // Get returns the value of key, from load if no caller has loaded it yet.

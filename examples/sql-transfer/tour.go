@@ -58,7 +58,7 @@ func tour(ctx context.Context, out io.Writer) error {
 
 	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
 	v.got("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
-		server.Del("account:alice") // as Redis does when the leases end
+		server.Del("account:alice") // Redis does the same when the leases end
 		server.Del("account:bob")
 		v.got("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
 	}), sqllock.WithStrategy(sqllock.VerifyLast)))

@@ -6,7 +6,7 @@
 //
 //	lost := proxy.LoseReplies(1, chaos.Containing("my-key"))
 //	// … the client sends its command, the server executes it …
-//	lost.Await(t, 1) // it really happened
+//	lost.Await(t, 1) // the fault has really happened
 //
 // The proxy parses enough of the protocol to match replies with requests. It counts the commands
 // that clients send, so that a test can check what an operation costs.

@@ -146,9 +146,11 @@ func (l *link) expectReply(request message) {
 // answered finds the request that a reply belongs to, and returns the fault that applies to the
 // reply.
 //
-// reply belongs to a push (or, in RESP2, what nobody, when it carries a message; looks like one on
-// a link the oldest request, when it confirms a that listens) subscription and that was asked for
-// anything else the oldest request
+//	reply                         belongs to
+//	a push (or, in RESP2, what    nobody, when it carries a message;
+//	looks like one on a link      the oldest request, when it confirms a
+//	that listens)                 subscription and that was asked for
+//	anything else                 the oldest request
 func (l *link) answered(reply message) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,7 +23,7 @@ type fake struct {
 	obeys   bool
 	stopped chan struct{} // closed when the fake continues; nil: it is not stopped
 	err     error
-	flights [][]string // what was sent together
+	flights [][]string // the commands that were sent together
 	most    int        // commands or pipelines under way at once
 	now     int
 }

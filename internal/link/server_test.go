@@ -188,7 +188,7 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	}
 	server.Pause()
 	var others sync.WaitGroup
-	if state != "a connection is there" { // another caller takes the answers
+	if state != "a connection is there" { // in the other states, another caller takes the answers
 		for range 3 {
 			others.Go(func() { client.Ping(context.Background()) })
 		}

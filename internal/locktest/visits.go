@@ -107,7 +107,7 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
 			}
 		}
-		before := writer // whoever has a smaller fence than that
+		before := writer // writers with a smaller fence than this one
 		if s.Mode == locker.Exclusive || !quorum {
 			before = last
 		}

@@ -186,7 +186,7 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	c := servers[1].Client(t)
-	c.Set(t.Context(), "latchkit:node", strings.Repeat("ab", 20)+":60000", 0) // as copied from another server
+	c.Set(t.Context(), "latchkit:node", strings.Repeat("ab", 20)+":60000", 0) // as if the marker were copied from another server
 	err := locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)))
 	if err == nil || !strings.Contains(err.Error(), "node 1 (") || !strings.Contains(err.Error(), "does not vote for another") {
 		t.Errorf("%v", err)

@@ -37,7 +37,7 @@ type model struct {
 	count  int
 	n      int
 	need   int
-	nodes  []*server // by seat; "replacement" changes them
+	nodes  []*server // by seat; the fault "replacement" changes a server
 	alt    *server   // another server, which some clients reach instead
 	swap   int       // the node at which clients reach alt
 	who    []*simClient

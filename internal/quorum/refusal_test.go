@@ -40,7 +40,7 @@ func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	if no := (*store.Refusal)(nil); errors.As(err, &no) {
 		t.Errorf("%d queues have the waiter, but the answer is a Refusal: %v", queued(), err)
 	}
-	claim.TombstoneTTL = time.Minute // as the Engine releases what is unclear
+	claim.TombstoneTTL = time.Minute // the Engine releases an unclear acquire in this way
 	if _, err := s.Release(t.Context(), claim); err != nil {
 		t.Error(err)
 	}

@@ -90,7 +90,7 @@ func TestWhenAnswersDecide(t *testing.T) {
 		answers []string
 	}{
 		{true, []string{"g5", "g5", ""}},
-		{true, []string{"g5", "g6", ""}}, // they must agree, but enough have voted
+		{true, []string{"g5", "g6", ""}}, // the nodes must agree, but enough of them have voted
 		{true, []string{"x", "x", ""}},
 		{false, []string{"x", "x+", ""}}, // a renewal or a release is on its way
 		{true, []string{"x", "x+", "x"}},

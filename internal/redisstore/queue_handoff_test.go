@@ -30,7 +30,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.wantQueued()
 	l.release(next, store.Released)
 
-	// A foreign program takes the key first; the next waiter is served nevertheless.
+	// A newcomer asks first; the next waiter is served nevertheless.
 	holder = l.held()
 	first = l.waits(stopped.name)
 	next = l.waits(listener.name)

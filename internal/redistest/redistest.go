@@ -25,8 +25,8 @@ type Server struct {
 	password string
 	tls      *tls.Config // for its clients; nil: the server does not use TLS
 
-	process *proc.Process // of the present run
-	log     string        // the file, of the present run
+	process *proc.Process // the process of the present run
+	log     string        // the log file of the present run
 }
 
 // Start runs a server for this test alone, until the test ends. The arguments are arguments of

@@ -109,7 +109,7 @@ var headers sync.Map
 type header struct {
 	keys, argv Count
 	ok         bool
-	text       string // of the whole script
+	text       string // the text of the whole script
 }
 
 func (s scriptCheck) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -42,7 +42,7 @@ type Server struct {
 	dir     string
 	port    int
 	log     string
-	account *syscall.Credential // of the process; nil: the account of this process
+	account *syscall.Credential // the account of the server process; nil: the account of this process
 	process *proc.Process
 }
 

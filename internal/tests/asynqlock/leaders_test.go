@@ -90,7 +90,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 		await(newest() + 2 + 1)
 		for i, child := range children {
 			if child.Pid() == holder {
-				if round%2 == 0 { // in the middle of its ticks
+				if round%2 == 0 { // the leader is killed when a tick is due
 					time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
 				}
 				child.Kill()

@@ -112,7 +112,7 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 		`{"sku":"pen"}{"sku":"ink"}`: "",
 		"\ufeff" + `{"sku":"pen"}`:   "",
 		`["pen"]`:                    "",
-		`{"sku":"\ud800"}`:           "stock:\ufffd", // as encoding/json reads it
+		`{"sku":"\ud800"}`:           "stock:\ufffd", // encoding/json reads it so
 
 		`{"sku":""}`:                             "",
 		`{"sku":null}`:                           "",

@@ -286,7 +286,7 @@ func (w *world) nodeStops(meanwhile func()) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_, _ = l.Nodes(ctx) // as an operator's page does; the call detects the node
+			_, _ = l.Nodes(ctx) // an operator's page makes the same call; it detects the node
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):

@@ -250,7 +250,7 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 		}()
 		time.Sleep(1500 * time.Millisecond) // its first question is over, the next one is due much later
 		cut.off()
-		time.Sleep(1500 * time.Millisecond) // and its first question without a subscription, too
+		time.Sleep(1500 * time.Millisecond) // time for the waiter's first question without a subscription
 		leave()
 		synctest.Wait()
 		release(t, lease)

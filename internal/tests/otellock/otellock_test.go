@@ -152,7 +152,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			spans:  []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=3 wait.attempts=1"},
 			metric: "error.type=unavailable mode=exclusive name=order result=unavailable",
 		},
-		"error": { // of a Store without readers
+		"error": { // the error of a Store without readers
 			do: func(ctx context.Context, t *testing.T, w world) {
 				w.lock = lockertest.NewLocker(t, struct{ locker.Store }{w.store}, w.options...)
 				run(ctx, w, locker.Rule{Mode: locker.Shared}, nothing)

@@ -41,7 +41,7 @@ const (
 	alone   kind = iota // one owner: a writer, or a reader that was served by a Locker without readers
 	phase               // readers
 	kept                // no owner: AtLeast keeps the key until the lease expires
-	foreign             // another library
+	foreign             // a lease of another library
 )
 
 // part is one reader's part of a phase.

@@ -186,8 +186,8 @@ type served int
 const (
 	nothing  served = iota
 	handed          // a free key is granted to a waiter
-	opened          // and so is a phase, to readers, if no writer waits
-	admitted        // or even then
+	opened          // … and an open phase is granted to readers, if no writer waits
+	admitted        // … or even while a writer waits
 )
 
 // idle fails if waiters are not served.

@@ -297,7 +297,7 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	a := answer{busy: true, at: s.now(), left: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.off(SeenHead) {
-		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli)) // by then, the process of the head counts as stopped
+		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli)) // at that time, the process of the head counts as stopped
 	}
 	if s.lease.kind == foreign || !open {
 		a.left = max(s.lease.ends-s.now(), milli)

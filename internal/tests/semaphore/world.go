@@ -29,7 +29,7 @@ type Scenario struct {
 	longest  int64 // the longest work
 	pause    int64
 	streaks  bool // permits are passed on inside a process
-	oneStops bool // one process at a time is stopped, from early on
+	oneStops bool // one process at a time is stopped, beginning early in the run
 }
 
 // Result is the result of a run.

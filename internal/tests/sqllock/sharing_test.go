@@ -131,7 +131,7 @@ func TestAReaderSeesOneMoment(t *testing.T) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
 		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
-			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // by a caller without a lock
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // a caller without a lock writes
 			one, err := read(ctx, tx, 1)
 			if err != nil {
 				return err

@@ -189,7 +189,7 @@ func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 					if one, err = read(ctx, tx, 1); err != nil {
 						return err
 					}
-					db.exec(t, "UPDATE accounts SET balance = 0") // by an older holder, which was paused
+					db.exec(t, "UPDATE accounts SET balance = 0") // an older holder, which was paused, writes
 					two, err = read(ctx, tx, 2)
 					return err
 				}, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: level}))

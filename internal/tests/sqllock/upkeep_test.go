@@ -200,7 +200,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 				})
 		}
 		for range 3 {
-			l, _ := memory(t) // another server each time
+			l, _ := memory(t) // each time on another lock server
 			answer, err := request(l)
 			if err != nil || string(answer.Response.Body) != "paid" {
 				t.Errorf("%+v, %v", answer, err)
