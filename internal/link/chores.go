@@ -52,11 +52,13 @@ type Chores struct {
 // The pauses between two probes.
 const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// Add adds a chore. After Stop the chore is dropped, and its lease expires by its TTL.
+// Add adds a chore. A chore that comes after Stop is tried once. If that is not enough, its lease
+// expires by its TTL.
 func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
-	if cs.closing {
+	if cs.dropped {
 		cs.mu.Unlock()
+		ch.Try(func(Outcome, error) {})
 		return
 	}
 	cs.work.enter()

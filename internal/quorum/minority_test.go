@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/chaos"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func TestAMinorityMayBeDown(t *testing.T) {
@@ -165,5 +168,43 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	<-p.Done
 	for i := range cs {
 		cs[i].Close() // this also ends the calls that hang
+	}
+}
+
+// A release was decided by two nodes. The third node had lost it, which was known only when Close
+// had begun. Then the third node was not cleaned, and kept its vote until the TTL.
+func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	claim := claimOn("a")
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+		t.Fatal(g.State, err)
+	}
+	for _, m := range ms {
+		eventually(t, "the node has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+	}
+	var lost atomic.Int32
+	closing := make(chan struct{})
+	ms[2].with(func(script string, run func() error) error {
+		if script == "quorum_release" && lost.Add(1) == 1 {
+			<-closing
+			return os.ErrDeadlineExceeded
+		}
+		return run()
+	})
+	if g, err := s.Release(t.Context(), claim); err != nil || g.State != store.Released {
+		t.Fatal(g.State, err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.(store.Closer).Close(soon); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("Close has not waited for the call: %v", err)
+	}
+	close(closing)
+	began := time.Now()
+	eventually(t, "the third node is free, too", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
+	if took := time.Since(began); took > claim.TTL/2 || lost.Load() < 1 {
+		t.Errorf("after %v, and %d releases to it", took, lost.Load())
 	}
 }
