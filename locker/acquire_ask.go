@@ -202,7 +202,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f := new(first)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: since, taken: instantOf(now), //nolint:gosec // at most WithHandoffs
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: instantOf(since), taken: instantOf(now), //nolint:gosec // at most WithHandoffs
 
 		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handed > 0,
 		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},

@@ -37,14 +37,39 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
-	parked *acquisition // of a semaphore: the leader while it waits at the server; see cohort_permits.go
+	// Of a semaphore: the leader while it waits at the server. See cohort_permits.go.
+	parked *acquisition
 
-	open    bool         // hold is Shared, and more callers may use it
-	seen    bool         // a leader was answered that the key is held
-	holder  store.Holder // the holder of the last answer to the leader, while there is no hold
-	seenAt  time.Time    // when that answer came
-	since   time.Time    // when that holder got the key; zero: unknown
+	open bool          // hold is Shared, and more callers may use it
+	seen bool          // a leader was answered that the key is held
+	last *leaderAnswer // the last answer to a leader that did not get the key; nil: none
+}
+
+// leaderAnswer is what the Store has answered to a leader that did not get the key. It has memory
+// of its own, because most keys are free and many leases may be held.
+type leaderAnswer struct {
+	holder  store.Holder // the holder, while the cohort has no hold
+	at      time.Time    // when the answer came
+	since   time.Time    // when the holder got the key; zero: unknown
 	failure error        // the error of the leader's last question
+}
+
+// lastAnswer returns the last answer to a leader, as far as there is one.
+func (c *cohort) lastAnswer() leaderAnswer {
+	if c.last == nil {
+		return leaderAnswer{}
+	}
+	return *c.last
+}
+
+// noteError sets the error of the leader's last question; nil: the leader was answered.
+func (c *cohort) noteError(err error) {
+	if c.last == nil && err == nil {
+		return
+	}
+	r := c.lastAnswer()
+	r.failure = err
+	c.last = &r
 }
 
 // terms are what callers must have in common to share a lease.
@@ -158,12 +183,12 @@ func (c *cohort) show(a *acquisition) {
 		a.sees(c.hold.holder())
 		a.heldSince = c.hold.taken.time()
 	case c.seen:
-		h := c.holder
-		if h.Left > 0 {
-			h.Left = max(h.Left-time.Since(c.seenAt), 0)
+		r := c.lastAnswer()
+		if r.holder.Left > 0 {
+			r.holder.Left = max(r.holder.Left-time.Since(r.at), 0)
 		}
-		a.sees(h)
-		a.current, a.failure, a.heldSince = c.failure == nil, c.failure, c.since
+		a.sees(r.holder)
+		a.current, a.failure, a.heldSince = r.failure == nil, r.failure, r.since
 	}
 }
 
@@ -172,14 +197,14 @@ func (cs *cohorts) busy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.seen, c.holder, c.seenAt, c.since, c.failure = true, a.holder, time.Now(), a.heldSince, nil
+	c.seen, c.last = true, &leaderAnswer{holder: a.holder, at: time.Now(), since: a.heldSince}
 }
 
 // noteFailure is called when the leader has got no answer.
 func (cs *cohorts) noteFailure(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	a.cohort.failure = a.failure
+	a.cohort.noteError(a.failure)
 }
 
 // makeRoom is called when a leader must wait and WithMaxWaiters is reached, because other callers
@@ -213,7 +238,8 @@ func (cs *cohorts) granted(h *hold) {
 		cs.grantedPermit(h)
 		return
 	}
-	c.hold, c.seen, c.failure, h.used = h, true, nil, 1
+	c.noteError(nil)
+	c.hold, c.seen, h.used = h, true, 1
 	if c.terms.mode == Shared {
 		h.users, cs.phases[h.claim.Owner] = 1, h
 	}
@@ -267,7 +293,8 @@ func (c *cohort) inTheWay() Peer {
 	case c.hold != nil:
 		return c.hold.user()
 	case c.seen:
-		return peer(c.holder.Fence, c.holder.Metadata)
+		h := c.lastAnswer().holder
+		return peer(h.Fence, h.Metadata)
 	}
 	return Peer{}
 }
@@ -333,7 +360,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if len(c.waiting) == 0 {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
-			c.waiting, c.seen, c.failure = c.waiting[:0], false, nil
+			c.waiting, c.seen, c.last = c.waiting[:0], false, nil
 			if len(cs.spare) < 64 && !c.isPermits() { // permits refer to their cohort after it is over
 				cs.spare = append(cs.spare, c)
 			}

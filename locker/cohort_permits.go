@@ -28,7 +28,8 @@ func (r Rule) together() int { return max(r.Limit/max(r.Weight, 1), 1) }
 // grantedPermit makes the next caller the leader. cs.mu is held.
 func (cs *cohorts) grantedPermit(h *hold) {
 	c := h.cohort
-	h.used, c.failure = 1, nil
+	h.used = 1
+	c.noteError(nil)
 	if cs.active[c.terms] != c {
 		return // h belongs to a caller that does not wait: the cohort is its own
 	}

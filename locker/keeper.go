@@ -46,7 +46,7 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	h.lease = lease
 	k.plan(h, h.since, h.each)
 	if h.handed > 0 { // renew soon, because the server keeps the lease only for h.handed until the first renewal
-		h.renew = instantOf(h.since).plus(h.handed / 8)
+		h.renew = h.since.plus(h.handed / 8)
 	}
 	k.due.add(h)
 	if !k.running {
@@ -110,14 +110,13 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 // plan sets the time of the next renewal of h. The time is a third of ttl after start, when the
 // grant or the last renewal was sent. A random tenth more or less spreads holds that were taken
 // together.
-func (k *keeper) plan(h *hold, start time.Time, ttl time.Duration) {
-	begun := instantOf(start)
-	h.final = !k.engine.cfg.renewal || h.until != 0 && begun.plus(ttl) >= h.until
+func (k *keeper) plan(h *hold, start instant, ttl time.Duration) {
+	h.final = !k.engine.cfg.renewal || h.until != 0 && start.plus(ttl) >= h.until
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
 		third = min(third, unnotifiedRenewals)
 	}
-	h.renew = begun.plus(third - third/10 + rand.N(third/5+1))
+	h.renew = start.plus(third - third/10 + rand.N(third/5+1))
 	h.due = 0
 }
 
@@ -200,7 +199,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 		return true
 	}
 	h.each, h.deadline = ttl, deadline
-	k.plan(h, now, ttl)
+	k.plan(h, instantOf(now), ttl)
 	k.fix(h)
 	return true
 }

@@ -88,7 +88,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 			next = max(ttl, 6*renewSlack) // so that the renewals of a lease that runs out have pauses between them
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
-		k.plan(h, start, next)
+		k.plan(h, instantOf(start), next)
 		k.fix(h)
 		return true
 	case store.Revoked, store.NotOurs:

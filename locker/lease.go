@@ -17,30 +17,33 @@ import (
 // when the work must stop. The lease itself can last longer: Engine.Close renews it until the work
 // has stopped.
 type Lease struct {
-	engine   *Engine
-	hold     *hold
-	rule     Rule // the Rule with all defaults filled in
-	fence    uint64
-	began    time.Time       // when this Lease got the hold
-	base     context.Context // the caller's context, with what the Observer added for the hold
-	endHold  func(Outcome)
-	notified sync.Once // runs when the Observer is notified of the hold's end
+	engine  *Engine
+	hold    *hold
+	rule    Rule // the Rule with all defaults filled in
+	fence   uint64
+	began   time.Time       // when this Lease got the hold
+	base    context.Context // the caller's context, with what the Observer added for the hold
+	endHold func(Outcome)
 	// nil unless the Lease is one of several uses of one hidden Lease: see family
-	part *part
+	part     *part
+	notified sync.Once // runs when the Observer is notified of the hold's end
+
+	// The small fields stay together, because many leases are held at once. All but notified are
+	// guarded by mu.
+	mode      Mode // Shared after Downgrade, too
+	awaits    bool // AwaitRelease was called
+	releasing bool // Release was called
+	done      bool // Release has returned
 
 	mu      sync.Mutex
-	mode    Mode                      // Shared after Downgrade, too
 	over    error                     // nil while held; then ErrReleased, or how the lease was lost
 	lasted  time.Duration             // the time from began until over was set
 	cause   error                     // nil while the contexts live
 	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
 	own     context.Context           // the context that the first call of Context made
 
-	awaits    bool          // AwaitRelease was called
-	releasing bool          // Release was called
-	done      bool          // Release has returned
-	released  error         // what Release returned
-	waiters   chan struct{} // closed when Release has returned; made by a concurrent Release
+	released error         // what Release returned
+	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
 // init makes l the Lease of the caller a. The Lease uses h, with the given fence of its block.

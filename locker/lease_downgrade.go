@@ -127,6 +127,6 @@ func (k *keeper) downgraded(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h.claim.Mode = Shared
-	k.plan(h, start, h.each)
+	k.plan(h, instantOf(start), h.each)
 	k.fix(h)
 }

@@ -13,27 +13,28 @@ import (
 // with a fence of its own from the block.
 type hold struct {
 	engine *Engine
-	claim  store.Claim // the claim that was granted
-	fence  uint64      // the first fence of the block
-	block  int32
+	claim  store.Claim   // the claim that was granted
+	fence  uint64        // the first fence of the block
 	ttl    time.Duration // the TTL that was asked for
-	since  time.Time     // a time before or at the grant, from which deadlines count
+	since  instant       // a time before or at the grant, from which deadlines count
 	taken  instant       // when this process received the grant; the streak counts from here
 	// until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0:
 	// no time
-	keep    instant
-	unclear bool // an acquire of token is unanswered, so the release must undo it
-	posted  bool // a message about token may still come
+	keep  instant
+	block int32 // the number of fences
 
+	// The small fields stay together, because many holds are held at once.
+	unclear   bool // an acquire of token is unanswered, so the release must undo it
+	posted    bool // a message about token may still come
 	contended bool // the acquire of the hold had to wait
 
 	// Guarded by the cohorts' mutex:
-	cohort *cohort // the callers that may get the hold by hand-off; nil: none
-	signed string  // the signed metadata of the hold's user; of several readers, the first one's
-	used   int32   // the number of fences of the block that were given out
-	users  int32   // Shared: the number of Leases that use the hold, or are about to
 	closed bool    // Shared: no further Lease may use the hold
 	over   bool    // the hold is being released, or is lost
+	used   int32   // the number of fences of the block that were given out
+	users  int32   // Shared: the number of Leases that use the hold, or are about to
+	cohort *cohort // the callers that may get the hold by hand-off; nil: none
+	signed string  // the signed metadata of the hold's user; of several readers, the first one's
 
 	renewal // guarded by the keeper's mutex
 }
