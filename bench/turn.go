@@ -25,7 +25,7 @@ type shape struct {
 	shared             int  // all workers want these keys, in random order
 	permits            int  // how many may hold the one key at once; 0 for a lock
 	onOneCPU           bool
-	roundTrip          time.Duration // through a proxy; 0: loopback
+	roundTrip          time.Duration // the round trip through a proxy; 0: no proxy
 }
 
 // lockTTL is longer than any turn: nothing is renewed, and nothing expires.

@@ -124,7 +124,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 		if err := p.greet(ctx); err != nil {
 			last = err
 			if p.patience > 0 && errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("nothing came within %v", p.patience)
+				err = fmt.Errorf("no reply within %v", p.patience)
 			}
 			p.tell(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
 			return

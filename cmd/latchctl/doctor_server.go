@@ -108,7 +108,7 @@ func (p *patient) persistence(ctx context.Context) {
 			p.tell(hint, "persistence", "snapshots only: a crash loses the newest leases, and each such holder gets ErrLost", "appendonly yes loses at most a second; data that checks the fence is safe in any case")
 			return
 		}
-		p.tell(hint, "persistence", "none that is known: a restart loses all leases, and each holder gets ErrLost", "that is a choice; data that checks the fence is safe in any case")
+		p.tell(hint, "persistence", "none was found: a restart loses all leases, and each holder gets ErrLost", "that is a choice; data that checks the fence is safe in any case")
 	}
 }
 

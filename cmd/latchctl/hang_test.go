@@ -47,7 +47,7 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	}
 	hanging := deaf(t)
 	all := diagnosis(t, 1, []string{"redis://" + one.Addr(), "redis://" + two.Addr(), "redis://" + hanging})
-	finds(t, all, "reachable", bad, "nothing came within")
+	finds(t, all, "reachable", bad, "no reply within")
 	finds(t, all, "quorum", bad, "node 2, "+hanging+", does not vote")
 	finds(t, all, "locks", okay, "0 are held")
 }

@@ -122,7 +122,7 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 		rule.Key = name + "@" + tick.UTC().Format(time.RFC3339Nano)
 		// Round gives the next tick to a process that is late by more than half of an interval.
 		if ahead := time.Until(tick.Round(0)); ahead > j.skew {
-			return nil, fmt.Errorf("%w: %s comes only in %v", ErrLate, rule.Key, ahead)
+			return nil, fmt.Errorf("%w: %s is due only in %v", ErrLate, rule.Key, ahead)
 		}
 	}
 	lease, err := j.locker.Acquire(ctx, rule)

@@ -22,7 +22,7 @@ func printRow(w io.Writer, r result) {
 		millis(r.p50), millis(r.p99), fmt.Sprintf("%.1f s", r.took.Seconds()))
 }
 
-// printFoot explains the columns, and sums the table up.
+// printFoot explains the columns, and prints a summary of the table.
 func printFoot(w io.Writer, s *sale, results []result) {
 	fmt.Fprintf(w, `
   sold      orders in the database

@@ -20,7 +20,7 @@ type bustle struct {
 	done []atomic.Int64 // how many sections each worker has done
 
 	mu     sync.Mutex
-	grants map[string][]uint64 // fences by key, in the order of the grants as far as sections exclude each other
+	grants map[string][]uint64 // fences by key; they are in the order of the grants if the sections exclude each other
 	errs   []error
 	mixed  int // how many sections overlapped with others
 }

@@ -153,7 +153,7 @@ func soak(t *testing.T, n int, readers bool) {
 	})
 }
 
-// processes makes five Lockers, each with ways of its own to the servers.
+// processes makes five Lockers. Each has its own ways to the servers.
 func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways [][]*way, engines []*locker.Engine) {
 	var all []locker.Client
 	for _, s := range servers {

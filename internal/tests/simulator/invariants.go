@@ -55,8 +55,8 @@ type book struct {
 type belief struct {
 	p       *process
 	token   token
-	until   time.Duration // by the owner's clock
-	granted time.Duration // true time at the server
+	until   time.Duration // the deadline by the owner's clock
+	granted time.Duration // when the server granted it, in true time
 	fence   uint64
 }
 

@@ -19,7 +19,7 @@ type process struct {
 	inbox        *inbox
 	sub          *subscription // nil: none is confirmed
 	opening      bool
-	subscribedAt time.Duration // by the clock of the process
+	subscribedAt time.Duration // when it was confirmed, by the clock of the process
 	epoch        int           // changes whenever messages may have been lost
 
 	rooms []*room // by key; without the rooms of waiters that queue by themselves
