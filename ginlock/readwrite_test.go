@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Readers of an article run together, in two services, and a writer alone.
+// Readers of an article run together, in two services, and a writer runs alone.
 func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	const readers = 20
 	server := redistest.Shared(t)

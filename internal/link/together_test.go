@@ -275,8 +275,8 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	}
 }
 
-// Which errors of a script for several calls may be those of one call, with the texts of Redis 6.2
-// and 7.
+// Some errors of a script for several calls may concern only one of the calls. The texts are those
+// of Redis 6.2 and 7.
 func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
 	t.Parallel()
 	for text, own := range map[string]bool{
