@@ -66,7 +66,7 @@ func ExampleRedislock() {
 	_ = traced.Obtain
 }
 
-// A trace goes on in the worker that takes the task out of the queue.
+// A trace continues in the worker that takes the task out of the queue.
 func ExampleHeaders() {
 	traceID, _ := trace.TraceIDFromHex("0af7651916cd43dd8448eb211c80319c")
 	spanID, _ := trace.SpanIDFromHex("b7ad6b7169203331")

@@ -151,7 +151,7 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 	}
 }
 
-// While the server stands still, a caller that leaves returns at once, or within 250 ms if it makes
+// While the server is stopped, a caller that leaves returns at once, or within 250 ms if it makes
 // its call on its own goroutine.
 func TestWhoeverLeavesIsBackInTimeWhateverHangs(t *testing.T) {
 	t.Parallel()

@@ -238,7 +238,8 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 	})
 }
 
-// By mistake, each of 10 000 keys is its own name. Each instrument is used.
+// A program has 10 000 keys, and by mistake each key is also its Rule's Name. Each instrument is
+// used.
 func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.NeverSample())
 	o := tel.observer.(interface {

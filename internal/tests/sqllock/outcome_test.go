@@ -32,7 +32,7 @@ type scene struct {
 	store *lockertest.Memory
 }
 
-// do deposits 10 under the lock. If work is not nil, it runs before the deposit, or replaces it.
+// do runs work in a transaction under the account's lock.
 func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) error, opts ...sqllock.Option) error {
 	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
 }

@@ -129,7 +129,7 @@ func open(ctx context.Context, c shop.ShopClient, n int32, order *shop.Order) {
 	}
 }
 
-// steady is a service whose streams go on until their client or their context ends them.
+// steady is a service whose streams continue until their client or their context ends them.
 type steady struct{ shop.UnimplementedShopServer }
 
 func (steady) Fill(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
