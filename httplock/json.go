@@ -181,7 +181,7 @@ func skipSpace(data []byte, at int) int {
 	return at
 }
 
-// skipValue returns where the value at at ends.
+// skipValue returns the end of the value that begins at at.
 func skipValue(data []byte, at int) int {
 	depth := 0
 	for {

@@ -142,7 +142,7 @@ func TestAReleaseUndoesExactlyWhenAnAcquireIsUnanswered(t *testing.T) {
 
 func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		for range 50 { // either the grant or the cancel is seen first, by chance
+		for range 50 { // by chance, either the grant or the cancel is seen first
 			l := lockertest.NewLocker(t, cancelling{store, t})
 			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), cancelling{}, new(context.CancelFunc)))
 			*ctx.Value(cancelling{}).(*context.CancelFunc) = cancel
@@ -156,8 +156,8 @@ func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	})
 }
 
-// endsUnseen is a context that ends in the moment between the answer and the look at it: Err shows
-// the end, and Done did not.
+// endsUnseen is a context that ends between the answer and the next check: Err shows the end, but
+// Done has not shown it.
 type endsUnseen struct {
 	context.Context
 	ended *atomic.Bool
@@ -196,7 +196,7 @@ func TestAGrantToADeadCallerIsGivenBack(t *testing.T) {
 	})
 }
 
-// cancelling cancels its caller's context the moment the grant is there.
+// cancelling cancels its caller's context when the grant comes.
 type cancelling struct {
 	*lockertest.Memory
 	_ *testing.T

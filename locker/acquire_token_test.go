@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// A tokenWorld is one possible truth about a token at the server and on the way there.
+// A tokenWorld is one possible state of a token, at the server and on the way to it.
 type tokenWorld struct {
 	server  uint8 // what the server has of the token
-	message uint8 // that the acquisition has not read
+	message uint8 // the message that the acquisition has not read
 	late    uint8 // calls that the caller has abandoned, and that may still arrive
-	lost    bool  // there was such a call; the table does not try to prove that it has arrived
+	lost    bool  // there was such a call; the table need not prove that it has arrived
 	call    uint8 // the call under way: none, sent, or 2 + its answer
 	done    bool  // the work is done: the server queues no token
 }
@@ -22,7 +22,7 @@ const (
 	noCall, callSent, callAnswered = uint8(0), uint8(1), uint8(2)
 )
 
-// needs is what must happen in this world when the wait ends.
+// needs returns what must happen in this world when the wait ends.
 func (w tokenWorld) needs() tokenState {
 	switch {
 	case w.lost:
@@ -35,7 +35,7 @@ func (w tokenWorld) needs() tokenState {
 	return tokenNowhere
 }
 
-// executed is what an acquire may come to.
+// executed returns the possible results of an acquire.
 func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 	with := func(server uint8) tokenWorld {
 		w := w
@@ -47,7 +47,7 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 		return map[tokenEvent]tokenWorld{answerOver: with(hasNothing)}
 	case w.server == hasLease && queues:
 		return map[tokenEvent]tokenWorld{answerGranted: w}
-	case w.server == hasEntry || queues: // the queue may serve the caller that asks
+	case w.server == hasEntry || queues: // the queue may serve the asking caller
 		return map[tokenEvent]tokenWorld{answerQueued: with(hasEntry), answerGranted: with(hasLease)}
 	}
 	return map[tokenEvent]tokenWorld{answerGranted: with(hasLease), answerAside: with(hasNothing), answerParts: with(hasLease)}
@@ -56,7 +56,7 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 // tokenTruths are all worlds that fit what the caller has seen.
 type tokenTruths map[tokenWorld]bool
 
-// closed adds what may happen at the server without the caller's knowledge.
+// closed adds the worlds that can follow at the server without the caller's knowledge.
 func (ts tokenTruths) closed(queues bool) tokenTruths {
 	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
 	add := func(w tokenWorld) {
@@ -93,7 +93,7 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 	return all
 }
 
-// after is what is left of the truths when the caller sees something.
+// after returns the truths that remain when the caller has seen something.
 func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
@@ -104,12 +104,13 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// needs is what must happen at the end of the wait, as the caller cannot know which of the worlds
-// is the true one.
+// needs returns what must happen at the end of the wait. The caller cannot know which of the
+// worlds is the true one.
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		if w.message != doneUnread || w.lost { // any other state is right, because the next owner of the ticket reads it
+		// any other state is right, because the next owner of the ticket reads the message
+		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}
 	}
@@ -127,9 +128,9 @@ func (ts tokenTruths) needs() tokenState {
 	return tokenNowhere
 }
 
-// tokenWalk goes through all orders of calls, answers, losses, refusals and messages.
+// tokenWalk walks through all orders of calls, answers, losses, refusals and messages.
 type tokenWalk struct {
-	found string            // the first history after which the table is wrong
+	found string            // the first history after which the table is wrong; "": none
 	met   map[[2]uint8]bool // events and the states that they met
 	moves [tokenEvents][tokenStates]tokenState
 }
@@ -179,7 +180,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	end(callNotSent, unsent)
 	end(callRefused, func(w tokenWorld) []tokenWorld {
 		forgot := unsent(w)
-		for _, w := range forgot { // a server that loads its data refuses, and may have lost some
+		for _, w := range forgot { // a server that loads its data refuses calls, and may have lost some data
 			w.server = hasNothing
 			forgot = append(forgot, w)
 		}
@@ -203,7 +204,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// meets goes on after an event, if it can happen.
+// meets continues after an event, if the event can happen.
 func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
 		k.met[[2]uint8{uint8(e), uint8(from)}] = true
@@ -221,15 +222,15 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 }
 
 // The table of a token's states is exact: after each order of events it requires what the server
-// may have of the token, and no more. (Not parallel: a test that waits for its turn would be a
-// goroutine of this package, and other tests look for these.)
+// may have of the token, and no more. The test is not parallel: while a parallel test waits for
+// its turn, it is a goroutine of this package, and other tests look for such goroutines.
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
 	if k.found != "" {
 		t.Fatal(k.found)
 	}
 	t.Logf("%d pairs of a state and an event were met", len(k.met))
-	// Each entry that was met matters: any other state there is found to be wrong.
+	// Each entry that was met matters: with any other state in its place, the walk finds an error.
 	for pair := range k.met {
 		for state := range tokenStates {
 			wrong := tokenMoves

@@ -46,11 +46,11 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// 128 goroutines of one process want one key: a streak passes it on, and at the server there is one
-// waiter.
+// 128 goroutines of one process want one key. A streak passes the key on, and one waiter queues at
+// the server.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
-// Each of them queues at the server by itself, and gets a message when it is granted the key.
+// Each goroutine queues at the server by itself, and gets a message when it is granted the key.
 func BenchmarkContendedFair(b *testing.B) { contend(b, locker.WithFair()) }
 
 func contend(b *testing.B, opts ...locker.SingleOption) {
@@ -111,7 +111,8 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// The floor: the cost of a lock with go-redis alone, without fence, renewal and cancellation.
+// The lower bound: the cost of a lock with go-redis alone, without fence, renewal and
+// cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

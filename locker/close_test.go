@@ -62,7 +62,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}) // the bubble fails if a goroutine is left
+	}) // a remaining goroutine makes the bubble fail
 }
 
 func TestCloseIsBoundedByItsContext(t *testing.T) {
@@ -143,8 +143,9 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	})
 }
 
-// A hold that is passed on while the Locker is closed makes no lease whose context nothing ends.
-// Which of the two the next caller sees is a matter of scheduling, so it is tried often.
+// When a hold is passed on while the Locker is closed, the next caller gets no lease whose context
+// never ends. Scheduling decides whether the next caller sees the hold or the close first, so the
+// test repeats this often.
 func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 	for range 100 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -152,7 +153,7 @@ func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			closed := make(chan error, 1)
-			release(t, lease) // no time passes: the turn may not be taken yet
+			release(t, lease) // no time passes, so the turn may not be taken yet
 			go func() { closed <- l.Close(context.Background()) }()
 			<-w.done
 			if err := <-closed; err != nil {

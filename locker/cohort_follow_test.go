@@ -12,12 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// following is a Store whose first release that brings another acquire along fails, without a
-// trace.
+// following is a Store whose first release that carries an acquire fails without an effect.
 type following struct {
 	*lockertest.Process
 	mu           sync.Mutex
-	with, failed int // releases that brought one along, and that failed
+	with, failed int // the releases that carried an acquire, and those of them that failed
 }
 
 func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, error) {

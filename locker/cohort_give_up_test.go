@@ -103,7 +103,7 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-// While an answer of the last of them is late, the next leader gives up.
+// While an answer to the last of several callers is late, the next leader gives up.
 func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))

@@ -63,7 +63,7 @@ func TestADeadReaderCostsItsOwnTimeOnly(t *testing.T) {
 		ps[0].Die()
 		start := time.Now()
 		w := waits(t, ls[2], writing)
-		<-time.After(time.Minute) // the other goes on reading
+		<-time.After(time.Minute) // the other reader continues to read
 		w.waitsStill()
 		release(t, alive)
 		w.granted(0)

@@ -17,7 +17,7 @@ var (
 	writing = locker.Rule{Key: "a"}
 )
 
-// patient is r that waits for d.
+// patient returns r with a Wait of d.
 func patient(r locker.Rule, d time.Duration) locker.Rule {
 	r.Wait = d
 	return r
@@ -47,8 +47,8 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
-// A reader looks for a phase and then joins its cohort. In between the phase may have begun, and no
-// other message would come.
+// A reader looks for a phase and then joins its cohort. If the phase has begun in between, no
+// later message would come.
 func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -49,7 +49,7 @@ func streams(t *testing.T, l locker.Locker) (stop func()) {
 }
 
 // With any number of readers and with any lost message, a writer waits only for the readers that
-// are in.
+// hold the key.
 func TestReadersStarveNoWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(p *lockertest.Process) // the readers' process
@@ -133,7 +133,8 @@ func TestAnUpgradeIsRefusedAtOnce(t *testing.T) {
 		calls := 0
 		err := locker.Run(t.Context(), l, reading, func(ctx context.Context) error {
 			calls = store.Calls(locker.OpAcquire)
-			return locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error { // of another key: that is none
+			// of another key, so it is no lease of this key
+			return locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
 				calls++
 				return locker.Run(ctx, l, writing, func(context.Context) error { return nil })
 			})
@@ -161,7 +162,7 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 		if inner.Fence() != outer.Fence() || store.Calls(locker.OpAcquire) != calls {
 			t.Fatal("it has another lease")
 		}
-		other := waits(t, ls[0], reading) // another caller waits its turn
+		other := waits(t, ls[0], reading) // another caller waits for its turn
 		other.waitsStill()
 		release(t, outer)
 		w.waitsStill()
@@ -174,8 +175,8 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	})
 }
 
-// Whatever makes readers ask for themselves, who reads and asks again must not wait for a writer
-// that waits for it.
+// A reader that asks again must not wait for a writer that waits for this reader, whatever keeps
+// the second acquire from sharing the first lease.
 func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +200,8 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A lease with times of its own is none that can be shared: behind a writer it is refused at once.
+// A lease with terms of its own cannot be shared. If a writer waits, an acquire of such a lease is
+// refused at once.
 func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

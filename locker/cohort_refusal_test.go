@@ -13,10 +13,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The leader hears that the server cannot be asked, and so must the waiters behind it.
+// The leader gets the error that the server is unavailable, and the waiters behind it must get the
+// error too.
 //
-// All their waits end together, so who is behind may come to lead first: a matter of scheduling, so
-// it is tried often.
+// All their waits end together, so a waiter may become the leader first. Scheduling decides that,
+// so the test repeats this often.
 func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -37,7 +38,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		for _, l := range ls { // one with the holder, one where only the leader knows of the holder
+		for _, l := range ls { // one Locker with the holder, and one where only the leader knows the holder
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
@@ -53,8 +54,8 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	})
 }
 
-// While the leader waits for its first answer it may not have to wait at all, and others are
-// counted before it.
+// While the leader waits for its first answer, it may not have to wait at all, and other callers
+// are counted before it.
 func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
@@ -80,7 +81,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 			<-w.done
 			release(t, w.lease)
 		}
-		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one has it: all are counted out
+		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key, so the counter is full
 		release(t, ws[0].lease)
 		for _, w := range ws[1:] {
 			<-w.done
@@ -90,7 +91,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	})
 }
 
-// What is known of one key does not hold for the next one.
+// What is known about one key does not apply to the next one.
 func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -121,7 +122,7 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 	return ctx, nil
 }
 
-// The panic is its caller's. It must not take the key from everybody else.
+// The panic is its caller's own. It must not take the key from all other callers.
 func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
 	for name, holds := range map[string]int{"of a caller that asks the server": 1, "of a caller that was passed the hold": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -162,15 +163,15 @@ func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
 	}
 }
 
-// A hold may be over before its cohort was notified of it; a waiter that learns of both must not
-// believe in it for ever. It is a matter of scheduling, so it is tried often.
+// A hold may be over before its cohort was notified of it. A waiter that receives both events must
+// not wait for the hold for ever. Scheduling decides the order, so the test repeats this often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			const ttl = time.Second
 			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(ttl) })))
 			var wg sync.WaitGroup
-			for i := range 50 { // all at once, so that they are in each other's way
+			for i := range 50 { // all at the same time, so that they disturb each other
 				wg.Go(func() {
 					rule := locker.Rule{Key: fmt.Sprint("a", i), TTL: ttl}
 					lease := acquire(t, l, rule)

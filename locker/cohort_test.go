@@ -46,7 +46,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 				t.Fatalf("fence %d lies outside of the block that begins at %d, %v", last, i.Fence, err)
 			}
 		}
-		if n := calls(store) - before; n != 1 { // a release with the next acquire for every 64
+		if n := calls(store) - before; n != 1 { // one release with the next acquire for every 64 leases
 			t.Errorf("%d calls for 100 leases", n)
 		}
 		release(t, lease)
@@ -91,7 +91,7 @@ func TestAStreakEnds(t *testing.T) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			if err := lease.Extend(t.Context(), time.Second); err != nil { // to less
+			if err := lease.Extend(t.Context(), time.Second); err != nil { // to a shorter time
 				t.Fatal(err)
 			}
 			before := calls(store)
@@ -193,8 +193,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// The first question of a caller begins when it is sent. The caller's wait in its process before
-// that does not count.
+// The first question of a caller begins when it is sent. The caller's earlier wait in its process
+// does not count.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -203,7 +203,7 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			<-time.After(3 * time.Second)
 			before := store.Calls(locker.OpAcquire)
-			store.Wipe() // the holder finds out at its next renewal
+			store.Wipe() // the holder notices that at its next renewal
 			lease := w.granted(400 * time.Millisecond)
 			if n := store.Calls(locker.OpAcquire) - before; n != 1 {
 				t.Errorf("%d acquires for a free key", n)
@@ -239,7 +239,8 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	})
 }
 
-// If the next one's process died, the key would be blocked for what the one before has asked for.
+// If the process of the next holder died, the key would be blocked for the extended time of the
+// previous holder.
 func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -21,8 +21,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Defects that were found in widely used lock libraries. Ours must not have them. Each test
-// describes the failure in the other library.
+// These defects were found in widely used lock libraries. Our library must not have them. Each
+// test describes the failure in the other library.
 
 // A context that ended while acquiring was used for the compensating release too, so the key stayed
 // for its whole TTL.
@@ -35,15 +35,15 @@ func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 		_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
 		wantErr(t, err, "a", context.DeadlineExceeded)
 		store.Delay(locker.OpAcquire, 0)
-		<-time.After(2 * time.Second) // in a bubble: no time passes outside
+		<-time.After(2 * time.Second) // in a bubble, so no real time passes
 		if store.Len() != 0 {
 			t.Fatal("the key is still taken")
 		}
 	})
 }
 
-// "Cancelled" came back as "failed", so callers could not distinguish it from "busy"; also when ctx
-// had ended before the call.
+// "Cancelled" came back as "failed", so callers could not distinguish it from "busy". This also
+// happened when ctx had ended before the call.
 func TestDefectCancelledLooksBusy(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
@@ -80,7 +80,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	_, _ = backend.Acquire(t.Context(), claim) // its answer cannot be read back, tokens having 26 letters; the key is taken
+	// its answer cannot be parsed, because real tokens have 26 letters; but the key is taken
+	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {
 		t.Fatalf("user1 was answered %q", g.State)
@@ -122,7 +123,8 @@ func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	}
 }
 
-// Expiry was sent as a time of the client's wall clock, so skew shortened and lengthened leases.
+// The expiry was sent as a time of the client's wall clock, so skew shortened and lengthened
+// leases.
 func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	spy := &wire{Client: redistest.Shared(t).Client(t)}
 	l := newSingle(t, spy)
@@ -152,7 +154,7 @@ func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	}
 }
 
-// wire remembers the words that go to the server.
+// wire records the words that are sent to the server.
 type wire struct {
 	locker.Client
 	mu    sync.Mutex

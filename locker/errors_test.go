@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Keys may come from clients: an error shows each on one line, and not very long.
+// Keys may come from clients, so an error shows each key on one line, and not very long.
 func TestAnErrorShowsAKeyOnOneShortLine(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{

@@ -26,7 +26,7 @@ func ExampleRunAll() {
 		return nil // move the money; ctx ends if one of the locks is lost
 	})
 	if err != nil {
-		log.Fatal(err) // it names the account that could not be locked; the other one is free again
+		log.Fatal(err) // names the account that could not be locked; the other account is free again
 	}
 	// Output:
 	// account:7 is mine
@@ -73,7 +73,8 @@ func ExampleNewStriped() {
 }
 
 func ExampleNewScriptless() {
-	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // its user must not run scripts
+	// a server whose user must not run scripts
+	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func ExampleNewScriptless() {
 }
 
 func ExampleNewPolling() {
-	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // the client that the service has already
+	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // the client that the service already has
 	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
 		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
 	})))

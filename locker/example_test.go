@@ -62,7 +62,7 @@ func ExampleNewSingle_options() {
 	_ = l.Close(context.Background())
 }
 
-// On Sentinel, and only with leases that a replica knows.
+// On Sentinel, with leases that count only when a replica knows them.
 func ExampleNewSingle_sentinel() {
 	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
 	l, err := locker.NewSingle(
@@ -85,7 +85,7 @@ func ExampleWithoutQueue() {
 	_ = l.Close(context.Background())
 }
 
-// Many may look at an article, one at a time may change it.
+// Many callers may read an article at the same time; one caller at a time may change it.
 func ExampleNewReadWrite() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	ctx := context.Background()
@@ -102,7 +102,7 @@ func ExampleNewReadWrite() {
 	_ = l.Close(ctx)
 }
 
-// A writer that is done with writing lets readers in, and no other writer.
+// A writer that has finished writing lets readers in, but no other writer.
 func ExampleLease_Downgrade() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {
@@ -147,7 +147,7 @@ func ExampleEngine_Acquire() {
 	// Output: busy: true
 }
 
-// Your own handling of a loss, tested without Redis and without sleeping.
+// How to test your own handling of a loss, without Redis and without sleeping.
 func Example_testingALoss() {
 	export := func(ctx context.Context) error { // the code under test
 		<-ctx.Done()
@@ -187,8 +187,8 @@ func ExampleNewRedlock() {
 	}
 }
 
-// At most 5 exports run at once, of all processes together, and at most 2 of one tenant. A large
-// export counts as two.
+// At most 5 exports run at the same time in all processes together, and at most 2 of one tenant. A
+// large export counts as two.
 func ExampleNewSemaphore() {
 	l, err := locker.NewSemaphore(redis.NewClient(&redis.Options{Addr: "localhost:6379"}), 5)
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// MarkDelegated is what Delegate does last before it asks the server.
+// MarkDelegated takes the last step of Delegate before the question to the server.
 func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 
-// DriftOf is the part of a lease of that length that is not used.
+// DriftOf returns the part of a lease of that length that is not used.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
-// LateReader is an acquire of a reader that has found no phase to enter, and comes to its cohort
-// when there is one.
+// LateReader is an acquire of a reader that has found no open phase, but joins its cohort after a
+// phase has opened.
 func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, r)
 	if err != nil {
@@ -35,7 +35,7 @@ func Suspend(e *Engine, d time.Duration) {
 	e.keeper.clocks.set += d
 }
 
-// NewWithBackgroundRelease is New with WithBackgroundRelease, for a Store of tests.
+// NewWithBackgroundRelease is New with WithBackgroundRelease, for a test's own Store.
 func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
 	cfg, err := configure(opts, Option.set)
 	cfg.background = true

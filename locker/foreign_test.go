@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Programs that lock the same keys with other libraries.
+// Tests of programs that lock the same keys with other libraries.
 
 // foreign are values that other libraries put into a key that they hold.
 var foreign = map[string]string{
@@ -32,8 +32,8 @@ var foreign = map[string]string{
 	"empty":              "",
 }
 
-// poller is a client that locks as redislock does: SET NX PX, and a script that deletes what is
-// still its own.
+// poller is a client that locks as redislock does: SET NX PX, and a script that deletes the key
+// only if it still holds the client's value.
 type poller struct {
 	*testing.T
 	*redis.Client
@@ -99,7 +99,7 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 				first.WaitsStill()
 				second.WaitsStill()
 				end.do()
-				lease := first.Granted(130 * time.Millisecond) // the longest pause of the Backoff, or its TTL
+				lease := first.Granted(130 * time.Millisecond) // the longest pause of the Backoff, or the TTL of the poller
 				if newPoller(t, client, key).obtain(time.Minute) {
 					t.Fatal("a foreign program got the key that we hold")
 				}
@@ -130,8 +130,8 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	release(t, lease)
 }
 
-// The server does not know a client that only polls: while the queue has a waiter, a release hands
-// the key on, and the key is never free. It gets in when the queue is empty.
+// The server does not know a client that only polls. While the queue has a waiter, a release hands
+// the key on, and the key is never free. The client gets the key when the queue is empty.
 func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -139,7 +139,8 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	const key, waiters = "foreign:starves", 12
 	var ls []*locker.Engine
 	for range 3 {
-		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair())) // so all of them are in the queue, where we see them
+		// with WithFair all of them are in the queue, where the test sees them
+		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair()))
 	}
 	first := acquire(t, ls[0], locker.Rule{Key: key})
 	var served sync.WaitGroup
@@ -182,7 +183,7 @@ func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	const key, enough = "foreign:shared", 30
 	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Constant(4*time.Millisecond))))
 	stop := make(chan struct{})
-	var ours, theirs, inside int // guarded by the lock, which is the point
+	var ours, theirs, inside int // guarded by the tested lock
 	var mu sync.Mutex
 	visit := func(n *int) {
 		mu.Lock()

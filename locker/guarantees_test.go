@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Claims of docs/guarantees.md that no other test covers.
+// Tests of claims in docs/guarantees.md that no other test covers.
 
-// A server whose clock steps forward gives keys away before their time. Their holders notice it at
-// the next renewal, and the next holders have larger fences. A server whose clock steps back keeps
-// keys for longer, and fences still grow.
+// A server whose clock steps forward gives keys away before their time. The holders notice that at
+// their next renewal, and the next holders have larger fences. A server whose clock steps back
+// keeps keys for longer, and fences still grow.
 func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Many leases are held for a second each time, in which each is renewed three times.
+// Many leases are held for a second each. Each lease is renewed three times in that second.
 func BenchmarkRenewals(b *testing.B) {
 	const leases = 20_000
 	l := newSingle(b, redistest.Shared(b).Client(b), locker.WithTTL(time.Second))

@@ -10,7 +10,7 @@ import (
 // removals.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a seed is printed, and gives the same again
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a printed seed repeats the same run
 		var s schedule
 		in := make(map[*hold]bool)
 		now := instantOf(time.Now())

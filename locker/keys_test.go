@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Locker with a prefix lists its own keys, without the prefix, also when the prefix looks like a
-// pattern.
+// A Locker with a prefix lists its own keys without the prefix. This holds even if the prefix
+// looks like a pattern.
 func TestKeysOfAPrefix(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
@@ -68,7 +68,8 @@ func (traced) Traceparent(context.Context) string {
 	return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 }
 
-// The metadata of waiters and of permits is shown without the traceparent that lies before it.
+// The metadata of waiters and of permits is shown without the traceparent that is stored before
+// it.
 func TestMetadataIsShownWithoutTheTraceparent(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

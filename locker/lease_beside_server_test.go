@@ -31,7 +31,8 @@ func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// unanswered counts the releases that the server has not answered: a busy machine may stop it.
+// unanswered counts the releases that the server has not answered, because a busy machine may stop
+// the server for a while.
 func unanswered(seen *lockertest.Recorder) (n int) {
 	for _, r := range seen.Records(locker.OpRelease) {
 		if r.Outcome.Result == locker.ResultUnavailable {
@@ -99,7 +100,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 				}
 			}
 			if hook != nil {
-				for i := 0; hook.n.Load() == 0; i++ { // where the machine is slow, the millisecond may be over before the next
+				for i := 0; hook.n.Load() == 0; i++ { // on a slow machine, the millisecond may be over before the next acquire
 					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
 						t.Fatal(err)
 					}
@@ -147,7 +148,7 @@ func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	}
 }
 
-// Run returns while the server is stopped, and the release is made when the server continues.
+// Run returns while the server is stopped, and the release happens when the server continues.
 func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -156,7 +157,9 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{"a", "b"} { // b: awaited, because the server was not prompt, if its answer was late
+	// the release of b is awaited if the answer for a was late, because the server was then not
+	// prompt
+	for _, key := range []string{"a", "b"} {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
 			server.Pause()
 			time.AfterFunc(300*time.Millisecond, server.Resume)
@@ -175,7 +178,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	}
 }
 
-// A revocation that only the release finds is reported where its answer is the proof.
+// A revocation that only the release finds is reported if the answer to the release is needed as a
+// proof.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())
@@ -189,7 +193,7 @@ func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := locker.Run(t.Context(), l, locker.Rule{Key: "control"}, nothing); err != nil { // makes the server prompt
+	if err := locker.Run(t.Context(), l, locker.Rule{Key: "control"}, nothing); err != nil { // makes the server count as prompt
 		t.Fatal(err)
 	}
 	k := idempotency.Keeper{Locker: l, Store: idempotency.NewMemory()}
@@ -213,7 +217,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 		for range 3 {
 			release(t, acquire(t, l, locker.Rule{Key: "warned"}))
 		}
-		if err := l.Close(t.Context()); err != nil { // waits until the warnings were given
+		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings were given
 			t.Fatal(err)
 		}
 		for _, w := range seen.Warnings() {

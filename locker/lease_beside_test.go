@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lane is a Memory whose releases can travel with other calls, as those of a link do: with the next
-// acquire, or after 1 ms.
+// lane is a Memory whose releases can travel with other calls, as those of a link do: with the
+// next acquire, or alone after 1 ms.
 type lane struct {
 	*lockertest.Memory
 	steps.Steps
@@ -37,7 +37,7 @@ type listed struct {
 	taken sync.Once
 }
 
-// take is true for the first to call it.
+// take returns true for its first caller.
 func (c *listed) take() (first bool) {
 	c.taken.Do(func() { first = true })
 	return first
@@ -91,7 +91,7 @@ func (s *lane) Close(ctx context.Context) error {
 	return errors.Join(s.chores.Close(ctx), s.pool.Stop(ctx))
 }
 
-// how are the ways in which releases were sent.
+// how returns the ways in which the releases were sent.
 func (s *lane) how() []steps.When {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +132,7 @@ func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), op
 	})
 }
 
-// runs calls Run, which must return nil after some time, give or take a millisecond.
+// runs calls Run, which must return nil after the given time, with a tolerance of a millisecond.
 func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
 	t.Helper()
 	began := time.Now()
@@ -144,7 +144,7 @@ func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, 
 	}
 }
 
-const slowRelease = 15 * time.Millisecond // and prompt
+const slowRelease = 15 * time.Millisecond // slow, but still prompt
 
 func TestBackgroundReleaseDoesNotKeepRun(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
@@ -241,7 +241,8 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 	})
 }
 
-// A hold that is taken over is renewed, and lost, like every other.
+// A hold that is taken over is renewed like every other hold, and can be lost like every other
+// hold.
 func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
@@ -319,7 +320,8 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Two callers that want the key at the same time: one takes the hold over, the other waits for it.
+// Two callers want the key at the same time: one caller takes the hold over, the other waits for
+// that caller.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		var mu sync.Mutex
@@ -367,7 +369,7 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 			t.Errorf("%d keys are held after Close", n)
 		}
 	})
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // one that the server does not answer at first
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // a release that the server does not answer at first
 		s.LoseReplies(locker.OpRelease, 3)
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		if err := l.Close(t.Context()); err != nil || s.Len() != 0 {
@@ -461,7 +463,7 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 	})
 }
 
-// locked is a Locker whose acquires take no releases along.
+// locked is a Locker whose acquires carry no releases.
 type locked struct {
 	*locker.Engine
 	lane *lane
@@ -474,7 +476,7 @@ func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, e
 	return l.Engine.Acquire(ctx, rule)
 }
 
-// What only the server knows reaches the Observer, after Run has returned.
+// The Observer receives what only the server knows, after Run has returned.
 func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	var seen lockertest.Recorder
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
@@ -508,7 +510,7 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	}, locker.WithObserver(&seen))
 }
 
-// A lease that others were seen to wait for is not kept for a millisecond.
+// If other callers were seen to wait for a lease, its release is not delayed by a millisecond.
 func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		other := lockertest.NewLocker(t, s.NewProcess())

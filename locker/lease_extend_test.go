@@ -27,7 +27,9 @@ func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 		expires := lease.Expires()
-		for range 40_000 { // 4 s in steps below the slack after which the next renewal would hide it
+		// 4 s in steps shorter than the slack; with longer steps the next renewal would hide a
+		// failed extension
+		for range 40_000 {
 			time.Sleep(100 * time.Microsecond)
 			if lease.Expires().Before(expires) {
 				t.Fatal("the extension was undone")

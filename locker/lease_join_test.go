@@ -15,11 +15,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Leases of calls in other processes that join a lease.
+// Tests of leases of calls in other processes that join a lease.
 
 var sesame = sha256.Sum256([]byte("open sesame"))
 
-// delegate delegates a lease by a secret, and returns the proof that a call shows.
+// delegate delegates a lease by a secret, and returns the proof that a call presents.
 func delegate(t *testing.T, lease *locker.Lease) locker.Delegation {
 	t.Helper()
 	if _, err := lease.Delegate(t.Context(), sesame, time.Minute, 1); err != nil {
@@ -72,8 +72,8 @@ func TestAJoinEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The holder dies with little left of its lease: a joined call must not work on when another holder
-// has the key.
+// The holder dies with little left of its lease. A joined call must not continue when another
+// holder has the key.
 func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 	for _, ttl := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -133,7 +133,7 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 	}
 }
 
-// The Release and the Delegate of one lease at the same time: either the lease was delegated and is
+// Release and Delegate of one lease run at the same time. Either the lease was delegated and is
 // not passed on, or it is passed on and was not delegated.
 func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -148,8 +148,8 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	})
 }
 
-// Between the look of Delegate and its mark the lease may end: the next owner of the hold must not
-// be marked.
+// The lease may end between the check and the mark of Delegate. Then the next owner of the hold
+// must not be marked.
 func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
 		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },
@@ -322,7 +322,7 @@ func TestTheObserverSeesJoinsAsLeases(t *testing.T) {
 	})
 }
 
-// On a real server, whose scripts count the time.
+// The same on a real server, whose scripts measure the time.
 func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -341,7 +341,7 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	joins := make([]*locker.Lease, 0, 100)
-	for range cap(joins) { // more than the server remembers of the dead
+	for range cap(joins) { // more joins than the number of dead ones that the server remembers
 		joins = append(joins, join(t, caller, "a", locker.Delegation{Secret: sesame}))
 	}
 	for _, joined := range joins[1:] {
@@ -365,7 +365,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val() // first: both run on between the questions
+		// asked first, because both times go on between the questions
+		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val()
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)
 		}
@@ -389,8 +390,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// Calls that died without leaving, and unused secrets, are removed when there are many; no others
-// are.
+// When there are many calls that died without leaving, and many unused secrets, they are removed;
+// nothing else is removed.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -400,7 +401,7 @@ func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	pass := delegate(t, lease)
 	living := join(t, l, key, pass)
 	for i := range 100 {
-		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // its time was over in 1970
+		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // a time in 1970
 		if err := client.HSet(t.Context(), redisstore.JoinsKey(key), fmt.Sprint("s:", i), dead).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,7 @@ func TestAReleaseIsNotFollowedByARenewal(t *testing.T) {
 				}
 			}
 			mu.Unlock()
-			time.Sleep(15 * time.Second) // so that all calls that the keeper allows itself are soon under way
+			time.Sleep(15 * time.Second) // so that all calls that the keeper may make at the same time are under way
 		}})
 		var leases []*locker.Lease
 		for i := range 20 {
@@ -53,7 +53,7 @@ func TestAReleaseThatWasSentTooLateIsNoProof(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		time.Sleep(500 * time.Millisecond)
 		backend.Fail(locker.OpRelease, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
-		time.AfterFunc(700*time.Millisecond, func() { // the lease has expired, and another holder came and went
+		time.AfterFunc(700*time.Millisecond, func() { // meanwhile the lease has expired, and another holder has come and gone
 			backend.Fail(locker.OpRelease, nil)
 			backend.LoseReplies(locker.OpRelease, 1)
 		})
@@ -109,7 +109,7 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
-// The nodes of a quorum that have not granted a lease may have its token in their queues, for
+// The nodes of a quorum that have not granted a lease may keep its token in their queues for
 // longer than the TTL.
 func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -214,7 +214,7 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
-// AtLeast counts from when its caller learnt of the grant, not from when it asked.
+// AtLeast counts from when the caller learnt of the grant, and not from when it asked.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -15,8 +15,8 @@ func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// since fails unless about d has passed since start: on the virtual clock, up to the slack that
-// jitter needs.
+// since fails unless about d has passed since start on the virtual clock. slack is the tolerance
+// for jitter.
 func since(t *testing.T, start time.Time, d, slack time.Duration) {
 	t.Helper()
 	if got := time.Since(start); got < d || got > d+slack {

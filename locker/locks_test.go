@@ -2,7 +2,7 @@ package locker_test
 
 import "github.com/latchkit/latchkit/internal/locktest"
 
-// What the tests of other packages use as well.
+// The functions below are also used by the tests of other packages.
 var (
 	acquire, release = locktest.Acquire, locktest.Release
 	wantErr, wantNot = locktest.WantErr, locktest.WantNot
@@ -26,5 +26,5 @@ const (
 
 type pending = locktest.Pending
 
-// goroutines are the stacks of all goroutines that are in the engine, tests apart.
+// goroutines returns the stacks of all goroutines in the engine, without those of tests.
 func goroutines() []string { return locktest.Goroutines("locker") }

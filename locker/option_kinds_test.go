@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An option that a constructor cannot use is of a type that the constructor does not take.
+// An option that a constructor cannot use has a type that the constructor does not accept.
 func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 	t.Parallel()
 	type kinds struct{ any, single, quorum, readWrite, reentrant bool }

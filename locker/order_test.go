@@ -70,15 +70,15 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	t.Logf("%d waiters of %d processes within %v, the key changed processes %d times", waiters, processes, took, strangers)
 }
 
-// By default callers of one process share a lease, for a streak of so many or of 10 ms. When the
-// streak is over, the release queues the next leader of the same process behind all waiters, in the
-// same step. So each other process is served for at most one streak before process P is served
-// again: a process that had its streak queues behind P. That is the bound, and it needs no clock:
-// it is checked between each two streaks of a process in the order of fences, wherever P had
-// callers waiting when the first of the two ended.
+// By default, callers of one process share a lease for a streak, of a bounded number of leases or
+// of 10 ms. When the streak is over, the release queues the next leader of the same process behind
+// all waiters, in the same step. So each other process is served for at most one streak before
+// process P is served again, because a process that had its streak queues behind P. This bound
+// needs no clock. The test checks it between each two streaks of a process, in the order of
+// fences, if P had waiting callers when the first of the two streaks ended.
 //
-// A waiter is served within the first streaks of its process after it came: they are first come,
-// first served.
+// A waiter is served within the first streaks of its process after the waiter came, because a
+// process serves its waiters in order.
 func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 	t.Parallel()
 	const (
@@ -115,7 +115,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		}
 	}
 	longest, compared := 0, 0
-	last := make(map[string]int) // of each process: its last streak
+	last := make(map[string]int) // the last streak of each process
 	for i, streak := range streaks {
 		longest = max(longest, len(streak))
 		process := streak[0].Process
@@ -145,9 +145,9 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited reports whether callers of the same process waited when the streak ended. One of them may
-// have looked at the clock and then been held up on its way into the queue of its process; not
-// three.
+// waited reports whether callers of the same process waited when the streak ended. One caller may
+// have looked at the clock and then been delayed on its way into the queue of its process. Three
+// such callers are not possible.
 func waited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]

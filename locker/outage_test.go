@@ -79,7 +79,7 @@ func TestAFullServerHandsOver(t *testing.T) {
 }
 
 // A queue is lost with its server. A waiter notices that, queues again, and is served, or its wait
-// ends with an error; the holder learns that its lease is lost; and the fences go on growing.
+// ends with an error. The holder learns that its lease is lost, and the fences continue to grow.
 func TestARestartedServerServesAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// Its calls are redislock's, so its harness declares none of the capabilities. The test's log lists
-// the laws that are left out because of that.
+// Its calls are redislock's, so its harness declares none of the capabilities. The test's log
+// lists the laws that are left out.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
@@ -40,7 +40,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 			Left: func(t testing.TB, key string) time.Duration { return direct.PTTL(t.Context(), key).Val() },
 			Another: func(t testing.TB) locker.Store {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
-				t.Cleanup(func() { c.Close() }) // Kill may have
+				t.Cleanup(func() { c.Close() }) // Kill may have closed it already
 				s := polling.New(redislock.New(c))
 				clients[s] = c
 				return s
@@ -65,8 +65,8 @@ func TestPollingObeysTheLaws(t *testing.T) {
 	})
 }
 
-// sendOnce makes go-redis not repeat what redislock asks: a lost answer is repeated before anybody
-// sees it otherwise.
+// sendOnce keeps go-redis from repeating the calls of redislock. Otherwise go-redis would repeat a
+// call whose answer was lost, before the test can see that.
 func sendOnce(o *redis.Options) { o.MaxRetries = -1 }
 
 // redislockCall matches one of redislock's scripts about a key, by its arguments.

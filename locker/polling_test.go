@@ -100,7 +100,7 @@ func TestPollingAndRedislockCountTogether(t *testing.T) {
 		if inside.Add(1) != 1 {
 			t.Error("two are inside")
 		}
-		counter++ // the race detector watches
+		counter++ // the race detector checks this line
 		<-time.After(time.Millisecond)
 		inside.Add(-1)
 		return nil
@@ -230,12 +230,12 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 		}, []time.Duration{5e6, 8e6, 10e6}},
 	} {
 		b := locker.Retries(tc.make)
-		for range 2 { // each wait begins anew
+		for range 2 { // each wait begins again
 			if got := slices.Collect(b); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %v, want %v", name, got, tc.want)
 			}
 		}
-		for range b { // who stops early
+		for range b { // a caller that stops early
 			break
 		}
 	}
@@ -254,7 +254,7 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 	}
 }
 
-// Of the callers in one process only one polls.
+// Of the callers in one process, only one polls.
 func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -301,7 +301,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 	eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
 
-	// Only our own value is deleted: another holder may have come in between.
+	// Only our own value is deleted, because another holder may have come meanwhile.
 	lock, err := redislock.Obtain(t.Context(), direct, key, time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -318,8 +318,8 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 }
 
-// redislock keeps no note of an undo. But if this process receives the answer of the late
-// execution, it gives back what that took.
+// redislock keeps no record of an undo. But if this process receives the answer of the late
+// execution, it releases what that execution took.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -345,8 +345,8 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// When the answer to a release of NewPolling is lost, that is no loss, if the client is set up as
-// the documentation requires.
+// If the answer to a release of NewPolling is lost, the lease is not reported as lost. The client
+// must be set up as the documentation requires.
 func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

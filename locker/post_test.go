@@ -13,8 +13,8 @@ type silent struct {
 }
 
 // After a slot of a cluster has moved, only the waiters at its inbox may have missed events. The
-// others do not ask again: a cluster that moves thousands of slots would be asked by all waiters
-// after each of them.
+// other waiters do not ask again. Otherwise, when a cluster moves thousands of slots, all waiters
+// would ask after each move.
 func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
 	p := &post{engine: &Engine{}, notifier: silent{}, boxes: make(map[string]*mailbox)}
 	here, elsewhere := &mailbox{key: "a", inbox: "one"}, &mailbox{key: "b", inbox: "two"}

@@ -68,7 +68,7 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			second := waits(t, ls[1], locker.Rule{Key: "a"})
 			third := waits(t, ls[2], locker.Rule{Key: "a"})
-			<-time.After(600 * time.Millisecond) // a waiter that has waited that long is notified to watch the winner
+			<-time.After(600 * time.Millisecond) // then the waiter is notified to watch the winner
 			ps[1].Pause()
 			release(t, first)
 			lease := third.granted(2100 * time.Millisecond)
@@ -103,7 +103,7 @@ func TestAServerThatRestartsEmptyLosesNoWaiter(t *testing.T) {
 		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
 		store.Wipe()
 		var got *locker.Lease
-		select { // whoever asks first
+		select { // the waiter that asks first
 		case <-second.done:
 			got, second = second.lease, third
 		case <-third.done:
@@ -189,7 +189,7 @@ func TestNobodyIsStuck(t *testing.T) {
 	})
 }
 
-// A queue keeps a waiter for much longer than a lease that was asked for long ago may live.
+// A queue keeps a waiter for much longer than a lease may live that was asked for long ago.
 func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)

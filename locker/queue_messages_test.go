@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// In each case a message is late, early, lost or repeated, and still no caller waits for longer
-// than a re-check, and no two processes hold the key at once.
+// In each case a message is late, early, lost or repeated. Still, no caller waits for longer than
+// until its next re-check, and no two processes hold the key at the same time.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
@@ -45,7 +45,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 				if i, err := ls[0].Inspect(t.Context(), "a"); err != nil || i.Fence != lease.Fence() {
 					t.Fatalf("the server shows %+v %v, the lease has fence %d", i, err, lease.Fence())
 				}
-				<-time.After(10 * time.Second) // whatever is still under way arrives
+				<-time.After(10 * time.Second) // meanwhile all calls under way arrive
 				if lease.Context().Err() != nil {
 					t.Fatal(context.Cause(lease.Context()))
 				}
@@ -58,7 +58,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	}
 }
 
-// A wait is measured on the server's clock, and its rate may differ from ours by 1 %.
+// A wait is measured on the server's clock, whose rate may differ from ours by 1 %.
 func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 	for name, c := range map[string]struct {
 		slip time.Duration
@@ -67,14 +67,15 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 		"equal clocks":        {0, 0},
 		"server fast by 0.8%": {72 * time.Millisecond, 0},
 		"server slow by 0.8%": {-72 * time.Millisecond, 0},
-		"server fast by 2%":   {180 * time.Millisecond, 1}, // then nothing is certain, and it is asked
+		"server fast by 2%":   {180 * time.Millisecond, 1}, // then nothing is certain, and the server is asked
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
 				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-				<-time.After(1500 * time.Millisecond) // all have asked again once; waiters further back ask again in 10 s
+				// all waiters have asked again once; waiters further back ask again in 10 s
+				<-time.After(1500 * time.Millisecond)
 				synctest.Wait()
 				<-time.After(9 * time.Second)
 				second.cancel()
@@ -105,7 +106,7 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(5 * time.Second)
 		release(t, first)
-		lease := second.granted(2 * time.Second) // by a re-check
+		lease := second.granted(2 * time.Second) // from a re-check
 		<-time.After(6 * time.Second)            // the message comes now
 		third := waits(t, ls[0], locker.Rule{Key: "a"})
 		third.waitsStill()
@@ -117,8 +118,9 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	})
 }
 
-// The cancel's release is lost as well, for longer than it is repeated. Then the message is
-// answered with a release. Without it the others would wait until the unused lease expires.
+// The release of the cancelled waiter is lost as well, for longer than it is repeated. Then the
+// process answers the message with a release. Without that release, the other waiters would wait
+// until the unused lease expires.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
@@ -139,8 +141,8 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	})
 }
 
-// The server reports that no process listens for a waiter: it subscribes again, and is notified of
-// its turn as before.
+// The server reports that no process listens for a waiter. The waiter's process subscribes again,
+// and the waiter is notified of its turn as before.
 func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -159,7 +161,8 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	})
 }
 
-// The answer came too late for a lease, but not for the server, which counts from a later time.
+// The answer came too late for a lease, although the server, which counts from a later time, still
+// has the lease.
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -190,8 +193,8 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	})
 }
 
-// An event of a token does not concern the next token of the same caller. In real time, and several
-// times: a timer and a message must come together.
+// An event of a token does not concern the next token of the same caller. The test runs in real
+// time and several times, because a timer and a message must come together.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 	t.Parallel()
 	for range 12 {

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Waiting at the server, on a server in memory that several processes share, each with an Engine
-// and an inbox of its own.
+// Tests of waiting at the server, on a server in memory that several processes share. Each process
+// has an Engine and an inbox of its own.
 
-// processes are Engines of n processes on one Memory; all of them have waited once, so that their
+// processes returns Engines of n processes on one Memory. All of them have waited once, so their
 // inboxes are open.
 func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Option) (ls []*locker.Engine, ps []*lockertest.Process) {
 	t.Helper()
@@ -55,13 +55,13 @@ type waiting struct {
 	at     time.Time
 }
 
-// granted waits for the lease, which must come within d of now.
+// granted awaits the lease, which must come within d of now.
 func (w *waiting) granted(d time.Duration) *locker.Lease {
 	w.t.Helper()
 	start := time.Now()
 	select {
 	case <-w.done:
-	case <-time.After(d + time.Hour): // holders renew for ever, and so does not the bubble find out
+	case <-time.After(d + time.Hour): // holders renew for ever, so the bubble would not detect a waiter that is stuck
 		w.t.Fatalf("not granted, want it within %v", d)
 	}
 	if w.err != nil {
@@ -150,7 +150,8 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 		start := time.Now()
 		lost(t, lease, locker.ErrExpired)
 		since(t, start, 9*time.Second, time.Second)
-		// It was confirmed, so its process counts as alive, and its other waiter keeps its place.
+		// The hand-off was confirmed, so the process counts as alive, and its other waiter keeps
+		// its place.
 		release(t, third.granted(2*time.Second))
 		release(t, fourth.granted(0))
 	})
@@ -185,7 +186,7 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// A waiter that becomes the head, and must watch the holder, does not wait until the end of the
+// A waiter that becomes the head must watch the holder. It must not wait until the end of the
 // holder's lease.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -213,7 +214,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
 		}
 		<-time.After(10 * time.Second)
-		if n := store.Calls(locker.OpAcquire) - calls; n > 300 { // one asks every 75 ms, nine now and then
+		if n := store.Calls(locker.OpAcquire) - calls; n > 300 { // the head asks every 75 ms, nine others now and then
 			t.Errorf("%d calls in 10 s: more than the head asks", n)
 		}
 		store.Free("a")
@@ -255,7 +256,7 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})
 		second := waits(t, l, locker.Rule{Key: "a"})
-		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second}) // other terms: at the server
+		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second}) // with other terms, so it waits at the server
 		release(t, first)
 		lease := second.granted(110 * time.Millisecond)
 		third.waitsStill()
@@ -314,7 +315,7 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	})
 }
 
-// AtLeast outlives its holder, also a holder that was handed the key a moment ago.
+// AtLeast outlives its holder, even a holder that was handed the key a moment ago.
 func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// After all sorts of waits nothing is left: no key but the fence counters, no channel, no
-// goroutine. A caller that gives up while a call is under way leaves a tombstone, which expires; no
-// other caller leaves one. Not parallel, because it looks at all goroutines.
+// After waits of all kinds nothing is left: no key but the fence counters, no channel, no
+// goroutine. A caller that gives up while a call is under way leaves a tombstone, which expires;
+// no other caller leaves one. The test is not parallel, because it looks at all goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -35,7 +35,7 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 		holder := acquire(t, ls[round%4], locker.Rule{Key: key})
 		var served, gone []*pending
 		for i, l := range ls {
-			// Each waiter of a process has terms of its own, so that all of them are in the queue.
+			// Each waiter of a process has its own terms, so that all of them are in the queue.
 			served = append(served, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}, client))
 			if round < 6 {
 				continue

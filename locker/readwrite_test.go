@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Readers and writers on real servers.
+// Tests of readers and writers on real servers.
 
 func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
@@ -34,14 +34,14 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// The lock is the key itself, so any other library that locks the key excludes readers and writers,
-// and is excluded by them.
+// The lock is the key itself. So any other library that locks the key excludes readers and
+// writers, and readers and writers exclude that library.
 func TestReadersAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
 	rw, single := newReadWrite(t, server.Client(t)), newSingle(t, server.Client(t))
-	other := newReadWrite(t, server.Client(t)) // whose readers share no lease with those of rw
+	other := newReadWrite(t, server.Client(t)) // its readers share no lease with the readers of rw
 	key := locker.Rule{Key: "mixed"}
 	shared := locker.Rule{Key: "mixed", Mode: locker.Shared}
 
@@ -57,7 +57,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatalf("fence %d after %d", writer.Fence(), lease.Fence())
 	}
 	late.WaitsStill()
-	// A Locker without readers hands the key to the next as it does: the reader has it alone.
+	// A Locker without readers hands the key on as a lock for one: the reader has the key alone.
 	release(t, writer)
 	reader := late.Granted(0)
 	if reader.Fence() <= writer.Fence() || reader.Mode() != locker.Shared {
@@ -67,9 +67,9 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = queues(t, single, key, client)
-	second := queues(t, rw, shared, client) // not with other, whose phase is its own
+	second := queues(t, rw, shared, client) // not with other, which has a phase of its own
 	release(t, reader)
-	release(t, second.Granted(0)) // it had the key alone, like a writer, so it is the readers' turn
+	release(t, second.Granted(0)) // this reader had the key alone, like a writer, so it is the readers' turn
 	release(t, w.Granted(0))
 
 	if !client.SetNX(t.Context(), key.Key, "foreign", time.Second).Val() {
@@ -77,7 +77,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 	}
 	_, err := rw.Acquire(t.Context(), locker.Rule{Key: "mixed", Mode: locker.Shared, Wait: locker.NoWait})
 	wantErr(t, err, "mixed", locker.ErrBusy)
-	release(t, acquire(t, rw, shared)) // when that has run out
+	release(t, acquire(t, rw, shared)) // when the foreign lease has run out
 	nothingLeftBut(t, client)
 }
 

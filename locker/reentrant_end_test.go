@@ -27,7 +27,7 @@ func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 		store.Steal("a")
 		lost(t, first, locker.ErrLost)
 		lost(t, second, locker.ErrLost)
-		store.Free("a") // now it could be had
+		store.Free("a") // from now on the key is free
 		for _, ctx := range []context.Context{ctx, second.Context(), first.Context()} {
 			_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrLost)
@@ -37,9 +37,9 @@ func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 			wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
 			wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrLost)
 		}
-		_, err := l.Acquire(ctx, locker.Rule{Key: "a"}) // the release changes nothing about it
+		_, err := l.Acquire(ctx, locker.Rule{Key: "a"}) // the release changes nothing for the lost context
 		wantErr(t, err, "a", locker.ErrLost)
-		release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the caller's own context it begins anew
+		release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the caller's own context, a new lease is granted
 	})
 }
 
@@ -170,7 +170,7 @@ func TestCloseEndsNestedHolds(t *testing.T) {
 	})
 }
 
-// A nested hold that is released while the lease is being lost ends, and so does a nested hold that
+// A nested hold that is released while the lease is being lost ends. So does a nested hold that
 // begins at that time.
 func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 	for range 50 {

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// reentrant gives a test a Reentrant over an Engine of its own.
+// reentrant gives a test a reentrant Locker over a new Engine.
 func reentrant(t *testing.T, test func(t *testing.T, store *lockertest.Memory, l locker.Locker, e *locker.Engine)) {
 	t.Helper()
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -87,7 +87,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 					<-time.After(10 * time.Second) // it is renewed
 					stranger.waitsStill()
 					release(t, holds[i])
-					release(t, holds[i]) // again
+					release(t, holds[i]) // a second release
 					if err := holds[i].Extend(t.Context(), time.Minute); !errors.Is(err, locker.ErrReleased) {
 						t.Errorf("Extend after Release: %v", err)
 					}
@@ -122,7 +122,7 @@ func TestStrangersWait(t *testing.T) {
 				return e.Acquire(lease.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 			},
 		} {
-			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) { // it would wait for itself
+			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) { // the acquire would wait for its own caller
 				t.Errorf("%s: %v", who, err)
 			}
 		}
@@ -133,8 +133,8 @@ func TestStrangersWait(t *testing.T) {
 	})
 }
 
-// A released hold gives no rights: a caller that has kept its context waits like all others, also
-// for the next holder.
+// A released hold gives no rights: a caller that has kept the hold's context waits like all other
+// callers, also for the next holder.
 func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
@@ -143,7 +143,7 @@ func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 		ended := inner.Context()
 		release(t, inner)
 
-		again, err := l.Acquire(kept, locker.Rule{Key: "a", Wait: locker.NoWait}) // the outer hold is in there as well
+		again, err := l.Acquire(kept, locker.Rule{Key: "a", Wait: locker.NoWait}) // kept also contains the outer hold
 		if err != nil || again.Fence() != outer.Fence() {
 			t.Fatalf("%v %v", again, err)
 		}
@@ -190,7 +190,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// One that outlives Run keeps the lock for as long as it holds it.
+		// A nested hold that outlives Run keeps the lock until it is released.
 		out, end := make(chan struct{}), make(chan struct{})
 		_ = locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
 			lease, err := l.Acquire(ctx, locker.Rule{Key: "a"})

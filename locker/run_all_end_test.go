@@ -119,7 +119,7 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		since(t, start, 2*time.Second, 10*time.Millisecond) // for all of them, not for each
+		since(t, start, 2*time.Second, 10*time.Millisecond) // for all releases together, not for each of them
 		store.Fail(locker.OpRelease, nil)
 		<-time.After(2 * time.Second)
 		if store.Len() != 0 {

@@ -26,7 +26,7 @@ func never(t *testing.T) func(context.Context) error {
 	return func(context.Context) error { t.Error("the function ran"); return nil }
 }
 
-// plain is a Locker of which nothing is known, as those of other packages are.
+// plain is a Locker of an unknown type, like those of other packages.
 type plain struct{ locker.Locker }
 
 func TestRunAllTakesAllKeysInOneStep(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 			if len(all) != 1 || all[0].Mode() != locker.Exclusive || time.Until(all[0].Expires()) < 50*time.Second {
 				t.Errorf("%v", all)
 			}
-			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter Wait
+			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter Wait applies
 			<-time.After(2 * time.Hour)
 			wantErr(t, context.Cause(ctx), "a", locker.ErrExpired)
 			return nil
@@ -147,7 +147,7 @@ func TestRunAllReadsSomeAndWritesOthers(t *testing.T) {
 						_, err := e.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
 						wantErr(t, err, key, locker.ErrBusy)
 					}
-					// It reads along what its caller reads.
+					// The nested acquire reads along under the caller's lease.
 					return locker.RunAll(ctx, l, []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "d"}}, nothing)
 				})
 				if err != nil {

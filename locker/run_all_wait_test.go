@@ -145,7 +145,7 @@ func TestRunAllDoesNotWaitForItself(t *testing.T) {
 	}
 }
 
-// Two of them would wait for each other for ever, if RunAll waited against the order.
+// Two such callers would wait for each other for ever if RunAll waited against the order.
 func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 				e := lockertest.NewLocker(t, store)
 				l := wrap(e)
 				err := locker.RunAll(t.Context(), l, rulesOf("b"), func(ctx context.Context) error {
-					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // it is free
+					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // the key is free
 						t.Error(err)
 					}
 					defer release(t, acquire(t, e, locker.Rule{Key: "a"}))
@@ -162,7 +162,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 					if !strings.Contains(err.Error(), "already holds b") {
 						t.Errorf("the text does not teach: %v", err)
 					}
-					// A plain Run waits: it has no order to keep.
+					// A plain Run waits, because it takes one key only.
 					ctx, cancel := context.WithTimeout(ctx, time.Minute)
 					defer cancel()
 					wantErr(t, locker.Run(ctx, l, locker.Rule{Key: "a"}, never(t)), "a", context.DeadlineExceeded)

@@ -32,7 +32,7 @@ func newScriptless(t testing.TB, c redis.UniversalClient, opts ...locker.Option)
 	return l
 }
 
-// Locks with scripts and without exclude each other, as two libraries do.
+// Locks with scripts and locks without scripts exclude each other, like locks of two libraries.
 func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -54,7 +54,7 @@ func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Rules that need the server to remember work without scripts, too.
+// Rules with Once and AtLeast, for which the server must remember work, also work without scripts.
 func TestScriptlessRemembersWork(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -97,7 +97,7 @@ func TestScriptlessRefusesWhatNeedsScripts(t *testing.T) {
 	}
 }
 
-// scriptlessProcess holds a key until it is told to release it.
+// scriptlessProcess holds a key until its parent asks for the release.
 var scriptlessProcess = proc.Register("scriptless", func(args []string) {
 	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: args[0]}))
 	if err != nil {
@@ -115,8 +115,8 @@ var scriptlessProcess = proc.Register("scriptless", func(args []string) {
 	proc.Listen()
 })
 
-// A holder that is killed or stopped costs its TTL. The one that runs again learns of it, and harms
-// nobody.
+// A holder that is killed or stopped costs the others its TTL. A stopped holder that runs again
+// learns of its loss, and changes nothing at the server.
 func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -147,15 +147,15 @@ func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
 	}
 }
 
-// Callers of two processes whose connections break all the time are never in at the same time, and
-// none hangs.
+// Callers of two processes whose connections break all the time never hold the key at the same
+// time, and no caller hangs.
 func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	var inside, runs atomic.Int32
 	var callers []*locker.Engine
-	for range 8 { // a new client must be able to ask whether the server answers
+	for range 8 { // a new client must be able to find out whether the server answers
 		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond))))
 	}
 	stop := make(chan struct{})
@@ -179,7 +179,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 					if inside.Add(1) != 1 {
 						t.Error("two callers hold the key")
 					}
-					<-time.After(time.Millisecond) // another caller would come in
+					<-time.After(time.Millisecond) // time in which another caller could come in
 					inside.Add(-1)
 					runs.Add(1)
 					return nil

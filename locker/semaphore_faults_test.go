@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// permitFault is what happens to the Store, or to one process, again and again.
+// permitFault is a fault of the Store, or of one process, that happens again and again.
 type permitFault func(m *lockertest.Memory, p *lockertest.Process, r *rand.Rand)
 
 var permitFaults = map[string]permitFault{
@@ -74,8 +74,8 @@ func (u *unitsHeld) leave(l *locker.Lease) {
 }
 
 // Callers of three processes want units of one key, with weights, with contexts that end at any
-// moment, and with faults all the time. No more units are held than there are, nobody is stuck, and
-// at the end nothing is left.
+// moment, and with faults all the time. The units that are held never exceed the limit, no caller
+// is stuck, and at the end nothing is left.
 func TestPermitsUnderFaults(t *testing.T) {
 	for name, fault := range permitFaults {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	var granted, longest int64
 	var mu sync.Mutex
 	var processes []*lockertest.Process
-	dying, die := context.WithCancel(context.Background()) // a process that is dead makes no more calls
+	dying, die := context.WithCancel(context.Background()) // ends with its process: a dead process makes no more calls
 	defer die()
 	until := time.Now().Add(during)
 	for i := range 3 {
@@ -106,7 +106,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			_ = e.Close(ctx) // a process that is dead cannot
+			_ = e.Close(ctx) // fails for a dead process
 		})
 		alive := context.Background()
 		if i == 0 {

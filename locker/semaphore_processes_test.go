@@ -78,7 +78,7 @@ func TestASignalToAHolderOfUnits(t *testing.T) {
 	})
 }
 
-// The process of the head is stopped, which delays the others by its claim.
+// The process of the head is stopped. That delays the other waiters by the head's claim.
 func TestASignalToAWaiterForUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
@@ -87,7 +87,7 @@ func TestASignalToAWaiterForUnits(t *testing.T) {
 		eventually(t, "the process waits", func() bool { return inLine(t, p.client, p.key) == 1 })
 		light := queues(t, sem, locker.Rule{Key: p.key}, p.client)
 		strike(child)
-		release(t, two) // too few for the head, which does not react
+		release(t, two) // too few units for the head, which does not react
 		var lease *locker.Lease
 		within(t, 6*time.Second, "the light waiter's grant", func() { lease = light.Granted(6 * time.Second) })
 		release(t, lease)

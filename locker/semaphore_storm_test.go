@@ -21,7 +21,7 @@ import (
 )
 
 // stay is a caller's time with its units: from after the grant until before the release, or until
-// its lease ended by its own clock. Times are in ns on the machine's clock.
+// its lease ended by the caller's clock. Times are in ns on the machine's clock.
 type stay struct {
 	Weight      int
 	Start, End  int64
@@ -91,7 +91,7 @@ func stayWith(l locker.Locker, weight int) (s stay) {
 	return s
 }
 
-// mostUnits is how many units were held at once, and whether a fence came twice.
+// mostUnits returns how many units were held at once, and whether a fence came twice.
 func mostUnits(stays []stay) (most int, twice bool) {
 	type change struct {
 		at    int64
@@ -116,7 +116,8 @@ func mostUnits(stays []stay) (most int, twice bool) {
 }
 
 // Processes that take units are stopped, killed, and lose their connections, their subscriptions
-// and their scripts. No more units are held than there are, nobody is stuck, and nothing is left.
+// and their scripts. The units that are held never exceed the limit, no caller is stuck, and
+// nothing is left.
 func TestPermitsInAStorm(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -139,7 +140,7 @@ func TestPermitsInAStorm(t *testing.T) {
 		"stopped": func() int {
 			child := crews[rand.N(len(crews))]
 			child.Pause()
-			time.Sleep(rand.N(2500 * time.Millisecond)) //nolint:forbidigo // it stands still
+			time.Sleep(rand.N(2500 * time.Millisecond)) //nolint:forbidigo // the process stands still
 			child.Resume()
 			return 1
 		},
@@ -195,7 +196,7 @@ func TestPermitsInAStorm(t *testing.T) {
 	})
 }
 
-// The count of overlapping stays sees one unit too many.
+// mostUnits detects overlapping stays that exceed the limit by one unit.
 func TestMostUnits(t *testing.T) {
 	t.Parallel()
 	stays := []stay{{1, 0, 10, 1, 0, false, 0}, {2, 5, 20, 2, 0, false, 0}, {1, 10, 12, 3, 0, false, 0}, {2, 19, 30, 4, 0, false, 0}}

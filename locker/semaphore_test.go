@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Semaphores on real servers.
+// Tests of semaphores on real servers.
 
 func TestNewSemaphoreRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestRulesOfSemaphores(t *testing.T) {
 	}
 }
 
-// unitsInUse counts the units in use, and the most that were at once.
+// unitsInUse counts the units in use, and the largest number in use at the same time.
 type unitsInUse struct{ used, most atomic.Int64 }
 
 func (c *unitsInUse) enter(units int64) {
@@ -121,8 +121,8 @@ func TestSemaphoreAdmitsAtMostNOfAllProcesses(t *testing.T) {
 	nothingLeftBut(t, server.Client(t))
 }
 
-// Callers of one process with equal rules share no permit, but pass theirs on: most leases cost no
-// call.
+// Callers of one process with equal rules do not share permits, but pass their permits on. So most
+// leases cost no call.
 func TestPermitsArePassedOnInsideAProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -196,15 +196,15 @@ func TestPermitsAndOtherLockers(t *testing.T) {
 	writer := queues(t, single, key, client)
 	third := queues(t, sem, key, client)
 	release(t, one)
-	writer.WaitsStill() // it needs the key alone
-	third.WaitsStill()  // and nobody overtakes it
+	writer.WaitsStill() // the writer needs the key alone
+	third.WaitsStill()  // no caller overtakes the writer
 	release(t, two)
 	lease := writer.Granted(0)
 	third.WaitsStill()
 	reader := queues(t, rw, locker.Rule{Key: key.Key, Mode: locker.Shared}, client)
 	fourth := queues(t, newSemaphore(t, server.Client(t), 2), key, client)
 	release(t, lease)
-	// A Locker of locks hands the key to the next as it does: the third has it alone.
+	// A Locker of locks hands the key on as a lock for one: the third caller has the key alone.
 	lease = third.Granted(0)
 	reader.WaitsStill()
 	fourth.WaitsStill()

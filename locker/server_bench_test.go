@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The server's own time for an acquire and its release, without the network.
+// Measures the server's own time for an acquire and its release, without the network.
 func BenchmarkServerSide(b *testing.B) {
 	for name, waiters := range map[string]int{"uncontended": 0, "handed over": 1} {
 		b.Run(name, func(b *testing.B) {
@@ -57,7 +57,7 @@ func BenchmarkServerSide(b *testing.B) {
 	}
 }
 
-// scriptTime is how long scripts have run, and how many.
+// scriptTime returns how long scripts have run, and how many have run.
 func scriptTime(b *testing.B, stats string) (d time.Duration, n int) {
 	_, line, _ := strings.Cut(stats, "cmdstat_evalsha:")
 	var micros int64

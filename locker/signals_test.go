@@ -17,15 +17,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// peer is another process that waits for a key, holds it until its parent asks for the release, and
-// prints all that happens:
+// peer is another process. It waits for a key, holds the key until its parent asks for the
+// release, and prints all events:
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
 //	released      with an error, if there was one
 //
-// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run for
-// one step more.
+// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run one
+// step further.
 var peer = proc.Register("peer", func(args []string) {
 	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
 	d, err := time.ParseDuration(ttl)
@@ -67,7 +67,7 @@ type peers struct {
 	*testing.T
 	server *redistest.Server
 	client *redis.Client
-	here   *locker.Engine // a process that no signal hits
+	here   *locker.Engine // the Engine of a process that gets no signal
 	key    string
 }
 
@@ -101,7 +101,7 @@ func (p *peers) granted(child *proc.Child) (fence uint64) {
 	return fence
 }
 
-// left is what the holder has left.
+// left returns the time that the holder has left.
 func (p *peers) left() time.Duration {
 	p.Helper()
 	i, err := p.here.Inspect(p.Context(), p.key)
@@ -118,7 +118,7 @@ func (p *peers) wantHolder(fence uint64) {
 	}
 }
 
-// wantLost is the output of a process that has run on after another process got its key.
+// wantLost checks the output of a process that has continued after another process got its key.
 func (p *peers) wantLost(child *proc.Child) {
 	p.Helper()
 	if got := child.Expect(p, "lost"); got != "true" {
@@ -129,7 +129,7 @@ func (p *peers) wantLost(child *proc.Child) {
 	}
 }
 
-// gives makes a process give the key back, in the ordinary way.
+// gives makes a process release the key in the normal way.
 func (p *peers) gives(child *proc.Child) {
 	p.Helper()
 	child.Send("give")
@@ -138,8 +138,8 @@ func (p *peers) gives(child *proc.Child) {
 	}
 }
 
-// signals are what may hit a process. A stopped one runs on later: its connections live, so the
-// server believes in it.
+// signals are the signals that a process may get. A stopped process continues later: its
+// connections live, so the server takes it for alive.
 var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
 
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
@@ -162,8 +162,8 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// The server sees that no process listens for a waiter that was killed. For a stopped waiter the
-// server keeps the key for two seconds. It notifies the next waiter if that one has waited for
+// The server sees that no process listens for a waiter that was killed. For a stopped waiter, the
+// server keeps the key for two seconds. It notifies the next waiter if that waiter has waited for
 // long; otherwise the next waiter asks by itself within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
@@ -188,7 +188,7 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 		if fence <= first.Fence() {
 			t.Errorf("fence %d after %d", fence, first.Fence())
 		}
-		if signal == "stopped" { // it did not get the key, so it goes on waiting, and is served once
+		if signal == "stopped" { // the stopped process did not get the key, so it continues to wait, and is served once
 			head.Resume()
 			eventually(t, "it waits again", func() bool { return inLine(t, p.client, p.key) == 1 })
 			p.wantHolder(fence)
@@ -203,8 +203,8 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	})
 }
 
-// A holder's key is free when its lease has run out, not before, and the head of the queue asks
-// then.
+// A holder's key is free when its lease has run out, and not before. Then the head of the queue
+// asks.
 func TestASignalToTheHolder(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		holder, first := p.holds(2 * time.Second)
@@ -229,8 +229,8 @@ func TestASignalToTheHolder(t *testing.T) {
 	})
 }
 
-// A process that was handed the key and dies before it confirms costs the others two seconds, not
-// its TTL of a minute.
+// If a process was handed the key and dies before it confirms, the others lose two seconds instead
+// of its TTL of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		var first *locker.Lease
@@ -242,7 +242,8 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 			release(t, first)
 			second = p.granted(winner)
 			winner.AwaitStop()
-			if renewed = p.left() > 2*time.Second; renewed { // a slow machine: it was struck a quarter of a second too late
+			// on a slow machine, the signal came a quarter of a second too late
+			if renewed = p.left() > 2*time.Second; renewed {
 				winner.Kill()
 				next.Kill()
 				p.client.Del(t.Context(), p.key, redisstore.QueueKey(p.key))

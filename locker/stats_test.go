@@ -14,7 +14,7 @@ import (
 
 // Tests of the Engine's statistics.
 
-// practise holds key n times, each for d.
+// practise holds the key n times, each time for d.
 func practise(t *testing.T, l locker.Locker, rule locker.Rule, n int, d time.Duration) {
 	t.Helper()
 	for range n {
@@ -102,7 +102,7 @@ func TestAdaptiveBackoffStaysWithinItsBounds(t *testing.T) {
 		before := store.Calls(locker.OpAcquire)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Second})
 		wantErr(t, err, "a", locker.ErrBusy)
-		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first, and one a pause
+		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first attempt, and one for each pause
 			t.Errorf("%d attempts in 100 s", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestAdaptiveTTLRisesBeforeALease(t *testing.T) {
 		}
 		store.Delay(locker.OpRenew, 0)
 
-		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // the control
+		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // the positive control
 		lease = acquire(t, fixed, locker.Rule{Key: "b"})
 		store.Delay(locker.OpRenew, time.Second)
 		lost(t, lease, locker.ErrLost)
@@ -159,7 +159,7 @@ func TestAdaptiveTTLFallsWhenRenewalsArePromptAgain(t *testing.T) {
 	})
 }
 
-// A crash is noticed when the lease of the dead runs out.
+// A crash is noticed when the lease of the dead holder runs out.
 func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	taken := func(opts ...locker.Option) (d time.Duration) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -184,13 +184,13 @@ func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	}
 }
 
-// A renewal that was answered at once is prompt, also when it asked for less than the hold has
+// A renewal that was answered at once is prompt, even if it asked for less time than the hold has
 // left.
 func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
 		var leases []*locker.Lease
-		for i := range 64 { // then the renewals of some come while those of others are under way
+		for i := range 64 { // then renewals of some leases come while renewals of others are under way
 			leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("a", i)}))
 		}
 		probe := func() time.Duration {

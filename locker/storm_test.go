@@ -17,20 +17,20 @@ import (
 
 var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a server")
 
-// storm is one fault, again and again, on a server of its own.
+// storm is one fault that strikes again and again, on a server of its own.
 type storm struct {
 	every time.Duration
 	fault func(ctx context.Context, c *redis.Client) (struck int, err error)
-	least int // faults per second that must have struck: fewer prove nothing
+	least int // the least number of faults per second that must strike; fewer prove nothing
 }
 
 var storms = map[string]storm{
-	// Every process loses the messages that come while it subscribes again.
+	// Every process loses the messages that come before it has subscribed again.
 	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
 	}, 4},
-	// A script that the server does not know is sent again, whole, and must run once.
+	// A script that the server does not know is sent again with its text, and must run once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		known, err := c.Info(ctx, "memory").Result()
 		if err != nil {
@@ -44,8 +44,8 @@ var storms = map[string]storm{
 }
 
 // With any lost message, no caller is stuck, no caller gets an error, and no two processes hold a
-// key at once. All storms rage at once, each on a server of its own: they take their time, and
-// little else.
+// key at the same time. All storms run at the same time, each on a server of its own, because a
+// storm takes time but little work.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -125,7 +125,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 	}
 }
 
-// rained is what a storm did.
+// rained is the result of a storm.
 type rained struct {
 	attempts, struck int
 	err              error

@@ -31,7 +31,7 @@ type stress struct {
 	granted, cancelled, busy, lost atomic.Int64
 }
 
-// rule is one of all sorts.
+// rule returns a random Rule of one of many kinds.
 func (s *stress) rule() locker.Rule {
 	r := locker.Rule{Key: fmt.Sprint("stress:", rand.N(s.keys)), TTL: time.Duration(50+100*rand.N(3)) * time.Millisecond}
 	switch rand.N(10) {
@@ -49,8 +49,8 @@ func (s *stress) rule() locker.Rule {
 	return r
 }
 
-// visit takes a key, or does not, and says until when it could believe to hold it: the lease's end,
-// or its own if that is earlier.
+// visit tries to take a key. It records until when it could count on the key: until the lease's
+// end, or until its own end if that is earlier.
 func (s *stress) visit(name string, l *locker.Engine) {
 	rule := s.rule()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -94,7 +94,7 @@ func (s *stress) visit(name string, l *locker.Engine) {
 		s.t.Errorf("%s: release of %+v: %v", name, rule, err)
 	}
 	if !end.After(got) {
-		return // it was over when the caller got to see it
+		return // the lease was over when the caller could first see it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +103,8 @@ func (s *stress) visit(name string, l *locker.Engine) {
 	})
 }
 
-// Several Engines of different kinds, short leases, callers that go away at any moment, and Engines
-// that are closed in the middle of it: no two hold a key at once, fences grow, no caller waits
+// Several Engines of different kinds use short leases. Callers leave at any moment, and Engines
+// are closed meanwhile. No two callers hold a key at the same time, fences grow, no caller waits
 // long, and nothing is left.
 func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Parallel()

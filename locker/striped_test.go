@@ -24,7 +24,7 @@ func striped(t *testing.T, l locker.Locker, n int) locker.Locker {
 	return s
 }
 
-// The stripe of a key is a promise to processes of another version, and to other languages.
+// Processes of another version, and programs in other languages, depend on the stripe of a key.
 func TestTheStripeOfAKeyIsFixed(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -125,7 +125,7 @@ func TestRunAllTakesAStripeOnce(t *testing.T) {
 			if fmt.Sprint(keys) != "[c b a]" {
 				t.Errorf("leases of %q", keys)
 			}
-			return locker.RunAll(ctx, s, rulesOf("d", "e"), nothing) // their stripe is held by ctx
+			return locker.RunAll(ctx, s, rulesOf("d", "e"), nothing) // ctx holds their stripe
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -166,7 +166,7 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 				if inner.Key() != same {
 					t.Errorf("the inner lease is %v", inner)
 				}
-				for _, key := range []string{one, same} { // as without stripes
+				for _, key := range []string{one, same} { // the same as without stripes
 					if _, err := s.Acquire(ctx, locker.Rule{Key: key, Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
 						t.Errorf("a nested acquire of the same key: %v", err)
 					}
@@ -234,8 +234,8 @@ func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 	})
 }
 
-// Callers that take random sets of keys, from two processes, never deadlock and never meet. On a
-// quorum this is what stands for n locks.
+// Callers from two processes that take random sets of keys never deadlock, and never hold the same
+// stripe at the same time. On a quorum, stripes stand for n locks.
 func TestStripesUnderRandomRunAlls(t *testing.T) {
 	t.Parallel()
 	clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}

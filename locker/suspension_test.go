@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A suspended machine wakes up: its monotonic clock, and with it the deadlines, stood still, while
-// the server's went on.
+// A suspended machine wakes up. Its monotonic clock, and with it the deadlines, stood still while
+// the server's clock went on.
 func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -27,7 +27,7 @@ func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	})
 }
 
-// A clock that was set forward looks the same, and costs a renewal and no lease.
+// A clock that was set forward looks like a suspension. It costs a renewal, but no lease.
 func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -44,7 +44,7 @@ func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	})
 }
 
-// Without an answer the lease ends, because it may be over.
+// If no answer comes, the lease ends, because it may be over.
 func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)

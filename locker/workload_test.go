@@ -20,7 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// workload is what the workers of one process do: take keys and give them back, again and again.
+// workload is the work of the workers of one process: they take keys and release them, again and
+// again.
 type workload struct {
 	Addr    string
 	Name    string
@@ -28,14 +29,15 @@ type workload struct {
 	Keys    []string
 	TTL     time.Duration
 	Workers int
-	Rounds  int           // of each worker, or
-	For     time.Duration // how long they go on
+	Rounds  int           // the rounds of each worker; 0: For applies
+	For     time.Duration // how long the workers continue
 	Hold    time.Duration
 	Rest    time.Duration // between two rounds
 }
 
-// section is one stay of a worker inside a lock, on the machine's clock, which all processes share.
-// It lies within the lease: the worker looks at the clock after the grant and before the release.
+// section is one stay of a worker inside a lock, on the machine's clock, which all processes
+// share. It is shorter than the lease, because the worker looks at the clock after the grant and
+// before the release.
 type section struct {
 	Process string
 	Worker  string
@@ -51,8 +53,8 @@ type section struct {
 
 type worker struct{}
 
-// locker is the Engine of a workload. Workers write their names into their leases, and so into the
-// queue.
+// locker returns the Engine of a workload. Workers write their names into their leases, and so
+// into the queue.
 func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	options := []locker.SingleOption{locker.WithMetadata(func(ctx context.Context) string {
 		name, _ := ctx.Value(worker{}).(string)
@@ -124,8 +126,8 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	return s
 }
 
-// workers is a process with a workload. It works when its parent asks for it, and then prints all
-// that happened.
+// workers is a process with a workload. It works when its parent asks for that, and then prints
+// all events.
 var workers = proc.Register("workload", func(args []string) {
 	var w workload
 	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {
@@ -152,7 +154,7 @@ var workers = proc.Register("workload", func(args []string) {
 	proc.Listen()
 })
 
-// start makes a process with the workload.
+// start starts a process with the workload.
 func (w workload) start(t *testing.T) *proc.Child {
 	t.Helper()
 	text, err := json.Marshal(w)
@@ -164,10 +166,11 @@ func (w workload) start(t *testing.T) *proc.Child {
 	return child
 }
 
-// history is what several processes did.
+// history has the sections of several processes.
 type history []section
 
-// add takes the output of a process, and waits for it. It ends the test when the process is stuck.
+// add reads the output of a process, and waits for the process. It ends the test when the process
+// is stuck.
 func (h *history) add(t *testing.T, child *proc.Child) {
 	t.Helper()
 	var more []section
@@ -177,8 +180,9 @@ func (h *history) add(t *testing.T, child *proc.Child) {
 	*h = append(*h, more...)
 }
 
-// check looks for everything that must never be: an error, two inside at once, a fence that does
-// not grow. It returns the sections in the order of their fences, per key.
+// check looks for everything that must never happen: an error, two workers inside at the same
+// time, a fence that does not grow. It returns the sections in the order of their fences, for each
+// key.
 func (h history) check(t testing.TB) map[string][]section {
 	t.Helper()
 	byKey := make(map[string][]section)
@@ -193,7 +197,7 @@ func (h history) check(t testing.TB) map[string][]section {
 		}
 		byKey[s.Key] = append(byKey[s.Key], s)
 	}
-	// A server of a busy machine may answer later than an Engine waits for it, now and then.
+	// On a busy machine, a server may sometimes answer later than an Engine waits.
 	if unanswered > 10+len(h)/20 {
 		t.Errorf("%d calls for %d sections were not answered in time", unanswered, len(h))
 	}
@@ -215,7 +219,7 @@ func (h history) check(t testing.TB) map[string][]section {
 	return byKey
 }
 
-// longestWait is between a question and its grant.
+// longestWait returns the longest time between a question and its grant.
 func (h history) longestWait() (longest time.Duration) {
 	for _, s := range h {
 		longest = max(longest, time.Duration(s.Start-s.Asked))
@@ -223,7 +227,7 @@ func (h history) longestWait() (longest time.Duration) {
 	return longest
 }
 
-// A checker that finds nothing proves nothing.
+// A checker without findings proves nothing until it has found a planted error.
 func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	ok := section{Worker: "a", Key: "k", Fence: 1, Start: 10, End: 20}
 	for name, wrong := range map[string]section{
@@ -238,7 +242,7 @@ func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	history{ok, {Worker: "b", Key: "k", Fence: 2, Start: 21, End: 30}, {Worker: "c", Key: "other", Fence: 1, Start: 15, End: 16}}.check(t)
 }
 
-// field is one line of what INFO says.
+// field returns one line of the answer to INFO.
 func field(info, name string) string {
 	for line := range strings.Lines(info) {
 		if is, value, _ := strings.Cut(strings.TrimSpace(line), ":"); is == name {
