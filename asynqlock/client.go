@@ -96,7 +96,7 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 		}
 		other, err := c.inspector.GetTaskInfo(m.queue, id)
 		switch {
-		// the other task has ended meanwhile
+		// The other task has ended meanwhile.
 		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		case err != nil:
 			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicate(t, "there", id), err)

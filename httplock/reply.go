@@ -221,7 +221,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	// these headers describe a reply that is not sent
+	// These headers describe a reply that is not sent.
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}

@@ -32,13 +32,13 @@ type acquisition struct {
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	meta     string           // the signed metadata
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
-	// what the Observer is shown of the holder; nil: nothing was seen yet
+	// sighting is what the Observer is shown of the holder; nil: nothing was seen yet.
 	sighting *sighting
-	// a key that the caller's RunAll holds and that sorts behind rule.Key, so this acquire must
-	// not wait; "": none
+	// behind is a key that the caller's RunAll holds and that sorts behind rule.Key, so this
+	// acquire must not wait; "": there is none.
 	behind string
-	// the caller reads under the key already; a writer that this acquire waits for would wait for
-	// the caller
+	// inside: the caller reads under the key already. A writer that this acquire waits for would
+	// wait for the caller.
 	inside bool
 	pass   *Delegation // the proof of a caller that joins a lease; nil: it does not join
 

@@ -127,7 +127,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	// an earlier grant of the token, whose answer was lost, was revoked before this question
+	// An earlier grant of the token, whose answer was lost, was revoked before this question.
 	case store.Revoked:
 		return nil, a.fail(revokedBecause(g.Reason), 0)
 	default: // the server answers Undone only for a token that was given up
@@ -154,7 +154,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	// of several holders, the first that came need not be the first that leaves
+	// Of several holders, the first that came need not be the first that leaves.
 	if a.rule.Limit == 0 {
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}
@@ -218,7 +218,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
-		// before the keeper can find the hold lost and report the loss to the cohort
+		// This comes before the keeper can find the hold lost and report the loss to the cohort.
 		e.cohorts.granted(&f.hold)
 		a.leads = a.leads && a.rule.Limit == 0
 	}

@@ -86,7 +86,8 @@ func TestEveryHoldHasATokenOfItsOwn(t *testing.T) {
 		for range 100 {
 			release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		}
-		// longer than the lease, so the grant comes too late, and the acquire is repeated
+		// The delay is longer than the lease, so the grant comes too late, and the acquire is
+		// repeated.
 		store.Delay(locker.OpAcquire, 150*time.Millisecond)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: 100 * time.Millisecond, Wait: 5 * time.Second})
 		wantErr(t, err, "a", locker.ErrUnavailable)

@@ -28,14 +28,14 @@ const (
 	// Events that end a call.
 	callNotSent tokenEvent = iota // the call was taken back before it went out
 	callRefused                   // a Refusal: the call had no effect
-	// the call was abandoned, or its error does not prove that it had no effect
+	// callLost: the call was abandoned, or its error does not prove that it had no effect.
 	callLost
 	answerQueued // the key is busy, and the token is in the queue
 	answerAside  // the key is busy, and the token waits nowhere
-	// the key is busy, and parts of the Store may hold it for the token
+	// answerParts: the key is busy, and parts of the Store may hold it for the token.
 	answerParts
 	answerGranted // a lease
-	// the token is undone, revoked or done: the server has nothing of it
+	// answerOver: the token is undone, revoked or done, so the server has nothing of it.
 	answerOver
 	// Messages that the acquisition has read.
 	readGrant
@@ -48,18 +48,16 @@ const (
 // arrive.
 var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	//              from: nowhere      queued         possible       unclear
-	callNotSent: {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
-	// a restarted server has lost the queue
-	callRefused:   {tokenNowhere, tokenPossible, tokenPossible, tokenUnclear},
+	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
+	callRefused:   {tokenNowhere, tokenPossible, tokenPossible, tokenUnclear}, // a restarted server has lost the queue
 	callLost:      {tokenUnclear, tokenUnclear, tokenUnclear, tokenUnclear},
 	answerQueued:  {tokenQueued, tokenQueued, tokenQueued, tokenUnclear},
 	answerAside:   {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 	answerParts:   {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerGranted: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerOver:    {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
-	// no other goroutine will read the message
-	readGrant: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
-	readDone:  {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
+	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // no other goroutine will read the message
+	readDone:      {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 }
 
 // token follows one token through its calls and messages.

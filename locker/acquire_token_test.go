@@ -109,7 +109,7 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// any other state is right, because the next owner of the ticket reads the message
+		// Any other state is right, because the next owner of the ticket reads the message.
 		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}

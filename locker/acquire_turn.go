@@ -9,13 +9,13 @@ type turn struct {
 	hold  *hold
 	fence uint64
 	by    Peer // the caller that handed hold over
-	// the number of this hand-off in the streak of hold; 0: none, readers share hold
+	// streak is the number of this hand-off in the streak of hold; 0: none, readers share hold.
 	streak int
 	follow *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
 	seen   bool    // for a leader: the key was held
-	// the leader could not reach the server and this waiter's time is up too, or WithMaxWaiters is
-	// exceeded
+	// err: the leader could not reach the server and this waiter's time is up too, or
+	// WithMaxWaiters is exceeded.
 	err error
 }
 

@@ -176,7 +176,7 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		// a foreign holder frees the key without a message, and the head may have died
+		// A foreign holder frees the key without a message, and the head may have died.
 		case a.holder.Foreign:
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:

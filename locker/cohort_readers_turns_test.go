@@ -133,7 +133,7 @@ func TestAnUpgradeIsRefusedAtOnce(t *testing.T) {
 		calls := 0
 		err := locker.Run(t.Context(), l, reading, func(ctx context.Context) error {
 			calls = store.Calls(locker.OpAcquire)
-			// of another key, so it is no lease of this key
+			// The inner lease has another key, so it is no lease of this key.
 			return locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
 				calls++
 				return locker.Run(ctx, l, writing, func(context.Context) error { return nil })

@@ -80,7 +80,7 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	// its answer cannot be parsed, because real tokens have 26 letters; but the key is taken
+	// The answer cannot be parsed, because real tokens have 26 letters; but the key is taken.
 	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {

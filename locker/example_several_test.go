@@ -73,7 +73,7 @@ func ExampleNewStriped() {
 }
 
 func ExampleNewScriptless() {
-	// a server whose user must not run scripts
+	// The user of this server must not run scripts.
 	l, err := locker.NewScriptless(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
 		log.Fatal(err)

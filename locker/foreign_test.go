@@ -139,7 +139,7 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	const key, waiters = "foreign:starves", 12
 	var ls []*locker.Engine
 	for range 3 {
-		// with WithFair all of them are in the queue, where the test sees them
+		// With WithFair all of them are in the queue, where the test sees them.
 		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair()))
 	}
 	first := acquire(t, ls[0], locker.Rule{Key: key})

@@ -24,7 +24,7 @@ type Lease struct {
 	began   time.Time       // when this Lease got the hold
 	base    context.Context // the caller's context, with what the Observer added for the hold
 	endHold func(Outcome)
-	// nil unless the Lease is one of several uses of one hidden Lease: see family
+	// part is nil unless the Lease is one of several uses of one hidden Lease: see family.
 	part     *part
 	notified sync.Once // runs when the Observer is notified of the hold's end
 

@@ -157,8 +157,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the release of b is awaited if the answer for a was late, because the server was then not
-	// prompt
+	// The release of b is awaited if the answer for a was late, because the server was then not
+	// prompt.
 	for _, key := range []string{"a", "b"} {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
 			server.Pause()

@@ -18,8 +18,8 @@ type hold struct {
 	ttl    time.Duration // the TTL that was asked for
 	since  instant       // a time before or at the grant, from which deadlines count
 	taken  instant       // when this process received the grant; the streak counts from here
-	// until when Rule.AtLeast keeps the key, counted from when this process received the grant; 0:
-	// no time
+	// keep is until when Rule.AtLeast keeps the key, counted from when this process received the
+	// grant; 0: not at all.
 	keep  instant
 	block int32 // the number of fences
 

@@ -365,7 +365,7 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		// asked first, because both times go on between the questions
+		// This is asked first, because both times go on between the questions.
 		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val()
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)

@@ -108,7 +108,8 @@ const (
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
 	ResultCommitted      Result = "committed"        // transact: the transaction was committed
-	// transact: it was rolled back because of its work, its database or its lease
+	// ResultRolledBack, of transact: it was rolled back because of its work, its database or its
+	// lease.
 	ResultRolledBack     Result = "rolled_back"
 	ResultStaleFence     Result = "stale_fence"     // transact: it was rolled back, because a newer holder has claimed the resource
 	ResultFenceRegressed Result = "fence_regressed" // transact: it was rolled back, because the fence is older than the database's

@@ -74,7 +74,7 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
 				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-				// all waiters have asked again once; waiters further back ask again in 10 s
+				// All waiters have asked again once; waiters further back ask again in 10 s.
 				<-time.After(1500 * time.Millisecond)
 				synctest.Wait()
 				<-time.After(9 * time.Second)

@@ -73,7 +73,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	}
 	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
-		// the question must not overtake a release under way
+		// The question must not overtake a release under way.
 		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil {
 			return len(all), nil
 		}

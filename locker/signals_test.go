@@ -242,7 +242,7 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 			release(t, first)
 			second = p.granted(winner)
 			winner.AwaitStop()
-			// on a slow machine, the signal came a quarter of a second too late
+			// On a slow machine, the signal came a quarter of a second too late.
 			if renewed = p.left() > 2*time.Second; renewed {
 				winner.Kill()
 				next.Kill()

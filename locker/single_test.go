@@ -248,7 +248,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	lease := acquire(t, l, locker.Rule{Key: "a"})
-	// no master is there, so the replica's data stays
+	// No master is there, so the replica's data stays.
 	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,14 +19,15 @@ const (
 	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.Once marks the work as done
 	joinsPrefix     = store.ReservedPrefix + "j:{" // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
-	// latchkit:w:{tag}:L, the token for which a node of a quorum keeps its vote
+	// The key latchkit:w:{tag}:L has the token for which a node of a quorum keeps its vote.
 	wakePrefix   = store.ReservedPrefix + "w:{"
 	intentPrefix = store.ReservedPrefix + "t:{"  // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
 	NodeKey      = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
-	// a hash of the times when nodes of a quorum began to wait, by a server's clock
+	// BegunKey is a hash of the times when nodes of a quorum began to wait, by a server's clock.
 	BegunKey    = store.ReservedPrefix + "begun"
 	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, a channel and not a key: notifies an Engine
-	// latchkit:s:{tag of the slot}:random, the same on a cluster, as a sharded channel
+	// The channel latchkit:s:{tag of the slot}:random is the same on a cluster, as a sharded
+	// channel.
 	shardPrefix = store.ReservedPrefix + "s:"
 )
 

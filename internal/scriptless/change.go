@@ -57,7 +57,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			return false, nil
 		case failure == nil:
 			return ours, nil
-		// the data is no lock, so the lease is not ours
+		// The data is no lock, so the lease is not ours.
 		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey):
 			return false, nil
 		}

@@ -72,7 +72,7 @@ func (e *entry) appendClaims(b []byte) []byte {
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)
-	// each text with its length, so that different pairs of texts have different bytes
+	// Each text comes after its length, so that different pairs of texts have different bytes.
 	for _, text := range []string{key, audience} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
 		b = append(b, text...)

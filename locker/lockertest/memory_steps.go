@@ -213,7 +213,7 @@ func (m *Memory) release(c store.Claim) store.Grant {
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
-	// the tombstone of a phase refuses no late acquire
+	// The tombstone of a phase refuses no late acquire.
 	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) {
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}

@@ -90,7 +90,7 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 // values watches and reads the keys.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
-	// GET fails for data of another type, and returns nil for no data
+	// GET fails for data of another type, and returns nil for no data.
 	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error {
 		words := []any{"watch"}
 		for _, key := range a.keys {

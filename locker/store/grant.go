@@ -42,8 +42,8 @@ type State uint8
 const (
 	Granted State = iota + 1 // the owner holds the key
 	Busy                     // another owner holds the key
-	// this Owner was released before, and every later acquire of it is refused: see
-	// Claim.TombstoneTTL
+	// Undone: this Owner was released before, and every later acquire of it is refused: see
+	// Claim.TombstoneTTL.
 	Undone
 	Revoked  // an operator has revoked the lease of this Owner
 	Done     // Claim.Once is set and the done mark exists
