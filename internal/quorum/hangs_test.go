@@ -89,6 +89,12 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	servers, l := hanging(t, readWriteOn)
 	lease := acquire(t, l, locker.Rule{Key: "held", TTL: time.Minute})
 	second := acquire(t, l, locker.Rule{Key: "second", TTL: time.Minute})
+	leaving, err := readWriteOn(clients(clientsOf(t, servers)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, locktest.Acquire(t, leaving, locker.Rule{Key: "warm"}))
+	short := acquire(t, l, locker.Rule{Key: "short", TTL: time.Second})
 	servers[0].Pause()
 	servers[1].Pause()
 	const patience = 100 * time.Millisecond
@@ -110,11 +116,26 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 			defer cancel()
 			return second.Release(ctx)
 		},
+		"a renewal": func(context.Context) error {
+			<-short.Context().Done()
+			return context.Cause(short.Context())
+		},
+		"Close, with an undo": func(ctx context.Context) error {
+			half, cancel := context.WithTimeout(ctx, patience/2)
+			defer cancel()
+			if _, err := leaving.Acquire(half, locker.Rule{Key: "undone", TTL: time.Second}); err == nil {
+				return nil
+			}
+			return leaving.Close(ctx)
+		},
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		promised := patience
-		if what == "Release" {
+		switch what {
+		case "Release":
 			promised = 2 * time.Second // a release continues although its ctx has ended
+		case "a renewal":
+			promised = time.Second // the TTL
 		}
 		locktest.Back(t, promised, what, func() {
 			if err := call(ctx); err == nil {

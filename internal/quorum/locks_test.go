@@ -35,8 +35,6 @@ var (
 	deadNode         = locktest.DeadServer
 )
 
-const slack = locktest.Slack
-
 type pending = locktest.Pending
 
 // goroutines returns the stacks of all goroutines that run code of package locker, without its
