@@ -146,7 +146,7 @@ func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
 	return d
 }
 
-// compile returns an error if r is wrong, and compiles the keys of r.
+// compile checks r, and compiles its keys.
 func (r *rule) compile(c *config) (err error) {
 	switch {
 	case r.err != nil:

@@ -69,7 +69,7 @@ func (w *writer) settle() {
 	}
 }
 
-// pacer is httplock's writer to a client during a held lock.
+// pacer is httplock's writer to a client while a lock is held.
 type pacer interface {
 	http.ResponseWriter
 	// PaceWrite writes p to a writer that ends at the client, as fast as a client must read.

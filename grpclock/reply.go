@@ -60,7 +60,7 @@ type Problem struct {
 	Message    string        // the message for the client
 	Rule       string        // the lock's name; "" where there is no rule
 	Method     string        // the full method; "" where it is not known
-	Field      string        // what the request lacks, with ReasonInvalidKey
+	Field      string        // with ReasonInvalidKey: the part that the request lacks
 	RetryAfter time.Duration // the time after which the client may try again; 0: it may not
 
 	err error

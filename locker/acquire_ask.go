@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	// The caller has waited, or may have subscribed: began is too early.
+	// If the caller has waited, or may have subscribed, began is too early.
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
 		a.sent = time.Now()
 	}

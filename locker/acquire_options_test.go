@@ -51,7 +51,7 @@ func TestABackoffThatEndsEndsTheWait(t *testing.T) {
 		for range 2 { // a second range begins from the start
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrBusy)
-			synctest.Wait() // until it has left the queue, because only the head polls a foreign holder
+			synctest.Wait() // until the waiter has left the queue, because only the head polls a foreign holder
 		}
 		since(t, start, 6*time.Second, 0)
 	})

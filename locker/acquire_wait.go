@@ -140,9 +140,8 @@ func (a *acquisition) certain(e store.Event) bool {
 // happened returns the earliest local time at which the grant of a message can have happened, and
 // whether that time is certain enough.
 //
-// The grant cannot be older than the call that tied the clocks, plus the time that has passed on
-// the server's clock since that call. Before the first answer, the grant cannot be older than the
-// first call.
+// That time is when the call that tied the clocks was sent, plus the time from that call to the
+// grant on the server's clock. Before the first answer, it is when the first call was sent.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
 		// No replica has acknowledged the grant. An acquire that finds the grant waits for the

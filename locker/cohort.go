@@ -114,8 +114,9 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 }
 
 // join makes a the leader of its cohort, or puts it behind the waiters. A caller whose turn had
-// come already goes in front of the waiters. A caller that does not wait gets a cohort of its own
-// if its cohort has a leader or a holder. join returns false when too many callers wait.
+// come already goes in front of the waiters. If the cohort has a leader or a holder already, a
+// caller that does not wait gets a cohort of its own. join returns false when too many callers
+// wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

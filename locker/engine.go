@@ -33,7 +33,7 @@ type Engine struct {
 	times    holdStats
 	timers   calls.Timers
 	tuner    *ttlTuner // nil: TTLs are fixed
-	joined   *Engine   // has the leases that were joined; nil: the Store has no Joiner
+	joined   *Engine   // the Engine of joined leases; nil: the Store has no Joiner
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire

@@ -15,7 +15,7 @@ type renewal struct {
 	each       time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
 	until      instant         // the end of AtMost; 0: no bound
-	deadline   instant         // a local and conservative time: the hold is over then
+	deadline   instant         // the local, conservative time at which the hold is over
 	handed     time.Duration   // > 0: the hold was granted by message for this long, and the first renewal confirms it
 	renew      instant         // when the next renewal is due, unless final
 	due        instant         // when that renewal was due for the first time, if it is a repetition

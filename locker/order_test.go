@@ -106,7 +106,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		t.Fatalf("%d of %d were served", len(all), processes*workers*rounds)
 	}
 
-	var streaks [][]section // of consecutive fences
+	var streaks [][]section // one streak for each run of consecutive fences
 	for i, s := range all {
 		if i > 0 && all[i-1].Process == s.Process && all[i-1].Fence+1 == s.Fence {
 			streaks[len(streaks)-1] = append(streaks[len(streaks)-1], s)

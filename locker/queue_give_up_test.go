@@ -196,7 +196,7 @@ func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
 		head := waits(t, ls[1], locker.Rule{Key: "a"})
 		second := waits(t, ls[2], locker.Rule{Key: "a", TTL: time.Second})
-		<-time.After(8 * time.Second) // it last asked 7 s ago
+		<-time.After(8 * time.Second) // the second waiter last asked 7 s ago
 		if n := store.Queued(); n != 2 {
 			t.Errorf("%d entries for two waiters", n)
 		}

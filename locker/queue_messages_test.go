@@ -149,7 +149,7 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].Deafen(true)
-		<-time.After(2500 * time.Millisecond) // it asks every second
+		<-time.After(2500 * time.Millisecond) // the waiter asks every second
 		calls := store.Calls(locker.OpAcquire)
 		release(t, first)
 		lease := second.granted(0)

@@ -84,7 +84,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 				holds := []*locker.Lease{first, second, inside(t, l, second, locker.Rule{Key: "a"})}
 				stranger := waits(t, e, locker.Rule{Key: "a"})
 				for n, i := range order {
-					<-time.After(10 * time.Second) // it is renewed
+					<-time.After(10 * time.Second) // the lease is renewed
 					stranger.waitsStill()
 					release(t, holds[i])
 					release(t, holds[i]) // a second release

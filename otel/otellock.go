@@ -45,7 +45,7 @@ type observer struct {
 	started    time.Time // times are counted from here, which costs half as much as time.Now
 	tracer     trace.Tracer
 	targets    targets
-	operations sync.Pool          // of *operation
+	operations sync.Pool          // contains *operation
 	everywhere []metric.AddOption // the options for measurements that concern no lock
 	limits     limits
 }

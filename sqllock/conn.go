@@ -101,7 +101,7 @@ type standard struct {
 
 	use    sync.RWMutex // read-locked while a statement of the function runs
 	mu     sync.Mutex
-	open   []*sql.Rows // that the function may still read
+	open   []*sql.Rows // the rows that the function may still read
 	opaque bool        // the function may use the transaction without being seen
 }
 

@@ -9,7 +9,7 @@ import (
 // by itself. Go's sockets and go-redis read the deadline. until costs a quarter of
 // context.WithTimeout, which would cost more than the rest of a release without a server.
 type until struct {
-	context.Context // is never done
+	context.Context // a context that never ends
 	deadline        time.Time
 }
 

@@ -30,8 +30,8 @@ type Steps interface {
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
 	// BeginRenew renews leases. It calls answered for parts of cs, as replies come, and once for
-	// each lease. places are the places of the answered leases in cs; grants has an answer or an
-	// error at these places. Several goroutines call answered, which must not block.
+	// each lease. places are the indices in cs of the answered leases; grants has an answer or an
+	// error at these indices. Several goroutines call answered, which must not block.
 	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.

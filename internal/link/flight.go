@@ -106,7 +106,7 @@ func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	return gotReply
 }
 
-// How an attempt names the scripts.
+// The ways in which an attempt names its scripts.
 const (
 	byName = iota
 	firstInFull

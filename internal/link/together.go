@@ -16,8 +16,8 @@ import (
 // out any call, and an error of the script must prove that nothing was done.
 type Together struct {
 	Script *Script
-	Keys   int   // the script gets as many of the first keys of each call,
-	Args   []int // and its arguments with these numbers; "" replaces a missing one
+	Keys   int   // the script gets this many keys of each call, from the first
+	Args   []int // the indices of the arguments of each call that the script gets; "" replaces a missing one
 }
 
 const (

@@ -12,9 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Keys returns the keys that a majority of the nodes show. Each lock lies on one of these nodes,
-// because a lock also needs more than half of the nodes. A key on a minority of the nodes is no
-// lock; Inspect decides that. A scan may take longer than a step may, so only ctx bounds the wait.
+// Keys asks the nodes until more than half have answered, and returns the keys that any of these
+// nodes shows. All locks are among these keys, because a lock has votes on more than half of the
+// nodes, too. A key with fewer votes may also be among them; Inspect shows that it is no lock. A
+// scan may take longer than a step may, so only ctx bounds the wait.
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

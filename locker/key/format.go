@@ -56,7 +56,7 @@ func formatNumber(text string) (string, error) {
 		digits = digits[1:]
 	}
 	if digits == "0" {
-		return "0", nil // also -0
+		return "0", nil // -0 becomes 0, too
 	}
 	for i := range len(digits) {
 		if digits[i] < '0' || digits[i] > '9' {

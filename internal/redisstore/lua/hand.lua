@@ -61,9 +61,9 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell notifies the first waiter that has waited longer than after (in µs) that the key is free in
--- ms at the latest. It skips the inbox but: if the process of but does not react, another process
--- must.
+-- tell notifies a waiter that the key is free in ms at the latest: the first waiter that has
+-- waited longer than after, in µs. It skips the inbox but: if the process of but does not react,
+-- another process must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do

@@ -85,7 +85,7 @@ var permitLaws = []law{
 		next, _ := b.permit(1, 2)
 		b.want(b.renew(c), store.NotOurs, "renewal of a permit that ran out")
 		b.want(b.release(c), store.NotOurs, "release of a permit that ran out")
-		b.owns(stays, "renewal by who was there before")
+		b.owns(stays, "renewal by an earlier holder")
 		b.owns(next, "renewal by the next")
 		b.queue(b.units(1, 2))
 	}},
@@ -110,11 +110,11 @@ var permitLaws = []law{
 		light := b.waits(1, 4, "")
 		b.queue(b.units(1, 4)) // one unit is free, and the first waiter needs four
 		b.free(one)
-		b.want(b.renew(heavy), store.NotOurs, "renewal by who still waits")
-		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
+		b.want(b.renew(heavy), store.NotOurs, "renewal by a waiter")
+		b.want(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
 		b.free(two)
 		b.owns(heavy, "renewal by the heavy waiter")
-		b.want(b.renew(light), store.NotOurs, "renewal by who waits behind it")
+		b.want(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
 	}},
 	{name: "a release serves all waiters for which its units suffice, in their order", needs: permits, check: func(b *bench) {
 		heavy, _ := b.permit(4, 4)
@@ -125,7 +125,7 @@ var permitLaws = []law{
 		last := b.waits(1, 4, "")
 		b.free(heavy)
 		for _, c := range served {
-			b.owns(c, "renewal by who waited")
+			b.owns(c, "renewal by the owner that has waited")
 		}
 		b.want(b.renew(last), store.NotOurs, "renewal by the fifth")
 		b.free(served[1])
@@ -135,10 +135,10 @@ var permitLaws = []law{
 		b.permit(1, 3)
 		heavy := b.waits(3, 3, "")
 		one, two, three := b.waits(1, 3, ""), b.waits(1, 3, ""), b.waits(1, 3, "")
-		b.want(b.release(heavy), store.NotOurs, "release by who waits")
+		b.want(b.release(heavy), store.NotOurs, "release by a waiter")
 		b.owns(one, "renewal by the first behind it")
 		b.owns(two, "renewal by the second behind it")
-		b.want(b.renew(three), store.NotOurs, "renewal by who does not fit")
+		b.want(b.renew(three), store.NotOurs, "renewal by a waiter that does not fit")
 	}},
 	{name: "a permit that is handed over and not confirmed comes back after its claim", needs: permits, check: func(b *bench) {
 		stays, _ := b.permit(1, 2)
@@ -150,8 +150,8 @@ var permitLaws = []law{
 		b.free(holder)
 		b.pass(blink)
 		b.gets(second, "acquire by the next, after the claim")
-		b.want(b.renew(first), store.NotOurs, "renewal by who did not confirm in time")
-		b.owns(stays, "renewal by who was there before")
+		b.want(b.renew(first), store.NotOurs, "renewal by an owner that did not confirm in time")
+		b.owns(stays, "renewal by an earlier holder")
 	}},
 	{name: "a process that lets a permit lapse loses its other places", needs: all(permits, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
@@ -177,7 +177,7 @@ var permitLaws = []law{
 		if one.Fence <= before.Fence || two.Fence <= one.Fence {
 			b.Fatalf("fences %d and %d after %d", one.Fence, two.Fence, before.Fence)
 		}
-		if g := b.gets(first, "acquire by who was told"); g.Fence != one.Fence {
+		if g := b.gets(first, "acquire by an owner that was handed the permit"); g.Fence != one.Fence {
 			b.Fatalf("told of fence %d, the permit has %d", one.Fence, g.Fence)
 		}
 	}},
@@ -187,7 +187,7 @@ var permitLaws = []law{
 		light, _ := b.permit(1, 2) // this acquire finds out that the process of heavy is gone
 		b.free(holder)
 		b.free(light)
-		b.want(b.renew(heavy), store.NotOurs, "renewal by who is gone")
+		b.want(b.renew(heavy), store.NotOurs, "renewal by a waiter whose process is gone")
 	}},
 	{name: "a head that stands still while units are free loses its place", needs: all(permits, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
@@ -195,16 +195,16 @@ var permitLaws = []law{
 		heavy := b.waits(2, 2, at.inbox) // the process of heavy is subscribed, but never asks again
 		light := b.waits(1, 2, "")
 		b.queue(light)
-		at.head(heavy, time.Millisecond) // it is notified to ask at once
+		at.head(heavy, time.Millisecond) // the head is notified to ask at once
 		b.pass(3100 * time.Millisecond)
-		b.gets(light, "acquire by who waited behind it")
+		b.gets(light, "acquire by the waiter behind the head")
 	}},
 	{name: "the process behind a head that does not fit is notified when to look after it", needs: all(permits, notifies, several), check: func(b *bench) {
 		at, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		b.permit(1, 2)
 		holder, _ := b.permit(1, 2)
 		heavy := b.waits(2, 2, at.inbox)
-		b.waits(1, 2, at.inbox) // of the same process: if that process does not react, nor does this waiter
+		b.waits(1, 2, at.inbox) // this waiter is of the same process: if that process does not react, neither does the waiter
 		next := b.waits(1, 2, other.inbox)
 		b.free(holder)
 		at.head(heavy, time.Millisecond)
@@ -251,7 +251,7 @@ var permitLaws = []law{
 		first := b.waits(1, 2, "")
 		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
 		b.want(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
-		b.owns(first, "renewal by who waited")
+		b.owns(first, "renewal by the owner that has waited")
 		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
 			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
 				b.Fatalf("the reason is %q", told.Reason)
