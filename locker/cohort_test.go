@@ -215,7 +215,7 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 			nothingLeft(t, store)
 		})
 	})
-	t.Run("after a streak, where nobody tells of grants", func(t *testing.T) {
+	t.Run("after a streak, without messages of grants", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			store.FailOpen(errors.New("NOPERM"))
 			l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))

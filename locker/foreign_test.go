@@ -237,10 +237,10 @@ func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	case <-stop:
 	case <-time.After(20 * time.Second):
 		close(stop)
-		t.Errorf("not everybody was served %d times", enough)
+		t.Errorf("a caller was served fewer than %d times", enough)
 	}
 	wg.Wait()
-	t.Logf("we were served %d times, those who poll %d times", ours, theirs)
+	t.Logf("we were served %d times, the pollers %d times", ours, theirs)
 	if n := inLine(t, client, key); n != 0 {
 		t.Errorf("%d entries are in the queue", n)
 	}

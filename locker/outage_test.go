@@ -56,7 +56,7 @@ func TestAFullServerHandsOver(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "all wait who wait at the server", func() bool { return inLine(t, client, key) == 2*each+2 })
+	eventually(t, "all expected waiters wait at the server", func() bool { return inLine(t, client, key) == 2*each+2 })
 	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -232,7 +232,7 @@ func TestWithoutQueueNobodyQueues(t *testing.T) {
 		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[1], locker.Rule{Key: "a"})
 		<-time.After(time.Second)
 		if store.Queued() != 0 {
-			t.Error("somebody queues")
+			t.Error("a caller is in the queue")
 		}
 		release(t, first)
 		for range 2 {

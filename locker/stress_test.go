@@ -173,7 +173,7 @@ func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(*stressFor + stuckAfter):
-		t.Fatalf("somebody is stuck:\n%s", strings.Join(goroutines(), "\n\n"))
+		t.Fatalf("a caller is stuck:\n%s", strings.Join(goroutines(), "\n\n"))
 	}
 	for i := range engines {
 		stop(engines[i].Load())

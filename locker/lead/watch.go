@@ -32,7 +32,7 @@ func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	if !ok {
 		return func(yield func(locker.Info, error) bool) {
 			yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: l.rule.Key, Err: fmt.Errorf(
-				"%w: %T cannot show who holds a key; call lead.Watch with the Engine inside", locker.ErrUnsupported, l.locker)})
+				"%w: %T cannot show the holder of a key; call lead.Watch with the Engine inside", locker.ErrUnsupported, l.locker)})
 		}
 	}
 	return watch(ctx, i, l.rule.Key, l.change)

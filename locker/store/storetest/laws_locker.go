@@ -218,7 +218,7 @@ var lockerLaws = []law{
 		first := b.begin(unsubscribed)
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters == 1 })
 		b.Deafen(b.TB, backend)
-		b.eventually(20*time.Second, "somebody listens at the inbox", func() bool {
+		b.eventually(20*time.Second, "a process listens at the inbox", func() bool {
 			probe := b.waiter(backend.(store.Notifier).Inbox(b.key))
 			g := b.queue(probe)
 			b.want(b.release(probe), store.NotOurs, "release by a waiter")

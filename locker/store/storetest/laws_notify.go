@@ -120,7 +120,7 @@ var notifyLaws = []law{
 		holder, _ := b.granted()
 		first := b.waiter(at.inbox)
 		b.Deafen(b.TB, b.Store)
-		b.eventually(10*time.Second, "the answer says that nobody listens", func() bool { return b.queue(first).NotListening })
+		b.eventually(10*time.Second, "the answer says that no process listens", func() bool { return b.queue(first).NotListening })
 		b.Store.(store.Notifier).Reset(at.inbox)
 		at.reopens()
 		if g := b.queue(first); g.NotListening {
@@ -202,7 +202,7 @@ func (m *mail) writer(c store.Claim) {
 // free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
-	e := m.next("who is the first in the queue")
+	e := m.next("the event for the head of the queue")
 	if e.Kind != store.EventHead || e.Owner != c.Owner {
 		m.b.Fatalf("%v, want an event for the first waiter", e)
 	}
