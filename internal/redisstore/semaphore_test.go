@@ -3,6 +3,7 @@ package redisstore_test
 import (
 	"crypto/rand"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,12 +95,20 @@ func TestPermitsUnderAForeignLock(t *testing.T) {
 	renewed(t, s, two, store.Granted)
 }
 
-// When P or U was evicted, the holders are unknown, so no caller enters until L has expired.
+// When P or U was evicted, or has lost a permit, the holders are unknown, so no caller enters until
+// L has expired.
 func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
-	for name, evicted := range map[string]func(string) string{"P": redisstore.PermitsKey, "U": redisstore.UsesKey} {
+	for name, evict := range map[string]func(key, token string) int64{
+		"P": func(key, _ string) int64 { return client.Del(t.Context(), redisstore.PermitsKey(key)).Val() },
+		"U": func(key, _ string) int64 { return client.Del(t.Context(), redisstore.UsesKey(key)).Val() },
+		"a permit of P only": func(key, token string) int64 {
+			return client.ZRem(t.Context(), redisstore.PermitsKey(key), token).Val()
+		},
+		"a permit of U only": func(key, token string) int64 { return client.HDel(t.Context(), redisstore.UsesKey(key), token).Val() },
+	} {
 		t.Run(name, func(t *testing.T) {
 			key := rand.Text()
 			c := unitsOf(key, 1, 3)
@@ -108,7 +117,7 @@ func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 			long := unitsOf(key, 1, 3)
 			long.TTL = 700 * time.Millisecond
 			granted(t, s, long)
-			if client.Del(t.Context(), evicted(key)).Val() != 1 {
+			if evict(key, c.Owner) != 1 {
 				t.Fatal("positive control: nothing was evicted")
 			}
 			waiter := unitsOf(key, 1, 3)
@@ -116,6 +125,7 @@ func TestEvictedPermitsKeepNewcomersOut(t *testing.T) {
 			began := time.Now()
 			refusedUnits(t, s, waiter)
 			renewed(t, s, c, store.NotOurs)
+			renewed(t, s, long, store.NotOurs)
 			stateOf(t, store.NotOurs)(s.Release(t.Context(), c))
 			info, err := s.(store.Inspector).Inspect(t.Context(), key)
 			if err != nil || !info.Held || len(info.Permits) > 0 {
@@ -165,6 +175,90 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 		t.Fatal("P or U has run out with L")
 	}
 	granted(t, s, last) // last is served, and not the second waiter of the process that did not react
+}
+
+// A permit that has run out is held until another token takes it back. A renewal before that makes
+// the permit last again, and writes L.
+func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	late := unitsOf(key, 2, 2)
+	late.TTL = 50 * time.Millisecond
+	granted(t, s, late)
+	epoch := client.Get(t.Context(), key).Val()
+	locktest.Eventually(t, "L runs out", func() bool { return client.Exists(t.Context(), key).Val() == 0 })
+	late.TTL = time.Minute
+	renewed(t, s, late, store.Granted)
+	if again := client.Get(t.Context(), key).Val(); again != epoch || epoch == "" {
+		t.Errorf("L is %q, and was %q", again, epoch)
+	}
+	refusedUnits(t, s, unitsOf(key, 1, 2))
+
+	late = unitsOf(rand.Text(), 2, 2)
+	late.TTL = 50 * time.Millisecond
+	granted(t, s, late)
+	locktest.Eventually(t, "another token takes it back", func() bool {
+		g, err := s.Acquire(t.Context(), unitsOf(late.Key, 1, 2))
+		return err == nil && g.State == store.Granted
+	})
+	renewed(t, s, late, store.NotOurs)
+}
+
+// A release serves 64 waiters, and not more, so that the script stays short. The next question
+// serves the others.
+func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	holder := granted(t, s, unitsOf(key, 100, 100))
+	var last store.Claim
+	for range 70 {
+		last = unitsOf(key, 1, 100)
+		last.Queue, last.HandoffTTL = true, time.Minute
+		refusedUnits(t, s, last)
+	}
+	stateOf(t, store.Released)(s.Release(t.Context(), holder))
+	served := func() int {
+		info, err := s.(store.Inspector).Inspect(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(info.Permits)
+	}
+	if n := served(); n != 64 {
+		t.Errorf("%d waiters were served, want 64", n)
+	}
+	granted(t, s, last)
+	if n := served(); n != 70 {
+		t.Errorf("%d waiters are served after the next question, want 70", n)
+	}
+}
+
+// When the fences have ended, a release succeeds although it can serve no waiter. Acquire returned
+// "busy" to the waiter for ever. Now the waiter learns the reason when it asks.
+func TestWaitersForUnitsLearnOfTheEndOfFences(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	holder, stays := granted(t, s, unitsOf(key, 1, 2)), granted(t, s, unitsOf(key, 1, 2))
+	waiter := unitsOf(key, 1, 2)
+	waiter.Queue = true
+	refusedUnits(t, s, waiter)
+	client.Set(t.Context(), redisstore.CounterKey(key), int64(1)<<53, 0)
+	stateOf(t, store.Released)(s.Release(t.Context(), holder))
+	for _, c := range []store.Claim{waiter, unitsOf(key, 1, 2)} {
+		if _, err := s.Acquire(t.Context(), c); err == nil || !strings.Contains(err.Error(), "set the counter to a lower number") {
+			t.Errorf("%v, want the way out", err)
+		}
+	}
+	renewed(t, s, stays, store.Granted)
+	client.Set(t.Context(), redisstore.CounterKey(key), int64(1)<<52, 0)
+	granted(t, s, waiter)
+	refusedUnits(t, s, unitsOf(key, 1, 2))
 }
 
 // A full server renews and releases permits and serves the queue, but grants none to newcomers.

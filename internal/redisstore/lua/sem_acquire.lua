@@ -85,8 +85,14 @@ if not all.alone and not all.broken then
     fence, block = serve(token, ARGV[2])
   end
   local w, n = tonumber(ARGV[4]), tonumber(ARGV[5])
-  if not fence and fits(w, n) and redis.call('EXISTS', KEYS[2]) == 0 then
-    fence, block = enter({token = token, inbox = '-', w = w, n = n, block = ARGV[3], metadata = metadata}, ARGV[2], false)
+  if not fence and fits(w, n) then
+    if exhausted(all.counter) then -- waiters, too, must learn that nobody can be granted units
+      settle()
+      usable(all.counter)
+    end
+    if redis.call('EXISTS', KEYS[2]) == 0 then
+      fence, block = enter({token = token, inbox = '-', w = w, n = n, block = ARGV[3], metadata = metadata}, ARGV[2], false)
+    end
   end
 end
 settle()
