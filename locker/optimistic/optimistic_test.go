@@ -86,6 +86,25 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
+// A writer of any of the keys is a conflict. fn may change the map that it gets, and return it.
+func TestEachKeyIsWatched(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	one, other, calls := t.Name()+":one", t.Name()+":other", 0
+	must(t, c.Set(t.Context(), other, "before", 0).Err())
+	must(t, optimistic.UpdateAll(t.Context(), c, []string{one, other}, func(ctx context.Context, old map[string][]byte) (map[string][]byte, error) {
+		if calls++; calls == 1 {
+			must(t, c.Set(ctx, other, "between", 0).Err())
+		}
+		old[one] = old[other]
+		old[other] = nil
+		return old, nil
+	}))
+	if calls != 2 || c.Get(t.Context(), one).Val() != "between" || c.Exists(t.Context(), other).Val() != 0 {
+		t.Errorf("%d calls, %s is %q, %s exists: %d", calls, one, c.Get(t.Context(), one).Val(), other, c.Exists(t.Context(), other).Val())
+	}
+}
+
 func TestAttemptsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -110,6 +129,16 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
+// transact makes a transaction as another caller of the client does, who may get the same
+// connection. Client.TxPipelined would not do: it has connections of its own.
+func transact(t *testing.T, c *redis.Client, key string) error {
+	t.Helper()
+	return c.Watch(t.Context(), func(tx *redis.Tx) error {
+		_, err := tx.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key); return nil })
+		return err
+	})
+}
+
 // A function that fails, or changes nothing, leaves no WATCH on its connection: the next
 // transaction there would fail.
 func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
@@ -123,7 +152,7 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	} {
 		_ = optimistic.Update(t.Context(), c, key, fn)
 		must(t, other.Incr(t.Context(), key).Err())
-		if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key+":other"); return nil }); err != nil {
+		if err := transact(t, c, key+":other"); err != nil {
 			t.Errorf("a transaction on the same connection: %v", err)
 		}
 	}
@@ -158,11 +187,15 @@ func TestARefusedTransactionLeavesNoWatch(t *testing.T) {
 	hook := new(refusesMulti)
 	c.AddHook(hook)
 	key := t.Name()
-	if err := optimistic.Update(t.Context(), c, key, increment); err == nil || !hook.refused.Load() {
+	err := optimistic.Update(t.Context(), c, key, increment)
+	if err == nil || !hook.refused.Load() {
 		t.Fatalf("positive control: %v, and the transaction was not refused", err)
 	}
+	if errors.Is(err, optimistic.ErrUnknown) {
+		t.Errorf("%v, and it is known that nothing was written", err)
+	}
 	must(t, server.Client(t).Incr(t.Context(), key).Err())
-	if _, err := c.TxPipelined(t.Context(), func(p redis.Pipeliner) error { p.Incr(t.Context(), key+":other"); return nil }); err != nil {
+	if err := transact(t, c, key+":other"); err != nil {
 		t.Errorf("a transaction on the same connection: %v", err)
 	}
 }
@@ -268,6 +301,23 @@ func TestWhatCannotBeUpdatedIsRefused(t *testing.T) {
 	}
 }
 
+// A value that fn leaves as it is costs no transaction.
+func TestAnUnchangedValueIsNotWritten(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	hook := new(refusesMulti)
+	c.AddHook(hook)
+	for _, value := range []string{"", "text"} {
+		must(t, c.Set(t.Context(), t.Name(), value, 0).Err())
+		must(t, optimistic.Update(t.Context(), c, t.Name(), func(_ context.Context, old []byte) ([]byte, error) { return old, nil }))
+	}
+	must(t, c.Del(t.Context(), t.Name()).Err())
+	must(t, optimistic.Update(t.Context(), c, t.Name(), func(context.Context, []byte) ([]byte, error) { return nil, nil }))
+	if hook.refused.Load() {
+		t.Error("a transaction was sent")
+	}
+}
+
 func TestTheObserverSeesAttempts(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -282,6 +332,25 @@ func TestTheObserverSeesAttempts(t *testing.T) {
 	records := recorder.Records(locker.OpUpdate)
 	if len(records) != 1 || records[0].Rule.Name != "cart" || records[0].Outcome.Calls != 2 || records[0].Outcome.Result != locker.ResultUpdated {
 		t.Errorf("%+v", records)
+	}
+
+	always := func(ctx context.Context, old []byte) ([]byte, error) {
+		must(t, c.Incr(ctx, key).Err())
+		return increment(ctx, old)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, end := range []struct {
+		ctx    context.Context
+		result locker.Result
+		calls  int
+	}{{t.Context(), locker.ResultConflict, 2}, {ended, locker.ResultCanceled, 0}} {
+		recorder := new(lockertest.Recorder)
+		err := optimistic.Update(end.ctx, c, key, always, optimistic.WithObserver(recorder, "cart"), optimistic.WithAttempts(2))
+		records := recorder.Records(locker.OpUpdate)
+		if err == nil || len(records) != 1 || records[0].Outcome.Result != end.result || records[0].Outcome.Calls != end.calls {
+			t.Errorf("%v: %+v, want %v after %d attempts", err, records, end.result, end.calls)
+		}
 	}
 }
 
