@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// togetherLocks gather the calls of all callers: one goroutine sends all acquires that wait as one
-// script, and all releases as another one.
+// togetherLocks collect the calls of all callers. One goroutine sends all waiting acquires as one
+// script, and all waiting releases as another script.
 type togetherLocks struct {
 	*scriptLocks
 	wake chan struct{}

@@ -100,7 +100,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		if sum := db.number(t, "SELECT sum(balance) FROM accounts"); sum != 201 {
 			t.Errorf("the sum is %d, want 201", sum)
 		}
-		db.holds(t, 101+10) // even i from 1 to 2, odd ones back: 90 out, 100 in
+		db.holds(t, 101+10) // transfers with even i leave account 1, transfers with odd i enter it: 90 out, 100 in
 
 		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("without rules: %v", err)
