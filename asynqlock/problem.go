@@ -52,7 +52,7 @@ type Problem struct {
 	note  string
 }
 
-// Error returns for example "asynqlock: lock-busy: acquire: somebody else holds the lock (snoozed
+// Error returns for example "asynqlock: lock-busy: acquire: another holder has the lock (snoozed
 // for 10s)".
 func (p *Problem) Error() string {
 	text := p.err

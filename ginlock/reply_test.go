@@ -206,7 +206,7 @@ func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
 		problem, _ = ginlock.Outcome(c)
 	}, ginlock.New(refusal(fmt.Errorf("%w: EOF", locker.ErrUnavailable), 0), "order:{param.id}"), ok)
 	post(t.Context(), e, "/orders/42")
-	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server cannot be asked now: EOF" {
+	if got := problem.Error(); got != "lock-unavailable: acquire: the lock server is unavailable: EOF" {
 		t.Errorf("%q", got)
 	}
 	if e, ok := errtype.As[*locker.Error](problem); !ok || e.Key != "order:42" || !errors.Is(problem, locker.ErrUnavailable) {

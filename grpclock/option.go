@@ -56,7 +56,7 @@ func newConfig(what string, opts []Option) (config, error) {
 func (c *config) validate() error {
 	switch {
 	case c.wait == 0:
-		return errors.New("WithWait(0): a wait must have an end, as not every call has a deadline; give locker.NoWait to refuse at once")
+		return errors.New("WithWait(0): a wait must have an end, because not every call has a deadline; give locker.NoWait to refuse at once")
 	case c.wait < 0 && c.wait != locker.NoWait:
 		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < time.Millisecond:

@@ -66,8 +66,8 @@ type Problem struct {
 	err error
 }
 
-// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server cannot be asked
-// now: EOF".
+// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server is unavailable:
+// EOF".
 func (p *Problem) Error() string {
 	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
 		return fmt.Sprintf("grpclock: %s: %v: %v", p.Reason, e.Op, e.Err)

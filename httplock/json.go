@@ -12,7 +12,7 @@ import (
 
 var (
 	errNotJSON   = errors.New("the body is not JSON")
-	errAmbiguous = errors.New("it is there more than once")
+	errAmbiguous = errors.New("it occurs more than once")
 	errNoList    = errors.New("it is not a list")
 	errNoScalar  = errors.New("it is not a string, a number or a boolean")
 	errTooMany   = errors.New("the list is too long")

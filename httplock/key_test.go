@@ -114,7 +114,7 @@ func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 		`{"sku": 7.0}`:                      "7",
 		`{"sku": 70e-1}`:                    "7",
 		`{"sku": true}`:                     "true",
-		`{"sku": "a", "sku": "b"}`:          `400 the member of the body \"sku\" is not usable: it is there more than once`,
+		`{"sku": "a", "sku": "b"}`:          `400 the member of the body \"sku\" is not usable: it occurs more than once`,
 		`{"sku": "a", "SKU": "b"}`:          "400 more than once",
 		`{"\u0073ku": "a", "sku": "b"}`:     "400 more than once",
 		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // ſ is a long s, which equals s in case folding

@@ -84,7 +84,7 @@ func (c *config) validate() error {
 	case len(c.errs) > 0:
 		return c.errs[0]
 	case c.wait == 0:
-		return errors.New("WithWait(0): a wait must have an end, as not every client that is gone is noticed; give locker.NoWait to refuse at once")
+		return errors.New("WithWait(0): a wait must have an end, because not every client that has left is noticed; give locker.NoWait to refuse at once")
 	case c.wait < 0 && c.wait != locker.NoWait:
 		return fmt.Errorf("WithWait(%v): give a positive time, or locker.NoWait to refuse at once", c.wait)
 	case c.wait > 0 && c.wait < time.Millisecond:

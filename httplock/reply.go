@@ -65,7 +65,7 @@ type Problem struct {
 	failure bool
 }
 
-// Error returns for example "lock-unavailable: acquire: the lock server cannot be asked now: EOF".
+// Error returns for example "lock-unavailable: acquire: the lock server is unavailable: EOF".
 func (p *Problem) Error() string {
 	if p.err == nil {
 		return p.Code

@@ -15,7 +15,7 @@ import (
 var (
 	// ErrBusy: another holder has the key, and the wait is over. Error.RetryAfter says when to try
 	// again.
-	ErrBusy = errors.New("somebody else holds the lock")
+	ErrBusy = errors.New("another holder has the lock")
 	// ErrDone: the Rule has Once, and the work is done already.
 	ErrDone = errors.New("the work was done already")
 	// ErrTooManyWaiters: WithMaxWaiters is reached for this key in this process.
@@ -74,7 +74,7 @@ type Error struct {
 	Err            error
 }
 
-// Error returns for example "latchkit: acquire order:42: somebody else holds the lock (retry after
+// Error returns for example "latchkit: acquire order:42: another holder has the lock (retry after
 // 1.2s)".
 func (e *Error) Error() string {
 	var b strings.Builder

@@ -45,7 +45,7 @@ func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	secrets(t, "top", shown, tokens)
 
 	busy := exits(t, 1, s.nodes, "run", "order:canary", "-n", "--", "true")
-	has(t, busy.err, "somebody else holds")
+	has(t, busy.err, "another holder has")
 	secrets(t, "run of a busy key", busy.out+busy.err, tokens)
 
 	fence := strconv.FormatUint(lease.Fence(), 10)

@@ -105,7 +105,7 @@ func TestRunExitCodes(t *testing.T) {
 		exits(t, want, nodes, "run", "job", "--", "sh", "-c", script)
 	}
 	has(t, exits(t, 69, nodes, "run", "job", "--", "/no/such/program").err, "cannot be started")
-	has(t, exits(t, 69, []string{"redis://127.0.0.1:1"}, "run", "job", "--wait", "1s", "--", "true").err, "cannot be asked now")
+	has(t, exits(t, 69, []string{"redis://127.0.0.1:1"}, "run", "job", "--wait", "1s", "--", "true").err, "the lock server is unavailable")
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
 		t.Error("a lease was left")
 	}

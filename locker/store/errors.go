@@ -9,7 +9,7 @@ import (
 var (
 	// ErrUnavailable: the lock server cannot be reached or cannot answer now. It is never reported
 	// as busy.
-	ErrUnavailable = errors.New("the lock server cannot be asked now")
+	ErrUnavailable = errors.New("the lock server is unavailable")
 
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
 	// The error contains the error of each node: see [NodeError].

@@ -1,4 +1,4 @@
--- release_each.lua: release those leases, out of several, that release.lua would release by its
+-- release_each.lua: release several leases, each one only if release.lua would release it by its
 -- short way. Each lease belongs to a call of its own.
 --
 -- KEYS: for each lease: lease L · queue Q
