@@ -79,9 +79,9 @@
 // # Keys of this package
 //
 // Besides the keys of the rules, this package locks asynq-scheduler (see [SchedulerKey]),
-// asynq-tick:SCHEDULER:ENTRY:SECOND, and asynq-task:QUEUE:ID where Drop or Archive need it. The
-// names of these locks in traces are asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the
-// name of a wait for the key of a task that was put off. In asynq's Redis, this package keeps
-// asynqlock:line:{KEY} and asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE}
-// ([CatchUp]).
+// asynq-tick:SCHEDULER:ENTRY:SECOND (asynq-tick:SCHEDULER is a trial at the begin of a term), and
+// asynq-task:QUEUE:ID where Drop or Archive need it. The names of these locks in traces are
+// asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the key of a
+// task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
+// asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE} ([CatchUp]).
 package asynqlock

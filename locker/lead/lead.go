@@ -111,7 +111,9 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // fn has not returned in time, [OnOverrun] is called.
 //
 // While the lock server cannot be asked, Run tries again: after 500 ms, and later every TTL, 30 s
-// at most. After terms shorter than a TTL it also pauses, for 500 ms to 30 s.
+// at most. After terms shorter than a TTL, and shorter than AtMost, it also pauses, for 500 ms to
+// 30 s. When Run stands again after fn has returned an error that is not its context's, it logs the
+// error.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
@@ -129,13 +131,25 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 		case ctx.Err() != nil:
 			return t.errorBeside(ctx)
 		case t != nil && errors.Is(t.cause(), locker.ErrClosed):
-			return t.cause()
+			return errors.Join(t.cause(), t.errorBeside(t.ctx))
 		case t == nil && isFinal(err):
 			return err
 		}
+		l.warn(t)
 		if !sleep(ctx, p.after(l, t, err)) {
 			return nil
 		}
+	}
+}
+
+// warn logs the error of fn when its term is over and Run does not return. t may be nil.
+func (l *Leader) warn(t *term) {
+	if t == nil {
+		return
+	}
+	if err := t.errorBeside(t.ctx); err != nil {
+		l.cfg.logger.Warn("latchkit: the leader's function returned an error after its term", "key", l.rule.Key,
+			"fence", t.lease.Fence(), "error", err)
 	}
 }
 

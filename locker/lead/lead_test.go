@@ -207,6 +207,58 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	})
 }
 
+// A loss that only the release finds is reported beside what fn returned: fn has worked beside
+// another leader, perhaps.
+func TestTheReleaseReportsALoss(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		torn := errors.New("the table is torn")
+		for _, want := range []error{nil, torn} {
+			err := lead.Run(t.Context(), l, locker.Rule{Key: "job"}, func(context.Context) error { store.Wipe(); return want })
+			if !errors.Is(err, locker.ErrLost) || want != nil && !errors.Is(err, want) {
+				t.Errorf("%v, want ErrLost and %v", err, want)
+			}
+		}
+	})
+}
+
+// What fn returns after its context has ended is not lost: Run returns it, or logs it.
+func TestErrorsAfterATermAreNotLost(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l, torn := lockertest.NewLocker(t, store), errors.New("the table is torn")
+		var log strings.Builder
+		leader, err := lead.New(l, locker.Rule{Key: "job"}, lead.WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms, ended := 0, make(chan error)
+		go func() {
+			ended <- leader.Run(t.Context(), func(ctx context.Context) error {
+				terms++
+				<-ctx.Done()
+				if terms == 2 { // the end of the context is no failure
+					return ctx.Err()
+				}
+				return torn
+			})
+		}()
+		for range 2 {
+			synctest.Wait()
+			leader.StepDown("on purpose")
+			time.Sleep(2 * time.Second)
+		}
+		if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "the table is torn") {
+			t.Errorf("two terms logged:\n%s", got)
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; !errors.Is(err, locker.ErrClosed) || !errors.Is(err, torn) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
 func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
