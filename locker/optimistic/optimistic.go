@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -24,8 +23,8 @@ var (
 
 // Update sets a key to the value that fn computes from the present value, if no other client has
 // written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is
-// no such key. It returns nil to delete the key, and old itself to leave the key as it is. A key
-// that expires keeps its expiry time.
+// no such key. It returns nil to delete the key, and the same value to leave the key as it is. It
+// may change old in place. A key that expires keeps its expiry time.
 //
 // fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. An error
 // of fn ends Update, which writes nothing and returns the error unchanged. The end of ctx ends
@@ -160,7 +159,11 @@ func (u *update) attempt(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	values, err := u.fn(ctx, maps.Clone(old))
+	before := make(map[string]string, len(old)) // copies, because fn may write into what it gets
+	for key, value := range old {
+		before[key] = string(value)
+	}
+	values, err := u.fn(ctx, old)
 	if err != nil {
 		return err
 	}
@@ -168,7 +171,7 @@ func (u *update) attempt(ctx context.Context) error {
 		if !slices.Contains(u.keys, key) {
 			return fmt.Errorf("optimistic: the function returned a value for %s, which is none of the keys of UpdateAll", key)
 		}
-		if before, exists := old[key]; (value != nil) == exists && string(value) == string(before) {
+		if former, existed := before[key]; (value != nil) == existed && string(value) == former {
 			delete(values, key)
 		}
 	}

@@ -70,6 +70,26 @@ func TestAValueIsChanged(t *testing.T) {
 	}
 }
 
+// A function may compute the new value in the memory of the old one.
+func TestAValueThatIsChangedInPlaceIsWritten(t *testing.T) {
+	t.Parallel()
+	c := redistest.Shared(t).Client(t)
+	key := t.Name()
+	must(t, c.MSet(t.Context(), key, "a", key+"2", "b").Err())
+	must(t, optimistic.Update(t.Context(), c, key, func(_ context.Context, old []byte) ([]byte, error) {
+		old[0]++
+		return old, nil
+	}))
+	must(t, optimistic.UpdateAll(t.Context(), c, []string{key, key + "2"}, func(_ context.Context, old map[string][]byte) (map[string][]byte, error) {
+		old[key][0]++
+		old[key+"2"][0]++
+		return old, nil
+	}))
+	if got := fmt.Sprint(c.MGet(t.Context(), key, key+"2").Val()); got != "[c c]" {
+		t.Errorf("%s, want [c c]", got)
+	}
+}
+
 // A writer between the read and the write makes fn run again, with the new value.
 func TestAConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
