@@ -22,14 +22,16 @@ type bustle struct {
 	mu     sync.Mutex
 	grants map[string][]uint64 // fences by key; they are in the order of the grants if the sections exclude each other
 	errs   []error
-	mixed  int // how many sections overlapped with others
+	limit  int // how many units a key has: 1 without a semaphore
+	mixed  int // how many sections held too many units together with others
 }
 
-// bustles starts n workers for each pair of a Locker and a key.
+// bustles starts n workers for each pair of a Locker and a key. With a Limit, every second worker
+// takes two units.
 func bustles(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locker.Rule) *bustle {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := &bustle{T: t, stop: stop, grants: make(map[string][]uint64), done: make([]atomic.Int64, len(ls)*len(keys)*n)}
+	c := &bustle{T: t, stop: stop, grants: make(map[string][]uint64), done: make([]atomic.Int64, len(ls)*len(keys)*n), limit: max(1, rule.Limit)}
 	inside := make([]atomic.Int32, len(keys))
 	worker := 0
 	for _, l := range ls {
@@ -37,6 +39,9 @@ func bustles(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locke
 			for range n {
 				rule, done := rule, &c.done[worker]
 				rule.Key = key
+				if rule.Limit > 1 {
+					rule.Weight = 1 + worker%2
+				}
 				worker++
 				c.work.Go(func() {
 					for ctx.Err() == nil {
@@ -60,12 +65,13 @@ func (c *bustle) section(ctx context.Context, l *locker.Engine, rule locker.Rule
 		}
 		return false
 	}
-	if inside.Add(1) != 1 {
+	units := int32(max(1, rule.Weight))
+	if inside.Add(units) > int32(c.limit) {
 		c.note(func() { c.mixed++ })
 	}
 	c.note(func() { c.grants[rule.Key] = append(c.grants[rule.Key], lease.Fence()) })
 	time.Sleep(time.Millisecond) //nolint:forbidigo // the work; other callers arrive meanwhile
-	inside.Add(-1)
+	inside.Add(-units)
 	if err := lease.Release(context.Background()); err != nil {
 		c.note(func() { c.errs = append(c.errs, err) })
 		return false
@@ -104,9 +110,12 @@ func (c *bustle) unharmed() {
 		c.Error(err)
 	}
 	if c.mixed > 0 {
-		c.Errorf("%d sections were not alone", c.mixed)
+		c.Errorf("%d sections held more than %d units together with others", c.mixed, c.limit)
 	}
 	for key, fences := range c.grants {
+		if c.limit > 1 { // units of one key are granted to several holders at once
+			slices.Sort(fences)
+		}
 		if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {
 			c.Errorf("fences of %s do not grow: %v", key, fences)
 		}

@@ -355,47 +355,62 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cluster := redistest.StartCluster(t)
-			var seen, other answers
-			client, another := cluster.Client(t, seen.counted), cluster.Client(t, other.counted)
-			ls := []*locker.Engine{newSingle(t, client, opts...), newSingle(t, another, opts...)}
-			keys := []string{"{moving}:1", "{moving}:2", "elsewhere"}
-			c := bustles(t, ls, keys, 3, locker.Rule{TTL: 10 * time.Second})
-			c.goesOn()
-
-			slot := int(redisstore.SlotOf(keys[0]))
-			from, i := cluster.Owner(slot)
-			to := cluster.Masters[(i+1)%3]
-			refused := 0
-			met := func() bool { // reports whether there were errors since the last call
-				before := refused
-				refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
-				return refused > before
-			}
-			for range 4 {
-				move := cluster.Migrate(t, slot, from, to)
-				eventually(t, "callers meet a slot on the move", func() bool { return met() })
-				move.Carry()
-				eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
-				move.Finish()
-				c.goesOn()
-				from, to = to, from
-			}
-			for n, replica := range cluster.Replicas {
-				if cluster.Masters[n] == from || cluster.Masters[n] == to {
-					cluster.Failover(t, replica)
-					c.goesOn()
-				}
-			}
-			c.unharmed()
-			for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
-				if seen.of(word)+other.of(word) == 0 {
-					t.Errorf("positive control: no call was answered %s", word)
-				}
-			}
-			if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {
-				t.Errorf("%d scripts went across slots", n)
-			}
+			moveUnderLoad(t, locker.Rule{TTL: 10 * time.Second}, func(c *redis.ClusterClient) *locker.Engine { return newSingle(t, c, opts...) })
 		})
+	}
+}
+
+// The same for units of a semaphore: holders keep their units, and waiters get theirs.
+func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	moveUnderLoad(t, locker.Rule{TTL: 10 * time.Second, Limit: n}, func(c *redis.ClusterClient) *locker.Engine {
+		return locktest.Semaphore(t, c, n)
+	})
+}
+
+// moveUnderLoad moves a slot to and fro, and then promotes replicas, while callers of two processes
+// lock its keys.
+func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterClient) *locker.Engine) {
+	t.Helper()
+	cluster := redistest.StartCluster(t)
+	var seen, other answers
+	client, another := cluster.Client(t, seen.counted), cluster.Client(t, other.counted)
+	keys := []string{"{moving}:1", "{moving}:2", "elsewhere"}
+	c := bustles(t, []*locker.Engine{process(client), process(another)}, keys, 3, rule)
+	c.goesOn()
+
+	slot := int(redisstore.SlotOf(keys[0]))
+	from, i := cluster.Owner(slot)
+	to := cluster.Masters[(i+1)%3]
+	refused := 0
+	met := func() bool { // reports whether there were errors since the last call
+		before := refused
+		refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
+		return refused > before
+	}
+	for range 4 {
+		move := cluster.Migrate(t, slot, from, to)
+		eventually(t, "callers meet a slot on the move", func() bool { return met() })
+		move.Carry()
+		eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
+		move.Finish()
+		c.goesOn()
+		from, to = to, from
+	}
+	for n, replica := range cluster.Replicas {
+		if cluster.Masters[n] == from || cluster.Masters[n] == to {
+			cluster.Failover(t, replica)
+			c.goesOn()
+		}
+	}
+	c.unharmed()
+	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
+		if seen.of(word)+other.of(word) == 0 {
+			t.Errorf("positive control: no call was answered %s", word)
+		}
+	}
+	if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
 	}
 }

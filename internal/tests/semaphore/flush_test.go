@@ -1,0 +1,151 @@
+package semaphore
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+)
+
+// A server that is emptied forgets the permits. New holders enter beside the old ones, and the old
+// ones learn of it at their next renewal. A waiter whose place was forgotten is served too.
+func TestPermitsThatTheServerForgot(t *testing.T) {
+	t.Parallel()
+	const n, ttl = 3, 3 * time.Second
+	server := redistest.Start(t)
+	client := server.Client(t)
+	process := func() *locker.Engine { return locktest.Semaphore(t, server.Client(t), n, locker.WithTTL(ttl)) }
+	former, waits, fresh := process(), process(), process()
+	heavy := locktest.Acquire(t, former, locker.Rule{Key: "units", Weight: 2})
+	light := locktest.Acquire(t, former, locker.Rule{Key: "units"})
+	waiter := locktest.Queues(t, waits, locker.Rule{Key: "units"}, client)
+
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	lease := locktest.Acquire(t, fresh, locker.Rule{Key: "units", Weight: 2, Wait: locker.NoWait})
+	if former := max(heavy.Fence(), light.Fence()); lease.Fence() <= former {
+		t.Errorf("fence %d after %d", lease.Fence(), former)
+	}
+	locktest.Within(t, ttl*37/100, "the old holders learn of it", func() {
+		for _, l := range []*locker.Lease{heavy, light} {
+			locktest.Eventually(t, "the lease is lost", func() bool { return errors.Is(context.Cause(l.Context()), locker.ErrLost) })
+		}
+	})
+	third := waiter.Granted(5 * time.Second) // the unit beside lease
+	if info, err := fresh.Inspect(t.Context(), "units"); err != nil || info.Used != n {
+		t.Errorf("%+v, %v", info, err)
+	}
+	for _, l := range []*locker.Lease{heavy, light} { // it releases nothing of the new holders
+		if err := l.Release(t.Context()); !errors.Is(err, locker.ErrLost) {
+			t.Errorf("release after the loss: %v", err)
+		}
+	}
+	if _, err := former.Acquire(t.Context(), locker.Rule{Key: "units", Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
+		t.Errorf("a unit too many: %v", err)
+	}
+	locktest.Release(t, lease)
+	locktest.Release(t, third)
+	locktest.NothingLeftBut(t, client)
+}
+
+// holders are those that hold units by their own contexts and clocks.
+type holders struct {
+	mu     sync.Mutex
+	units  map[*locker.Lease]int
+	flush  time.Time // the last one
+	fences []uint64
+	most   int // units at once
+	over   int // entries beside more than n units, when all old holders must have known of the loss
+}
+
+func (h *holders) enter(l *locker.Lease, n int, known time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.units[l] = l.Units()
+	h.fences = append(h.fences, l.Fence())
+	used := 0
+	for l, units := range h.units {
+		if l.Context().Err() == nil && time.Now().Before(l.Expires()) {
+			used += units
+		}
+	}
+	h.most = max(h.most, used)
+	if used > n && time.Since(h.flush) > known {
+		h.over++
+	}
+}
+
+func (h *holders) leave(l *locker.Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.units, l)
+}
+
+// Under load, too, a flush admits no more than n new units beside n old ones, and only until the
+// old holders have renewed.
+func TestFlushesUnderLoad(t *testing.T) {
+	t.Parallel()
+	const n, ttl, flushes = 4, 2 * time.Second, 4
+	server := redistest.Start(t)
+	client := server.Client(t)
+	h := &holders{units: make(map[*locker.Lease]int)}
+	ctx, stop := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	for range 3 {
+		l := locktest.Semaphore(t, server.Client(t), n, locker.WithTTL(ttl))
+		for range 4 {
+			work.Go(func() {
+				for ctx.Err() == nil {
+					lease, err := l.Acquire(ctx, locker.Rule{Key: "units", Weight: 1 + rand.IntN(2)})
+					if err != nil {
+						if ctx.Err() == nil {
+							t.Error(err)
+						}
+						return
+					}
+					h.enter(lease, n, ttl/2)
+					select {
+					case <-time.After(rand.N(ttl / 2)):
+					case <-lease.Context().Done():
+					}
+					h.leave(lease)
+					if err := lease.Release(context.Background()); err != nil && !errors.Is(err, locker.ErrLost) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	for range flushes {
+		time.Sleep(ttl) //nolint:forbidigo // the time between faults
+		h.mu.Lock()
+		h.flush = time.Now()
+		err := client.FlushAll(t.Context()).Err()
+		h.mu.Unlock()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	time.Sleep(ttl) //nolint:forbidigo // the same
+	stop()
+	work.Wait()
+	if h.over > 0 || h.most > 2*n {
+		t.Errorf("%d entries beside too many units; %d units at most", h.over, h.most)
+	}
+	if h.most <= n {
+		t.Errorf("positive control: no flush admitted anybody; %d units at most", h.most)
+	}
+	slices.Sort(h.fences)
+	if unique := len(slices.Compact(slices.Clone(h.fences))); unique != len(h.fences) {
+		t.Errorf("%d fences of %d holders", unique, len(h.fences))
+	}
+	locktest.NothingLeftBut(t, client)
+}
