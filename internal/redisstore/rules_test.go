@@ -30,34 +30,62 @@ func scriptText(t *testing.T, names ...string) string {
 	return all.String()
 }
 
-// A replica that lags behind does not have the lease. It must not answer that there is no lease,
-// because this answer would end a held lease. It answers READONLY, because each script writes
-// before it answers no.
+// A replica that lags behind does not have the lease, or still has one that is over. It must not
+// answer that there is no lease, because this answer would end a held lease, nor that another token
+// holds the key. It answers READONLY, because each script writes before it answers no.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	c := server.Client(t)
+	if err := c.Set(t.Context(), "H", strings.Repeat("O", tokenBytes)+":5:1", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	token := strings.Repeat("T", tokenBytes)
+	held := func(l, queue, entries string) []string { return []string{l, queue, "C", entries, "X", "D", "X", "X"} }
 	for name, call := range map[string]struct {
-		text string
-		keys []string
-		args []any
+		script Script
+		keys   []string
+		args   []any
 	}{
-		"join":     {scriptText(t, "join"), []string{"L", "J"}, []any{token, "secret", 1000, 0, 0, 0}},
-		"leave":    {scriptText(t, "leave"), []string{"L", "J"}, []any{token}},
-		"delegate": {scriptText(t, "delegate"), []string{"L", "J"}, []any{token, "secret", 1, 1, 1000}},
-		"break":    {scriptText(t, "grant", "hand", "break"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"rw_break": {scriptText(t, "grant", "hand", "readers", "rw_break"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"free":     {scriptText(t, "free"), []string{"L"}, []any{token, 0}},
+		"acquire of a held key":     {file(t, "acquire", "grant", "hand", "queue"), []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
+		"acquire_all":               {file(t, "acquire_all", "grant"), []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
+		"release":                   {file(t, "release", "grant", "hand", "queue", "once"), []string{"L", "Q", "C", "X"}, []any{token, ""}},
+		"renew":                     {file(t, "renew"), []string{"L"}, []any{token, 1000}},
+		"confirm":                   {file(t, "confirm"), []string{"L", "Q"}, []any{token, 1000}},
+		"join":                      {file(t, "join"), []string{"L", "J"}, []any{token, "secret", 1000, 0, 0, 0}},
+		"leave":                     {file(t, "leave"), []string{"L", "J"}, []any{token}},
+		"delegate":                  {file(t, "delegate"), []string{"L", "J"}, []any{token, "secret", 1, 1, 1000}},
+		"break":                     {file(t, "break", "grant", "hand"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"free":                      {file(t, "free"), []string{"L"}, []any{token, 0}},
+		"rw_acquire, a writer":      {file(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
+		"rw_acquire, a reader":      {file(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
+		"rw_release":                {file(t, "rw_release", "grant", "hand", "readers", "queue", "once"), held("L", "Q", "R"), []any{token, 0, 0, 0, "", "", 0, token + "|-", ""}},
+		"rw_renew":                  {file(t, "rw_renew"), []string{"L", "Q", "R"}, []any{token, 1000, token + "|-", 1}},
+		"rw_downgrade":              {file(t, "rw_downgrade", "grant", "hand", "readers"), []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
+		"rw_break":                  {file(t, "rw_break", "grant", "hand", "readers"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"sem_acquire of a held key": {file(t, "sem_acquire", "grant", "hand", "permits", "queue"), []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
+		"sem_release":               {file(t, "sem_release", "grant", "hand", "permits", "once"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
+		"sem_renew":                 {file(t, "sem_renew"), []string{"L", "Q", "P", "U"}, []any{token, 1000}},
+		"sem_break":                 {file(t, "sem_break", "grant", "hand", "permits"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token, 1, "revoked:", 1000}},
 	} {
-		answer, err := c.Eval(t.Context(), call.text, call.keys, call.args...).Result()
+		answer, err := c.Eval(t.Context(), call.script.Text, call.keys, call.args...).Result()
 		if err == nil || !strings.Contains(err.Error(), "READONLY") {
 			t.Errorf("%s: a replica answers %v, %v", name, answer, err)
 		}
 	}
+}
+
+// file is a script of that name with its fragments, as the files are.
+func file(t *testing.T, name string, fragments ...string) Script {
+	t.Helper()
+	var texts []string
+	for _, fragment := range fragments {
+		texts = append(texts, scriptText(t, fragment))
+	}
+	return NewScript(scriptText(t, name), texts...)
 }
 
 // The counter keeps 16 digits when a block of fences crosses the end of a second: with 17 it would
