@@ -162,12 +162,18 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	broken := make(chan struct{})
 	go func() {
 		defer close(broken)
-		for {
+		before := runs.Load()
+		for pause := 50 * time.Millisecond; ; { // on a busy machine a step may not fit between two cuts
 			select {
 			case <-stop:
 				return
-			case <-time.After(50 * time.Millisecond):
+			case <-time.After(pause):
 				proxy.Cut()
+			}
+			if now := runs.Load(); now > before {
+				pause, before = 50*time.Millisecond, now
+			} else {
+				pause = min(2*pause, time.Second)
 			}
 		}
 	}()
