@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	steps "github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/locker/store"
@@ -207,3 +208,38 @@ func (c cancelling) Acquire(ctx context.Context, claim store.Claim) (store.Grant
 	(*ctx.Value(cancelling{}).(*context.CancelFunc))()
 	return g, err
 }
+
+// A call that its caller took back before it was sent leaves nothing to undo.
+func TestACallThatWasNotSentIsNotUndone(t *testing.T) {
+	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
+		s := &unsent{Memory: memory, Steps: steps.NewForeign(&steps.Pool{Store: memory}, func(error) {})}
+		l := lockertest.NewLocker(t, s)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+		wantErr(t, err, "a", context.DeadlineExceeded, locker.ErrUnavailable)
+		if n := s.undos.Load(); n != 0 {
+			t.Errorf("%d undos of a call that was not sent", n)
+		}
+	})
+}
+
+// unsent is a Store that never sends an acquire.
+type unsent struct {
+	*lockertest.Memory
+	steps.Steps
+	undos atomic.Int32
+}
+
+func (s *unsent) BeginAcquire(context.Context, store.Claim) steps.Question { return neverSent{} }
+
+func (s *unsent) Undo(steps.Chore) { s.undos.Add(1) }
+
+// neverSent is a question that waits for its flight.
+type neverSent struct{}
+
+func (neverSent) Answered() <-chan struct{} { return nil }
+
+func (neverSent) Answer() (store.Grant, error) { panic("there is no answer") }
+
+func (neverSent) Abandon() (sent bool) { return false }

@@ -275,11 +275,16 @@ func TestWhoWaitsForWorkIsToldThatItIsDone(t *testing.T) {
 		first := acquire(t, ls[0], locker.Rule{Key: "a", Once: time.Hour})
 		second := waits(t, ls[1], locker.Rule{Key: "a", Once: time.Hour})
 		third := waits(t, ls[1], locker.Rule{Key: "a"})
+		before := store.Calls(locker.OpRelease)
 		if err := first.Complete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		<-second.done
 		wantErr(t, second.err, "a", locker.ErrDone)
+		synctest.Wait()
+		if n := store.Calls(locker.OpRelease) - before; n != 1 {
+			t.Errorf("%d releases, want that of the work: the server has nothing of a token whose work is done", n)
+		}
 		release(t, third.granted(0))
 		nothingLeft(t, store)
 	})

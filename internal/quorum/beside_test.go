@@ -11,54 +11,67 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// holdsReleases makes the releases at all nodes wait until open is called. begun counts them.
-func holdsReleases(ms []*meddler) (open func(), begun *atomic.Int32) {
-	gate, begun := make(chan struct{}), new(atomic.Int32)
+// holdsReleases makes the releases at all nodes wait until open is called. begun counts them, and
+// votes counts the requests for votes.
+func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
+	gate, begun, votes := make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	for _, m := range ms {
 		m.with(func(script string, run func() error) error {
-			if script == "quorum_release" {
+			switch script {
+			case "quorum_release":
 				begun.Add(1)
 				<-gate
+			case "quorum_vote":
+				votes.Add(1)
 			}
 			return run()
 		})
 	}
-	return sync.OnceFunc(func() { close(gate) }), begun
+	return sync.OnceFunc(func() { close(gate) }), begun, votes
+}
+
+// leaves makes a Run whose release no node answers until open is called. left reports whether Run
+// has returned all the same. On a busy machine a node may not be prompt, and then Run waits for the
+// release.
+func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
+	t.Helper()
+	ran, held := make(chan error, 1), make(chan struct{})
+	go func() {
+		ran <- locker.Run(t.Context(), l, locker.Rule{Key: key}, func(ctx context.Context) error {
+			for _, m := range ms { // no vote for this key is still under way
+				for m.Exists(ctx, key).Val() == 0 && ctx.Err() == nil {
+					time.Sleep(time.Millisecond) //nolint:forbidigo // until the condition above
+				}
+			}
+			open, begun, votes = holdsReleases(ms)
+			close(held)
+			return ctx.Err()
+		})
+	}()
+	<-held
+	select {
+	case err := <-ran:
+		ran <- err
+		return true, open, begun, votes, ran
+	case <-time.After(200 * time.Millisecond):
+		return false, open, begun, votes, ran
+	}
 }
 
 // Run returns before any node has answered the release. The next acquire of the same process does
-// not overtake the release, and Close waits for it.
+// not overtake the release: no node is asked for a vote before.
 func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
-	l, err := locker.NewRedlock(cs, locker.WithBackgroundRelease())
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := false
-	for try := 0; !left; try++ { // on a busy machine a node may not be prompt, and then the release is awaited
+	l := newRedlock(t, cs, locker.WithBackgroundRelease())
+	for try, was := 0, false; !was; try++ {
 		if try == 50 {
 			t.Fatal("Run has waited for each release")
 		}
 		key := fmt.Sprint("k", try)
-		ran, held := make(chan error, 1), make(chan struct{})
-		var open func()
-		var begun *atomic.Int32
-		go func() {
-			ran <- locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
-				open, begun = holdsReleases(ms)
-				close(held)
-				return nil
-			})
-		}()
-		<-held
-		select {
-		case err = <-ran:
-			left = true
-		case <-time.After(200 * time.Millisecond):
-		}
-		next := make(chan error, 1)
-		if left {
+		left, open, begun, votes, ran := leaves(t, l, ms, key)
+		if was = left; left {
+			next := make(chan error, 1)
 			go func() {
 				lease, err := l.Acquire(t.Context(), locker.Rule{Key: key})
 				if err == nil {
@@ -66,63 +79,63 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 				}
 				next <- err
 			}()
-			select {
-			case err := <-next:
-				t.Errorf("the next acquire has overtaken the release: %v", err)
-			case <-time.After(50 * time.Millisecond):
-			}
 			eventually(t, "the release is sent to a quorum", func() bool { return begun.Load() >= 2 })
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the next acquire would be sent
+			if n := votes.Load(); n > 0 {
+				t.Errorf("the next acquire has overtaken the release: %d nodes were asked", n)
+			}
 			open()
+			if err := <-next; err != nil {
+				t.Fatal(err)
+			}
 		} else {
 			eventually(t, "the release is sent", func() bool { return begun.Load() > 0 })
 			open()
-			err = <-ran
-			close(next)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := <-next; err != nil {
+		if err := <-ran; err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range ms {
 			m.with(nil)
 		}
 	}
-	closesAfterTheRelease(t, l, ms)
 }
 
-// closesAfterTheRelease tests that Close waits for a release that Run has not awaited.
-func closesAfterTheRelease(t *testing.T, l *locker.Engine, ms []*meddler) {
-	t.Helper()
-	var open func()
-	running := make(chan error, 1)
-	held := make(chan struct{})
-	go func() {
-		running <- locker.Run(t.Context(), l, locker.Rule{Key: "last"}, func(context.Context) error {
-			open, _ = holdsReleases(ms)
-			close(held)
-			return nil
-		})
-	}()
-	<-held
-	closed := make(chan error, 1)
-	go func() { closed <- l.Close(t.Context()) }()
-	select {
-	case err := <-closed:
-		t.Errorf("Close returned %v before the release was answered", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	open()
-	if err := <-running; err != nil {
-		t.Error(err)
-	}
-	if err := <-closed; err != nil {
-		t.Error(err)
-	}
-	for i, m := range ms {
-		if m.Exists(t.Context(), "last").Val() != 0 {
-			t.Errorf("node %d keeps the key after Close", i)
+// Close waits for a release that Run has not awaited.
+func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	for try, was := 0, false; !was; try++ {
+		if try == 50 {
+			t.Fatal("Run has waited for each release")
+		}
+		l, err := locker.NewRedlock(cs, locker.WithBackgroundRelease())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := fmt.Sprint("k", try)
+		left, open, begun, _, ran := leaves(t, l, ms, key)
+		was = left
+		eventually(t, "the release is sent", func() bool { return begun.Load() > 0 })
+		closed := make(chan error, 1)
+		go func() { closed <- l.Close(t.Context()) }()
+		select {
+		case err := <-closed:
+			t.Errorf("Close returned %v before the release was answered", err)
+			closed <- err
+		case <-time.After(50 * time.Millisecond):
+		}
+		open()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		for i, m := range ms {
+			if m.with(nil); m.Exists(t.Context(), key).Val() != 0 {
+				t.Errorf("node %d keeps the key after Close", i)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package redisstore_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -10,8 +11,10 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // far is a process whose network is slow.
@@ -158,5 +161,57 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	}
 	if spy.n.Load() < 5 {
 		t.Errorf("positive control: %d answers were slow", spy.n.Load())
+	}
+}
+
+// After a restart without data all leases of a process are lost together. The notes about them are
+// read at once, and not in a round trip each.
+func TestNotesAboutManyLostLeasesAreReadTogether(t *testing.T) {
+	t.Parallel()
+	const trip, many = 50 * time.Millisecond, 100
+	client := redistest.Start(t).Client(t)
+	var trips atomic.Int32
+	client.AddHook(slowTrips{trip, &trips})
+	var claims []store.Claim
+	for i := range many {
+		claims = append(claims, store.Claim{Key: fmt.Sprint("lost:", i), Owner: rand.Text(), TTL: time.Minute})
+	}
+	began := time.Now()
+	grants, err := locktest.SingleStore(client).Renew(t.Context(), claims)
+	took := time.Since(began)
+	if err != nil || took > many*trip/4 {
+		t.Errorf("%d lost leases took %v, in %d trips of %v: %v", many, took, trips.Load(), trip, err)
+	}
+	for i, g := range grants {
+		if g.State != store.NotOurs {
+			t.Errorf("%s: %+v", claims[i].Key, g)
+		}
+	}
+	if trips.Load() < 2 {
+		t.Errorf("positive control: %d trips", trips.Load())
+	}
+}
+
+// slowTrips makes each round trip of a client slow.
+type slowTrips struct {
+	by time.Duration
+	n  *atomic.Int32
+}
+
+func (s slowTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s slowTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.n.Add(1)
+		<-time.After(s.by)
+		return next(ctx, cmd)
+	}
+}
+
+func (s slowTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.n.Add(1)
+		<-time.After(s.by)
+		return next(ctx, cmds)
 	}
 }

@@ -398,16 +398,18 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	holder := newEngine(t, server.Client(t))
 	waiter := newEngine(t, split{through, server.Client(t)})
 	lease := acquire(t, holder, locker.Rule{Key: "k", TTL: 20 * time.Second})
-	got := make(chan time.Time, 1)
+	got, over := make(chan time.Time, 1), make(chan error, 1)
 	go func() {
-		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k", TTL: 20 * time.Second}); err == nil {
+		l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k", TTL: 20 * time.Second})
+		if err == nil {
 			got <- time.Now()
-			_ = l.Release(context.Background())
+			err = l.Release(context.Background())
 		}
+		over <- err
 	}()
 	waiters(t, holder, "k", 1)
 	time.Sleep(300 * time.Millisecond)
-	held := proxy.HoldRequests(100, chaos.Command("evalsha"))
+	held := proxy.HoldRequests(1, chaos.Command("evalsha"))
 	t.Cleanup(held.Lift)
 	held.Await(t, 1) // an Acquire is in flight
 	admin := server.Client(t)
@@ -426,6 +428,29 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	if late := (<-got).Sub(freed); late > 500*time.Millisecond {
 		t.Errorf("the grant was noticed after %v; its claim is over after 2 s", late)
 	}
+	if err := <-over; err != nil {
+		t.Fatal(err)
+	}
+	before := scriptsRun(t, admin)
+	held.Lift()
+	await(t, "the late Acquire has run", func() bool { return scriptsRun(t, admin) > before })
+	if left := admin.Get(t.Context(), "k").Val(); left != "" {
+		t.Errorf("after the release, a late Acquire has taken the key: %s", left)
+	}
+}
+
+// scriptsRun returns how many scripts a server has executed.
+func scriptsRun(t *testing.T, c *redis.Client) (n int) {
+	t.Helper()
+	stats, err := c.Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(stats, "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscanf(rest, "%d", &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // split sends commands with one client and subscribes with another one.
