@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,4 +165,30 @@ func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*
 	t.Cleanup(func() { _ = l.Close(context.Background()) })
 	release(t, locktest.Acquire(t, l, locker.Rule{Key: "warm"}))
 	return servers, l
+}
+
+// A node that hangs is sent a few calls, and not one for each lock of the process: each vote that
+// the node gives late must be given back.
+func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
+	t.Parallel()
+	ms, cs := meddlers(t, enrolled(t, 3))
+	l := newRedlock(t, cs)
+	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
+	gate, sent := make(chan struct{}), new(atomic.Int32)
+	ms[2].with(func(_ string, run func() error) error {
+		sent.Add(1)
+		<-gate
+		return run()
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(gate) }))
+	const locks, few = 200, 40
+	began := time.Now()
+	for i := range locks {
+		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
+	}
+	if n, most := int(sent.Load()), few*(1+int(time.Since(began)/time.Second)); n > most { // a call is given up after a second
+		t.Errorf("%d calls were sent to a node that hangs during %d locks, want at most %d", n, locks, most)
+	} else if n == 0 {
+		t.Error("positive control: the node got no call")
+	}
 }
