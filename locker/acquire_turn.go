@@ -37,6 +37,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 			a.engine.post.warm(a.key())
 		}
 		turn, err := a.turnComes()
+		recalled := a.endDeparture()
 		switch {
 		case err != nil:
 			return nil, err
@@ -45,10 +46,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		case turn.hold == nil:
 			return a.succeed(turn)
 		}
-		if d := a.recalled; d != nil {
-			a.recalled = nil
-			d.end(nil, 0)
-		} else {
+		if !recalled {
 			a.busySince = a.began
 		}
 		if turn.streak > 0 {
@@ -64,14 +62,33 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 	}
 }
 
+// endDeparture ends the background release whose hold was taken back for this caller. It returns
+// false when there is none.
+func (a *acquisition) endDeparture() bool {
+	d := a.recalled
+	if d == nil {
+		return false
+	}
+	a.recalled = nil
+	d.end(nil, 0)
+	return true
+}
+
 // turnComes waits in the cohort until the caller's turn comes.
 func (a *acquisition) turnComes() (turn, error) {
+	over := false
+	defer func() {
+		if !over { // an Observer has panicked
+			a.leaveCohort()
+		}
+	}()
 	if len(a.turn) == 0 {
 		a.waits(0)
 	}
 	var reason error
 	select {
 	case t := <-a.turn:
+		over = true
 		return t, nil
 	case <-a.caller.Done():
 		reason = a.caller.Err()
@@ -80,10 +97,16 @@ func (a *acquisition) turnComes() (turn, error) {
 	case <-a.engine.closing:
 		reason = ErrClosed
 	}
+	over = true
+	a.leaveCohort()
+	return turn{}, a.giveUp(reason)
+}
+
+// leaveCohort ends the wait in the cohort. A turn that has come is passed on.
+func (a *acquisition) leaveCohort() {
 	if !a.engine.cohorts.leave(a) {
 		a.passUp(<-a.turn)
 	}
-	return turn{}, a.giveUp(reason)
 }
 
 // takeOver makes a Lease of a hold that was handed over or is shared. It returns nil when the hold

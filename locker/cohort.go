@@ -64,12 +64,13 @@ func (c *cohort) lastAnswer() leaderAnswer {
 
 // noteError sets the error of the leader's last question; nil: the leader was answered.
 func (c *cohort) noteError(err error) {
-	if c.last == nil && err == nil {
-		return
+	if c.last == nil {
+		if err == nil {
+			return
+		}
+		c.last = new(leaderAnswer)
 	}
-	r := c.lastAnswer()
-	r.failure = err
-	c.last = &r
+	c.last.failure = err
 }
 
 // terms are what callers must have in common to share a lease.

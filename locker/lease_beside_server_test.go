@@ -235,3 +235,46 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 		t.Error("a wrapper is warned of, for which the option changes nothing")
 	}
 }
+
+// TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture takes back the hold of a background release
+// for a caller whose context ends at that moment. The departure must end all the same, because
+// Close waits for it.
+func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
+	t.Parallel()
+	var cancel context.CancelFunc
+	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease(),
+		locker.WithMetadata(func(context.Context) string {
+			if cancel != nil {
+				cancel() // after the first look at the context
+			}
+			return ""
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	for range 64 {
+		cancel = nil
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		cancel = stop
+		lease, err := l.Acquire(ctx, locker.Rule{Key: "a"})
+		cancel = nil
+		if err != nil {
+			left++
+		} else if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+	}
+	if left == 0 {
+		t.Error("positive control: no caller has left")
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	if err := l.Close(ctx); err != nil {
+		t.Error(err)
+	}
+}

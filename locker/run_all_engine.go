@@ -79,6 +79,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 		}
 		j.prepare(a)
 	}
+	// The call may outlive this function, so the acquisitions of a gathering are not recycled.
 	grants, failure, err := j.await(g, calls.Ask(&e.calls, func() ([]store.Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
