@@ -2,7 +2,8 @@ package main
 
 import (
 	"strings"
-	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
 )
 
 // rowsOf are the rows that ls and top show, the headings first.
@@ -18,12 +19,13 @@ func rowsOf(locks []lock) [][]string {
 // only the rest of its own row to the right, and not the other rows.
 const widestCell = 48
 
-// grid lines rows up in columns.
+// grid lines rows up in columns. A Chinese letter is as wide as two Latin ones, and a combining
+// accent has no width.
 func grid(rows [][]string) string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			if n := utf8.RuneCountInString(cell); n <= widestCell {
+			if n := ansi.StringWidth(cell); n <= widestCell {
 				widths[i] = max(widths[i], n)
 			}
 		}
@@ -32,7 +34,7 @@ func grid(rows [][]string) string {
 	for _, row := range rows {
 		var line strings.Builder
 		for i, cell := range row {
-			line.WriteString(cell + strings.Repeat(" ", max(widths[i]-utf8.RuneCountInString(cell), 0)+2))
+			line.WriteString(cell + strings.Repeat(" ", max(widths[i]-ansi.StringWidth(cell), 0)+2))
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
@@ -47,14 +49,12 @@ func shortenKeys(rows [][]string, width int) {
 	for column := 1; column < len(columns)-1; column++ {
 		widest := 0
 		for _, row := range rows {
-			widest = max(widest, utf8.RuneCountInString(row[column]))
+			widest = max(widest, ansi.StringWidth(row[column]))
 		}
 		rest += widest + 2
 	}
 	room := max(width-rest-2, least)
 	for _, row := range rows {
-		if letters := []rune(row[0]); len(letters) > room {
-			row[0] = string(letters[:room-1]) + "…"
-		}
+		row[0] = ansi.Truncate(row[0], room, "…")
 	}
 }

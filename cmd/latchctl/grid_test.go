@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -38,6 +40,30 @@ func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	if strings.Index(lines[0], "STATE") != strings.Index(lines[2], "exclusive") {
 		t.Errorf("the columns are not lined up:\n%s", strings.Join(lines, "\n"))
 	}
+}
+
+// A key of Chinese letters moved the columns behind it to the right, and out of the screen of top.
+func TestDefectWideLettersMovedTheColumns(t *testing.T) {
+	t.Parallel()
+	wide := []lock{
+		{key: "订单:四十二", Info: locker.Info{Held: true, Left: time.Second, Fence: 11, Metadata: "主机"}},
+		{key: "cafe\u0301:1", Info: locker.Info{Held: true, Left: time.Second, Fence: 12, Metadata: "host-7"}},
+		{key: strings.Repeat("订单", 50), Info: locker.Info{Held: true, Left: time.Second, Fence: 13}},
+	}
+	lines := strings.Split(grid(rowsOf(wide[:2])), "\n")
+	for _, column := range []string{"exclusive", "1s"} {
+		at := func(line string) int { return ansi.StringWidth(line[:strings.Index(line, column)]) }
+		if at(lines[1]) != at(lines[2]) {
+			t.Errorf("the columns are not lined up:\n%s", strings.Join(lines, "\n"))
+		}
+	}
+	w := watching{order: "key", pattern: "*", width: 60, height: 24, seen: looked{wide, nil, time.Now()}}
+	for line := range strings.SplitSeq(w.screen(), "\n") {
+		if n := ansi.StringWidth(line); n > 60 {
+			t.Errorf("a line of the screen has the width %d: %s", n, line)
+		}
+	}
+	has(t, w.screen(), "订单", "13", "…")
 }
 
 // A key without a TTL was listed before the keys that are about to expire.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 )
@@ -164,8 +165,8 @@ func (w watching) screen() string {
 		lines = append(lines[:room-1], fmt.Sprintf("… and %d more", hidden))
 	}
 	for i, line := range lines {
-		if letters := []rune(line); w.width > 0 && len(letters) > w.width {
-			lines[i] = string(letters[:w.width-1]) + "…"
+		if w.width > 0 {
+			lines[i] = ansi.Truncate(line, w.width, "…")
 		}
 	}
 	return strings.Join(lines, "\n")
