@@ -73,7 +73,7 @@ func (a *acquisition) observe() {
 func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	if end := a.finish; end != nil {
 		a.finish = nil
-		end(a.outcome(lease, err))
+		finish(end, a.outcome(lease, err))
 	}
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 		a.expiry = timer.C
 	}
 	a.describe()
-	defer func() { a.close(lease, err) }() // also when an Observer or a Backoff panics
+	defer func() { a.close(lease, err) }() // also when a Backoff panics
 	if within != nil && !a.inside {
 		if l := a.readAlong(within); l != nil {
 			return l, nil

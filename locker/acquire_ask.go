@@ -118,6 +118,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	a.token.ended(a.eventOf(g))
 	switch g.State {
 	case store.Granted:
+		a.confirmed(g.Fence)
 		return a.newLease(g, a.sent, 0)
 	case store.Busy:
 		a.busy(g)

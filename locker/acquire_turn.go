@@ -114,7 +114,7 @@ func (a *acquisition) leaveCohort() {
 func (a *acquisition) takeOver(t turn) *Lease {
 	taken := false
 	defer func() {
-		if !taken { // or an Observer has panicked meanwhile
+		if !taken {
 			a.passUp(t)
 		}
 	}()

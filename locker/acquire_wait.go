@@ -125,6 +125,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	since, ok := a.happened(e)
 	if !ok {
+		a.hears(e)
 		return nil, nil
 	}
 	a.handedBy(Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)

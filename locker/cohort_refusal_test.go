@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
@@ -120,47 +119,6 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 		f()
 	}
 	return ctx, nil
-}
-
-// The panic is its caller's own. It must not take the key from all other callers.
-func TestAPanicOfAnObserverLeavesTheKeyToOthers(t *testing.T) {
-	for name, holds := range map[string]int{"of a caller that asks the server": 1, "of a caller that was passed the hold": 2} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				begun := 0
-				l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() {
-					if begun++; begun == holds {
-						panic("observer")
-					}
-				})))
-				recovered := make(chan any, 1)
-				panics := func() {
-					defer func() { recovered <- recover() }()
-					_, _ = l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Second})
-				}
-				if holds == 1 {
-					panics()
-				} else {
-					first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-					go panics()
-					synctest.Wait()
-					release(t, first)
-				}
-				if <-recovered == nil {
-					t.Error("positive control: nothing panicked")
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				lease, err := l.Acquire(ctx, locker.Rule{Key: "a", TTL: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
-				release(t, lease)
-				<-time.After(time.Minute)
-				nothingLeft(t, store)
-			})
-		})
-	}
 }
 
 // A hold may be over before its cohort was notified of it. A waiter that receives both events must

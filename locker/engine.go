@@ -191,7 +191,7 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 	ctx, end := e.cfg.observe(ctx, OpRevoke, Rule{Key: key, Name: Rule{Key: key}.name()})
 	err := e.revoke(ctx, key, fence, reason)
 	if end != nil {
-		end(Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1})
+		finish(end, Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1})
 	}
 	return err
 }
@@ -347,6 +347,7 @@ func (e *Engine) warn() (struct{}, error) {
 // warn sends a warning to the Observer, or to the log.
 func (c *config) warn(w Warning) {
 	if o, ok := c.observer.(Warner); ok {
+		defer absorb("Warn")
 		o.Warn(w)
 	} else {
 		slog.Warn("latchkit: "+w.Text, "code", w.Code)

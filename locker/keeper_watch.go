@@ -42,7 +42,13 @@ func (k *keeper) notify(seen []renewed) {
 	o := k.engine.cfg.observer.(RenewalObserver)
 	k.engine.calls.Do(func() {
 		for _, r := range seen {
-			o.Renewed(r.ctx, r.rule, r.event)
+			r.notify(o)
 		}
 	})
+}
+
+// notify reports one renewal.
+func (r renewed) notify(o RenewalObserver) {
+	defer absorb("Renewed")
+	o.Renewed(r.ctx, r.rule, r.event)
 }

@@ -134,7 +134,7 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 			}
 			o := l.outcome(OpRelease, err)
 			o.Calls = calls
-			end(o)
+			finish(end, o)
 		}
 	}
 	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {

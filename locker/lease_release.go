@@ -50,7 +50,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if end != nil {
 		o := l.outcome(OpRelease, l.released)
 		o.Calls = calls
-		end(o)
+		finish(end, o)
 	}
 	return l.released
 }

@@ -137,7 +137,7 @@ func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context
 		err = l.wrap(op, err)
 	}
 	if end != nil {
-		end(Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, Calls: calls})
+		finish(end, Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, Calls: calls})
 	}
 	return err
 }

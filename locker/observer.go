@@ -43,8 +43,8 @@ func (o Op) String() string {
 
 // An Observer is notified when an operation begins and when it ends. Tracing and metrics attach
 // here: package otellock is an Observer. An Observer must be safe for concurrent use, and fast,
-// because it runs on the caller's path. It must not panic: if it panics when it learns of a grant,
-// the lease stays held without a holder.
+// because it runs on the caller's path. If it panics, the panic is logged with slog, and the operation
+// continues.
 type Observer interface {
 	// Begin is called before the operation. The context that it returns replaces ctx for the
 	// operation. A span in that context becomes the parent of the operation's calls, and with
@@ -78,6 +78,7 @@ type RequestEvent struct {
 // ObserveRequest notifies the Observer, if it is a RequestObserver. It is for adapters.
 func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 	if o, ok := e.cfg.observer.(RequestObserver); ok {
+		defer absorb("Request")
 		o.Request(ctx, event)
 	}
 }
@@ -196,16 +197,19 @@ const (
 )
 
 // observe notifies the Observer, if there is one, that op begins.
-func (c *config) observe(ctx context.Context, op Op, rule Rule) (context.Context, func(Outcome)) {
+func (c *config) observe(ctx context.Context, op Op, rule Rule) (within context.Context, end func(Outcome)) {
 	if c.observer == nil {
 		return ctx, nil
 	}
+	within = ctx // also if Begin panics
+	defer absorb("Begin")
 	return c.observer.Begin(ctx, op, rule)
 }
 
 // finish calls end, the function that Observer.Begin returned, unless it is nil.
 func finish(end func(Outcome), o Outcome) {
 	if end != nil {
+		defer absorb("the function that Begin returned")
 		end(o)
 	}
 }

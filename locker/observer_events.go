@@ -61,9 +61,14 @@ type HolderTracer interface {
 // sign adds to metadata the traceparent of ctx, if the Observer has one.
 func (c *config) sign(ctx context.Context, metadata string) string {
 	if t, ok := c.observer.(HolderTracer); ok {
-		return store.Sign(t.Traceparent(ctx), metadata)
+		return store.Sign(traceparent(ctx, t), metadata)
 	}
 	return metadata
+}
+
+func traceparent(ctx context.Context, t HolderTracer) string {
+	defer absorb("Traceparent")
+	return t.Traceparent(ctx)
 }
 
 // unsigned returns metadata without a traceparent.
@@ -81,6 +86,7 @@ func peer(fence uint64, signed string) Peer {
 // sighting is what an acquire has seen of other holders. It is for the Observer.
 type sighting struct {
 	met, freed Peer
+	heard      store.Event // the grant by message that an acquire must confirm
 	handoff    Handoff
 	streak     int
 	over       func() // ends the wait
@@ -113,6 +119,7 @@ func (a *acquisition) waits(place int) {
 	}
 	s.waits = true
 	if o, ok := a.engine.cfg.observer.(WaitObserver); ok {
+		defer absorb("Waiting")
 		s.over = o.Waiting(a.ctx, a.rule, WaitEvent{Place: place, Met: s.met})
 	}
 }
@@ -125,11 +132,35 @@ func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	}
 }
 
+// hears notes a grant by message that is not taken, because an acquire must confirm the grant.
+func (a *acquisition) hears(e store.Event) {
+	if s := a.look(); s != nil {
+		s.heard = e
+	}
+}
+
+// confirmed notes the hand-off behind a grant with this fence that came as an answer. Only the
+// message of that grant names the releaser. The message came before the answer, or the caller asked
+// at the moment of the release.
+func (a *acquisition) confirmed(fence uint64) {
+	s := a.sighting
+	if s == nil {
+		return // it met nobody
+	}
+	if e, ok := a.engine.post.granted(&a.box); ok {
+		s.heard = e
+	}
+	if fence != 0 && s.heard.Fence == fence && s.handoff == "" {
+		a.handedBy(Peer{Traceparent: s.heard.ReleasedBy}, HandoffRemote, 0)
+	}
+}
+
 // waited ends the wait, if there was one.
 func (a *acquisition) waited() {
 	if s := a.sighting; s != nil && s.over != nil {
 		over := s.over
 		s.over = nil
+		defer absorb("the function that Waiting returned")
 		over()
 	}
 }

@@ -24,13 +24,9 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	began := time.Now()
 	var all []*acquisition
 	defer func() {
-		defer func() { // also if an Observer panics
-			for range all {
-				e.acquires.Leave()
-			}
-		}()
 		for _, a := range all {
 			_, _ = a.end(nil, err) // changes nothing for acquisitions that have a result
+			e.acquires.Leave()
 		}
 	}()
 	for _, rule := range rules {

@@ -1,13 +1,17 @@
 package otellock_test
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
@@ -153,23 +157,57 @@ func TestAWaiterLinksToItsHolderAndToWhoeverReleased(t *testing.T) {
 	})
 }
 
+// replicated is a server with a replica that follows.
+func replicated(t *testing.T) *redistest.Server {
+	t.Helper()
+	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")
+	redistest.Start(t, "--replicaof", "127.0.0.1", strconv.Itoa(server.Port()))
+	client := server.Client(t)
+	await(t, "the replica follows", func() bool { return client.Wait(t.Context(), 1, time.Second).Val() == 1 })
+	return server
+}
+
 // A waiter links to its holder on real servers, for each kind of lock.
 func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 	server := redistest.Start(t)
-	for name, open := range map[string]func(o locker.Observer) (*locker.Engine, error){
-		"single": func(o locker.Observer) (*locker.Engine, error) {
+	followed := sync.OnceValue(func() *redistest.Server { return replicated(t) })
+	nodes := sync.OnceValue(func() (all []locker.Client) {
+		for range 3 {
+			all = append(all, redistest.Start(t).Client(t))
+		}
+		if err := locker.EnrollRedlock(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+		return all
+	})
+	for name, tc := range map[string]struct {
+		open func(o locker.Observer) (*locker.Engine, error)
+		want string // of the waiter; default: both links
+	}{
+		"single": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewSingle(server.Client(t), locker.WithObserver(o))
-		},
-		"read-write": func(o locker.Observer) (*locker.Engine, error) {
+		}},
+		"acknowledged by a replica": {open: func(o locker.Observer) (*locker.Engine, error) {
+			patient := func(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
+			return locker.NewSingle(followed().Client(t, patient), locker.WithReplicaAck(1, 5*time.Second), locker.WithObserver(o))
+		}},
+		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
-		},
+		}},
+		// The message of a node is a hint, and names nobody.
+		"quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
+			return locker.NewRedlock(nodes(), locker.WithObserver(o))
+		}},
+		"read-write on a quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
+			return locker.NewReadWrite(nodes(), locker.WithObserver(o), locker.WithPrefix("rw:"))
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			services := [2]*service{}
 			for i := range services {
 				services[i] = &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
 				var err error
-				if services[i].lock, err = open(services[i].observer); err != nil {
+				if services[i].lock, err = tc.open(services[i].observer); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = services[i].lock.Close(context.Background()) })
@@ -194,9 +232,9 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 			}
 			await(t, "both spans have ended", func() bool { spans, _ := acquires(one, two); return len(spans) == 2 })
 			spans, ids := acquires(one, two)
-			for _, name := range []string{"a", "b"} {
-				if got := linked(spans[name], ids); got != wantChain[name] {
-					t.Errorf("%s links to %q, want %q", name, got, wantChain[name])
+			for name, want := range map[string]string{"a": "", "b": cmp.Or(tc.want, wantChain["b"])} {
+				if got := linked(spans[name], ids); got != want {
+					t.Errorf("%s links to %q, want %q", name, got, want)
 				}
 			}
 		})

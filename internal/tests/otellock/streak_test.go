@@ -1,0 +1,109 @@
+package otellock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/latchkit/latchkit/internal/proc"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+
+	otellock "github.com/latchkit/latchkit/otel"
+)
+
+// busyService is another process, whose callers take order:42 again and again and hand it to each
+// other. Asked for a span, it tells how many earlier hand-offs that holder's lease had, and how
+// many callers had the lease after that holder.
+var busyService = proc.Register("busy service", func(args []string) {
+	spans := tracetest.NewSpanRecorder()
+	o, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))
+	if err != nil {
+		panic(err)
+	}
+	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}), locker.WithObserver(o))
+	if err != nil {
+		panic(err)
+	}
+	for range 4 {
+		go func() {
+			for {
+				err := locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, nothing)
+				if err != nil && !errors.Is(err, locker.ErrClosed) {
+					panic(err)
+				}
+			}
+		}()
+	}
+	fmt.Println("ready")
+	for {
+		id, ok := strings.CutPrefix(proc.Listen(), "who ")
+		if !ok {
+			_ = l.Close(context.Background())
+			return
+		}
+		streak, followers := positionInStreak(spans.Ended(), id)
+		fmt.Println("was", streak, followers)
+	}
+})
+
+// positionInStreak is the streak of an acquire, and the number of acquires that continue it.
+func positionInStreak(ended []sdktrace.ReadOnlySpan, id string) (streak, followers int64) {
+	streaks, own := make(map[int64]int64), int64(-1) // by fence
+	for _, s := range ended {
+		if s.Name() != "acquire order" {
+			continue
+		}
+		set := attribute.NewSet(s.Attributes()...)
+		fence, _ := set.Value("latchkit.lock.fence")
+		before, _ := set.Value("latchkit.lock.handoff.streak")
+		streaks[fence.AsInt64()] = before.AsInt64()
+		if s.SpanContext().SpanID().String() == id {
+			own = fence.AsInt64()
+		}
+	}
+	if own < 0 {
+		return -1, 0 // there is no such acquire
+	}
+	for streaks[own+followers+1] == streaks[own]+followers+1 {
+		followers++
+	}
+	return streaks[own], followers
+}
+
+// A waiter in this process links to the first holder of a streak in another process.
+func TestAWaiterLinksToTheFirstOfAStreakInAnotherProcess(t *testing.T) {
+	server := redistest.Start(t)
+	other := busyService.Start(t, server.Addr())
+	other.Expect(t, "ready")
+	streaks := 0
+	await(t, "the waiter has met three streaks of several holders", func() bool {
+		one := here(t, server)
+		if err := (<-one.asks(t, "waiter")).Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, l := range one.span(t, "acquire order").Links() {
+			other.Send("who " + l.SpanContext.SpanID().String())
+			var streak, followers int
+			if _, err := fmt.Sscan(other.Expect(t, "was"), &streak, &followers); err != nil {
+				t.Fatal(err)
+			}
+			if streak != 0 {
+				t.Fatalf("the link %v leads to a holder after %d hand-offs, want the first one", l.Attributes, streak)
+			}
+			if followers > 0 {
+				streaks++
+			}
+		}
+		return streaks >= 3
+	})
+	other.Send("end")
+	other.Wait(t)
+}

@@ -1,0 +1,17 @@
+package locker
+
+import (
+	"log/slog"
+	"runtime/debug"
+)
+
+// absorb is deferred around each call of an Observer. A panic of the Observer is logged, and the
+// operation continues. The panic would otherwise end the call of a caller who has been granted a
+// lease, and the lease would be renewed without a holder; or it would end the process from a
+// goroutine of the Engine.
+func absorb(method string) {
+	if p := recover(); p != nil {
+		slog.Error("latchkit: the Observer panicked; the lock continues without it",
+			"method", method, "panic", p, "stack", string(debug.Stack()))
+	}
+}
