@@ -43,8 +43,8 @@ func (o Op) String() string {
 
 // An Observer is notified when an operation begins and when it ends. Tracing and metrics attach
 // here: package otellock is an Observer. An Observer must be safe for concurrent use, and fast,
-// because it runs on the caller's path. If it panics, the panic is logged with slog, and the operation
-// continues.
+// because it runs on the caller's path. A panic of an Observer is logged with slog, and the
+// operation continues.
 type Observer interface {
 	// Begin is called before the operation. The context that it returns replaces ctx for the
 	// operation. A span in that context becomes the parent of the operation's calls, and with
