@@ -28,11 +28,11 @@ func ExampleRun() {
 	case errors.Is(err, locker.ErrBusy):
 		var e *locker.Error
 		errors.As(err, &e)
-		log.Printf("somebody else ships it, look again in %v", e.RetryAfter)
+		log.Printf("another process ships it, look again in %v", e.RetryAfter)
 	case errors.Is(err, locker.ErrLost):
 		log.Print("the lock was lost while shipping: what was done may have been overtaken")
 	case errors.Is(err, locker.ErrUnavailable):
-		log.Print("Redis cannot be asked: nothing was shipped")
+		log.Print("Redis is unavailable: nothing was shipped")
 	case err != nil:
 		log.Print(err)
 	}

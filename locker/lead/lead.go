@@ -110,7 +110,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // return at once, and then it runs beside the next leader: only the fence protects the data. When
 // fn has not returned in time, [OnOverrun] is called.
 //
-// While the lock server cannot be asked, Run tries again: after 500 ms, and later every TTL, 30 s
+// While the lock server is unavailable, Run tries again: after 500 ms, and later every TTL, 30 s
 // at most. After terms shorter than a TTL, and shorter than AtMost, it also pauses, for 500 ms to
 // 30 s. When Run stands again after fn has returned an error that is not its context's, it logs the
 // error.

@@ -151,7 +151,7 @@ func TestTheObserverSeesTerms(t *testing.T) {
 	})
 }
 
-// While the server cannot be asked, the pauses grow to a TTL: a server that is back has a leader
+// While the server is unavailable, the pauses grow to a TTL: a server that is back has a leader
 // soon. Terms that end at once are followed by pauses up to 30 s.
 func TestPausesGrow(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
