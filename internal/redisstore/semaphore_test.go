@@ -1,6 +1,7 @@
 package redisstore_test
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"strings"
@@ -361,6 +362,98 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	}
 }
 
+// A Locker of locks hands the key alone to a waiter for units. The waiter confirms that by its
+// question or by its renewal, or gives the key back. Its entry is not a waiter any more.
+func TestAKeyThatWasHandedToAWaiterForUnits(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	single, s := locktest.SingleStore(client), locktest.SemaphoreStore(client)
+	for name, confirms := range map[string]func(t *testing.T, c store.Claim){
+		"a question": func(t *testing.T, c store.Claim) { granted(t, s, c) },
+		"a renewal":  func(t *testing.T, c store.Claim) { renewed(t, s, c, store.Granted) },
+		"a release":  func(t *testing.T, c store.Claim) { stateOf(t, store.Released)(s.Release(t.Context(), c)) },
+		"a release that keeps the key": func(t *testing.T, c store.Claim) {
+			c.KeepFor = time.Minute
+			stateOf(t, store.Released)(s.Release(t.Context(), c))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := rand.Text()
+			holder, waiter := granted(t, single, claimOf(key)), unitsOf(key, 1, 2)
+			waiter.Queue = true
+			refusedUnits(t, s, waiter)
+			stateOf(t, store.Released)(single.Release(t.Context(), holder))
+			if info, err := s.(store.Inspector).Inspect(t.Context(), key); err != nil || !info.Held || info.Waiters != 0 {
+				t.Errorf("%+v %v, want a held key without waiters", info, err)
+			}
+			waiter.Queue = false
+			confirms(t, waiter)
+			if n := client.ZCard(t.Context(), redisstore.QueueKey(key)).Val(); n != 0 {
+				t.Errorf("%d entries are in the queue", n)
+			}
+		})
+	}
+}
+
+// beforeRevocation calls swap before the step that revokes.
+type beforeRevocation struct{ swap func() }
+
+func (beforeRevocation) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (beforeRevocation) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (b beforeRevocation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		for _, word := range cmd.Args() {
+			if text, ok := word.(*string); ok && *text == "revoked:drill" || word == "revoked:drill" {
+				b.swap()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// The permit with the fence has ended, and its token has another one, when the revocation comes.
+func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, direct := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	s, c := locktest.SemaphoreStore(client), unitsOf(rand.Text(), 1, 2)
+	granted(t, direct, unitsOf(c.Key, 1, 2))
+	first, err := direct.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swaps := 0
+	client.AddHook(beforeRevocation{func() {
+		swaps++
+		stateOf(t, store.Released)(direct.Release(t.Context(), c))
+		granted(t, direct, c)
+	}})
+	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, first.Fence, "drill"))
+	if swaps == 0 {
+		t.Fatalf("positive control: the permit was not swapped")
+	}
+	renewed(t, direct, c, store.Granted)
+}
+
+// All keys of a semaphore last as long as its last permit, also by a renewal.
+func TestARenewalMakesAllKeysOfAPermitLast(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	c := granted(t, s, unitsOf(key, 1, 2))
+	c.TTL = time.Hour
+	renewed(t, s, c, store.Granted)
+	for _, part := range []string{key, redisstore.PermitsKey(key), redisstore.UsesKey(key)} {
+		if left := client.PTTL(t.Context(), part).Val(); left < 59*time.Minute {
+			t.Errorf("%s lasts for %v, want an hour", part, left)
+		}
+	}
+}
+
 // While a slot moves, permits are renewed and released, in steps of one key each.
 func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
@@ -375,6 +468,8 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	waiter := unitsOf(key, 1, 3)
 	waiter.Queue = true
 	refusedUnits(t, s, waiter)
+	use := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val()
+	client.HSet(t.Context(), redisstore.UsesKey(key), one.Owner, strings.Replace(use, "|0|-|", "|1|-|", 1)) // as if it was handed over
 	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
 	if n := move.Carry(key, redisstore.UsesKey(key)); n != 2 {
 		t.Fatalf("%d keys were carried", n)
@@ -383,6 +478,20 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 		renewed(t, s, one, store.Granted)
 		renewed(t, s, two, store.Granted)
 		renewed(t, s, unitsOf(key, 1, 3), store.NotOurs)
+	}
+	if again := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val(); again != use {
+		t.Errorf("the renewal has not confirmed the permit: %q, want %q", again, use)
+	}
+	long := two
+	long.TTL = time.Hour
+	renewed(t, s, long, store.Granted)
+	renewed(t, s, two, store.Granted) // a renewal for less shortens nothing
+	ends := client.ZScore(t.Context(), redisstore.PermitsKey(key), two.Owner).Val()
+	if left := time.Until(time.UnixMilli(int64(ends))); left < 59*time.Minute {
+		t.Errorf("the permit lasts for %v, want an hour", left)
+	}
+	if left := client.PTTL(t.Context(), redisstore.UsesKey(key)).Val(); left < 59*time.Minute {
+		t.Errorf("U lasts for %v, want an hour", left)
 	}
 	stateOf(t, store.Released)(s.Release(t.Context(), one))
 	three.KeepFor = time.Minute

@@ -4,8 +4,8 @@
 -- ARGV: none
 -- returns: server-µs PTTL waiters, the number of permits, the smallest n, for each permit its
 --   token, its ms left and, after its length in bytes, its value in U, and L; as one string with
---   spaces. L is "" when it is missing. The number of permits is -1 when the permits are unknown,
---   because P or U was evicted.
+--   spaces. L is "" when it is missing. The number of permits is 0 when the permits are unknown,
+--   because P or U was evicted; then L shows that the key is held.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -14,10 +14,7 @@ local uses, members = redis.call('HGETALL', KEYS[4]), redis.call('ZRANGE', KEYS[
 local answer = {
   string.format('%.0f', clock[1] * 1000000 + clock[2]), redis.call('PTTL', KEYS[1]), redis.call('ZCOUNT', KEYS[2], '0', '+inf'),
 }
-local shield = lease and string.sub(lease, 1, 8) == 'permits:'
-if #uses ~= #members + 2 and shield then
-  answer[4], answer[5] = '-1', '0'
-elseif #uses ~= #members + 2 then -- the rest of an epoch that is over
+if #uses ~= #members + 2 then -- there is no permit, or P or U was evicted and the permits are unknown
   answer[4], answer[5] = '0', '0'
 else
   local by = {}

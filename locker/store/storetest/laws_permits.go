@@ -210,6 +210,16 @@ var permitLaws = []law{
 		at.head(heavy, time.Millisecond)
 		other.head(next, 3*time.Second)
 	}},
+	{name: "the waiter behind a head that leaves is notified", needs: all(permits, notifies, several), check: func(b *bench) {
+		at, other := b.listen(b.Store), b.listen(b.Another(b.TB))
+		b.permit(2, 2)
+		first, next := b.waits(1, 2, at.inbox), b.waits(1, 2, other.inbox)
+		b.want(b.release(first), store.NotOurs, "release by a waiter")
+		e := other.next("the event for the new head")
+		if e.Kind != store.EventHead || e.Owner != next.Owner || e.HandoffTTL <= 0 || e.HandoffTTL > ttl {
+			b.Fatalf("%v, want an event for the waiter behind it, within %v", e, ttl)
+		}
+	}},
 	{name: "a permit that is kept keeps its units", needs: all(permits, atLeast), check: func(b *bench) {
 		heavy, g := b.permit(2, 3)
 		b.permit(1, 3)
@@ -252,12 +262,26 @@ var permitLaws = []law{
 		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
 		b.want(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
 		b.owns(first, "renewal by the owner that has waited")
+		c.TombstoneTTL = time.Minute // an undo must not hide the reason
 		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
 			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
 				b.Fatalf("the reason is %q", told.Reason)
 			}
 		}
 		b.owns(other, "renewal by the other holder")
+	}},
+	{name: "a permit that has run out is not shown, and a revocation takes it back", needs: all(permits, breaks), check: func(b *bench) {
+		c := b.units(1, 2)
+		c.TTL = blink
+		b.gets(c, "acquire of a free unit")
+		_, other := b.permit(1, 2)
+		heavy := b.waits(2, 2, "")
+		b.pass(blink)
+		if i := b.info(); len(i.Permits) != 1 || i.Used != 1 || i.Permits[0].Fence != other.Fence {
+			b.Fatalf("%+v, want the other permit only", i)
+		}
+		b.want(b.breakHolder(other.Fence, "drill"), store.Released, "break")
+		b.owns(heavy, "renewal by the owner that has waited for both units")
 	}},
 	{name: "inspection shows all permits", needs: all(permits, breaks), check: func(b *bench) {
 		c := b.units(2, 5)
