@@ -112,8 +112,8 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //
 // While the lock server is unavailable, Run tries again: after 500 ms, and later every TTL, 30 s
 // at most. After terms shorter than a TTL, and shorter than AtMost, it also pauses, for 500 ms to
-// 30 s. When Run stands again after fn has returned an error that is not its context's, it logs the
-// error.
+// 30 s. If fn has returned an error that is not the error of its context, Run logs that error
+// before it waits again.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
