@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -39,7 +40,8 @@ func documentedUser(t *testing.T) (words, onACluster []any) {
 }
 
 // A user with the documented rights can acquire, wait, share, join several keys and release, on one
-// server with and without readers. The server counts the calls that it has refused.
+// server, with readers, with permits, and without both. The server counts the calls that it has
+// refused.
 func TestAUserForLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -54,10 +56,15 @@ func TestAUserForLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = readWrite.Close(context.Background()) })
-	for name, l := range map[string]*locker.Engine{"single": newSingle(t, server.Client(t, as)), "readers": readWrite} {
+	permits := locktest.Semaphore(t, server.Client(t, as), 1)
+	for name, l := range map[string]*locker.Engine{"single": newSingle(t, server.Client(t, as)), "readers": readWrite, "permits": permits} {
 		rule := locker.Rule{Key: "order:" + name, Once: time.Minute}
 		holder := acquire(t, l, rule)
-		waiter := queues(t, newSingle(t, server.Client(t, as)), locker.Rule{Key: "order:" + name}, admin)
+		waiting := newSingle(t, server.Client(t, as))
+		if name == "permits" {
+			waiting = locktest.Semaphore(t, server.Client(t, as), 1)
+		}
+		waiter := queues(t, waiting, locker.Rule{Key: "order:" + name}, admin)
 		if err := holder.Extend(t.Context(), time.Minute); err != nil {
 			t.Errorf("%s: extend: %v", name, err)
 		}
@@ -69,8 +76,29 @@ func TestAUserForLocks(t *testing.T) {
 		}
 	}
 	release(t, acquire(t, readWrite, locker.Rule{Key: "order:shared", Mode: locker.Shared}))
+	two := acquire(t, permits, locker.Rule{Key: "order:units", Limit: 3, Weight: 2, AtLeast: time.Second})
+	release(t, acquire(t, permits, locker.Rule{Key: "order:units", Limit: 3}))
+	release(t, two)
 	if refused := admin.ACLLog(t.Context(), 10).Val(); len(refused) > 0 {
 		t.Errorf("the server refused: %+v", refused[0])
+	}
+}
+
+// A command that the ACL forbids inside a script is answered without NOPERM in front. The error
+// names the ACL all the same, whichever command it is.
+func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	as := func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }
+	for _, command := range []string{"time", "set", "zadd", "evalsha"} {
+		if err := admin.Do(t.Context(), "acl", "setuser", "locks", "reset", "on", ">secret", "~*", "&*", "+@all", "-"+command).Err(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := locktest.Semaphore(t, server.Client(t, as), 2).Acquire(t.Context(), locker.Rule{Key: command})
+		if wantErr(t, err, command, locker.ErrUnavailable); !strings.Contains(err.Error(), "ACL forbids") {
+			t.Errorf("without %s: %v", command, err)
+		}
 	}
 }
 

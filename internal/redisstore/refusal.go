@@ -44,7 +44,7 @@ func refusedBy(code string, err error) error {
 	case "OOM":
 		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
-		return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need (%w)", err)}
+		return forbidden(err)
 	case "MISCONF":
 		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
 	case "NOREPLICAS":
@@ -55,10 +55,16 @@ func refusedBy(code string, err error) error {
 		return &store.Refusal{Temporary: true, Err: err}
 	case redis.IsAuthError(err):
 		return &store.Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
+	case code == "ERR" && strings.Contains(err.Error(), "The user executing the script can't"): // Redis 7: NOPERM inside a script
+		return forbidden(err)
 	case code == "ERR":
 		return &store.Refusal{Err: err}
 	}
 	return err // an unknown code: a proxy may have sent it after forwarding the call
+}
+
+func forbidden(err error) error {
+	return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)}
 }
 
 // code returns the first word of an error reply. Redis before 7.0, and its substitutes, put "ERR
