@@ -205,8 +205,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain names the nodes that have not answered or have answered with an error. It returns nil
-// while the other nodes are a quorum.
+// Explain names the nodes that have not answered, have answered with an error, or are known not to
+// vote. It returns nil while the other nodes are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {
@@ -214,10 +214,16 @@ func (q *quorum) Explain() error {
 			errs = append(errs, n.error(errSilent))
 		} else if err := n.last.Load(); err != nil {
 			errs = append(errs, n.error(*err))
+		} else if err := q.whole.absence(n.index); err != nil {
+			errs = append(errs, n.error(err))
 		}
 	}
 	if answer := len(q.nodes) - len(errs); answer < q.need {
-		return q.short("answer", answer, errs)
+		return &quorumError{
+			what:  fmt.Sprintf("%d of %d nodes answer and vote, %d must agree", answer, len(q.nodes), q.need),
+			nodes: errs,
+			after: q.whole.left(),
+		}
 	}
 	return nil
 }

@@ -152,6 +152,17 @@ func (r *roster) why(i int) error {
 	return errChanged
 }
 
+// absence is the reason why a node does not vote, as far as this process knows it. It is nil for a
+// node that votes or was not asked yet.
+func (r *roster) absence(i int) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m := &r.members[i]; m.text.Load() == nil && m.state != store.NodeUnknown {
+		return m.why
+	}
+	return nil
+}
+
 // admit lets a node vote if its view alone proves that it is a member. Otherwise a look at all
 // nodes is needed.
 func (r *roster) admit(n *node, v view) bool {

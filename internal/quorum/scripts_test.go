@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // bench is one node on which a test runs single scripts.
@@ -226,5 +228,27 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 	}
 	if got := labelled("a b/c,d@e"); got != "a_b_c_d_e" {
 		t.Error(got)
+	}
+}
+
+// A wait that ends between two looks at the nodes also names the nodes that do not vote, and says
+// until when.
+func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
+	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	t.Cleanup(func() { _ = dead.Close() })
+	q := newQuorum([]redisstore.Client{dead, dead, dead}, Settings{MaxTTL: time.Minute, NodeTimeout: time.Second})
+	if err := q.Explain(); err != nil {
+		t.Errorf("no node was asked: %v", err)
+	}
+	q.whole.mu.Lock()
+	for i := range q.nodes[:2] {
+		q.whole.stand(i, standing{state: store.NodeForms, why: errJoins(5 * time.Second), left: 5 * time.Second})
+	}
+	q.whole.stand(2, standing{state: store.NodeVotes, text: "N"})
+	q.whole.mu.Unlock()
+	err := q.Explain()
+	var when interface{ RetryAfter() time.Duration }
+	if !errors.Is(err, store.ErrQuorum) || !errors.As(err, &when) || when.RetryAfter() != 5*time.Second {
+		t.Errorf("two of three nodes do not vote for another 5 s: %v", err)
 	}
 }
