@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,12 +31,12 @@ func (p *patient) leftovers(ctx context.Context) {
 	for cursor := uint64(0); ; {
 		keys, next, err := p.client.Scan(ctx, cursor, store.ReservedPrefix+"*", 500).Result()
 		if err != nil {
-			p.tell(hint, "keys", "not checked: "+err.Error(), "ACL SETUSER … +scan")
+			p.tell(hint, "keys", "not checked: "+err.Error(), remedy(err, "ACL SETUSER … +scan"))
 			return
 		}
 		e, a, err := p.suspicious(ctx, keys)
 		if err != nil {
-			p.tell(hint, "keys", "not checked: "+err.Error(), "let the user read "+store.ReservedPrefix+"*")
+			p.tell(hint, "keys", "not checked: "+err.Error(), remedy(err, "let the user read "+store.ReservedPrefix+"*"))
 			return
 		}
 		eternal, ahead = append(eternal, e...), append(ahead, a...)
@@ -94,7 +95,7 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 	defer l.close()
 	locks, err := l.all(ctx, "*")
 	if err != nil {
-		d.tellAll(hint, "locks", "not checked: "+err.Error(), "give a user who may read all keys")
+		d.tellAll(hint, "locks", "not checked: "+err.Error(), remedy(err, "give a user who may read all keys"))
 		return
 	}
 	var eternal, stuck, dead []string
@@ -156,13 +157,18 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		d.tellAll(bad, "quorum", "these servers are no quorum yet", "locker.EnrollRedlock, once, when they are new")
 		return
 	}
-	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)))
+	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)),
+		locker.WithNodeTimeout(time.Second))
 	if err != nil {
 		d.tellAll(bad, "quorum", err.Error(), "correct the list of --node")
 		return
 	}
 	defer closeWithin(l, time.Second)
 	nodes, err := l.Nodes(ctx)
+	// The first look at all nodes waits for a silent one, for as long as Nodes waits for the look.
+	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
+		nodes, err = l.Nodes(ctx)
+	}
 	if err != nil {
 		d.tellAll(bad, "quorum", err.Error(), "")
 		return
@@ -178,6 +184,17 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		d.tellAll(okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
 	}
 }
+
+// remedy advises what to do about a check that failed: rights, if the server refused the user.
+func remedy(err error, rights string) string {
+	if strings.Contains(err.Error(), "NOPERM") {
+		return rights
+	}
+	return "repair what else is bad here, then call doctor again"
+}
+
+// unknown reports that no look has told yet whether a node votes.
+func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
 
 // marked says whether a server is a node of a quorum.
 func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {

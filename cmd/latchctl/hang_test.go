@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -50,6 +52,41 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	finds(t, all, "reachable", bad, "no reply within")
 	finds(t, all, "quorum", bad, "node 2, "+hanging+", does not vote")
 	finds(t, all, "locks", okay, "0 are held")
+}
+
+// One node of a quorum hangs. doctor reported that no node voted, because it did not wait for the
+// end of the first look at the nodes.
+func TestDefectDoctorTookTheSilenceOfOneNodeForThatOfAll(t *testing.T) {
+	t.Parallel()
+	var nodes []string
+	var clients []locker.Client
+	var last *redistest.Server
+	for range 3 {
+		last = redistest.Start(t)
+		nodes, clients = append(nodes, "redis://"+last.Addr()), append(clients, last.Client(t))
+	}
+	if err := locker.EnrollRedlock(t.Context(), clients); err != nil {
+		t.Fatal(err)
+	}
+	last.Pause()
+	t.Cleanup(last.Resume)
+	out := exits(t, 1, nodes, "doctor", "--timeout", "20s").out
+	has(t, out, "node 2, "+last.Addr()+", does not vote")
+	if n := strings.Count(out, "does not vote"); n != 1 {
+		t.Errorf("%d nodes do not vote:\n%s", n, out)
+	}
+}
+
+// A check that failed because a server was down had an advice about rights.
+func TestDefectDoctorBlamedTheRightsForAServerThatIsDown(t *testing.T) {
+	t.Parallel()
+	const rights = "give a user who may read all keys"
+	if got := remedy(errors.New("CLUSTERDOWN The cluster is down"), rights); strings.Contains(got, "user") {
+		t.Errorf("the advice is %q", got)
+	}
+	if got := remedy(errors.New("NOPERM User locks has no permissions to run the 'scan' command"), rights); got != rights {
+		t.Errorf("the advice is %q", got)
+	}
 }
 
 // If only a node without a marker answers, doctor cannot know whether the other nodes are a quorum.
