@@ -44,7 +44,7 @@ type RenewalEvent struct {
 	// TTL is the requested TTL of the renewal.
 	TTL time.Duration
 	// Err is nil when the server confirmed the renewal. A renewal that failed is repeated, and the
-	// lease is not lost yet.
+	// lease is not lost yet, unless Err is ErrLost.
 	Err error
 }
 

@@ -67,7 +67,8 @@
 //	latchkit.lock.wait.duration  acquire spans that met another holder: the wait in seconds
 //	latchkit.lock.wait.attempts  acquire spans only: calls to the server; 0 for a lease that was
 //	                             handed over inside this process
-//	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that blocked the caller
+//	latchkit.lock.holder.fence   acquire spans only: the fence of the holder that blocked the caller;
+//	                             of a semaphore: the first fence since the key was free
 //	latchkit.lock.holder.same_trace
 //	                             acquire spans only: this holder belongs to the same trace, so the
 //	                             caller may be waiting for itself
@@ -77,6 +78,8 @@
 //	latchkit.lock.key            spans and logs, and only with WithKey
 //	latchkit.transaction.attempts
 //	                             transact spans only: how often the transaction was begun
+//	latchkit.update.attempts     update spans only: how often the value was read; more than 1 after
+//	                             a conflict
 //	latchkit.link.role           links only: holder, released_by
 //	error.type                   with the status Error: the kind of error, in one word
 //

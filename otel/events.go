@@ -2,6 +2,7 @@ package otellock
 
 import (
 	"context"
+	"errors"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -34,7 +35,8 @@ func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.Renew
 			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].with(attrs).record...)
 		}
 	}
-	if e.Err != nil || e.Margin < e.TTL/nearlyLost {
+	lost := errors.Is(e.Err, locker.ErrLost) // then no renewal follows, and the hold's end is logged
+	if !lost && (e.Err != nil || e.Margin < e.TTL/nearlyLost) {
 		o.logRenewal(ctx, rule, e, kind)
 	}
 }

@@ -28,6 +28,7 @@ const (
 	waitedKey   = "latchkit.lock.wait.duration"
 	keyKey      = "latchkit.lock.key"
 	beginsKey   = "latchkit.transaction.attempts"
+	updatesKey  = "latchkit.update.attempts"
 
 	keyHashKey     = "latchkit.lock.key.hash"
 	holderFenceKey = "latchkit.lock.holder.fence"

@@ -117,8 +117,12 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 		}
 		attrs = p.showOthers(attrs, out)
 	}
-	if p.op == locker.OpTransact {
+	switch p.op {
+	case locker.OpTransact:
 		attrs = append(attrs, attribute.Int(beginsKey, out.Calls))
+	case locker.OpUpdate:
+		attrs = append(attrs, attribute.Int(updatesKey, out.Calls))
+	default:
 	}
 	if out.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(fenceKey, int64(out.Fence)))

@@ -27,8 +27,10 @@ import (
 	tracespb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/optimistic"
 
 	otellock "github.com/latchkit/latchkit/otel"
 )
@@ -275,4 +277,37 @@ func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 			t.Errorf("measured %s, logged %q", got, tel.logs.with("node"))
 		}
 	})
+}
+
+// The record of a loss followed a record which claimed that the renewal was tried again.
+func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tel := newTelemetry(t, sdktrace.AlwaysSample())
+		backend := lockertest.NewMemory()
+		l := lockertest.NewLocker(t, backend, locker.WithObserver(tel.observer))
+		_ = locker.Run(t.Context(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+			backend.Steal("order:42")
+			return untilLost(ctx)
+		})
+		synctest.Wait()
+		if len(tel.logs.with("lost while it was in use")) != 1 || len(tel.logs.with("tried again")) > 0 {
+			t.Errorf("logged is %q", tel.logs.with())
+		}
+	})
+}
+
+// The span of an update did not show that other clients had written the key meanwhile.
+func TestDefectTheSpanOfAnUpdateDidNotShowItsAttempts(t *testing.T) {
+	tel := newTelemetry(t, sdktrace.AlwaysSample())
+	client := redistest.Shared(t).Client(t)
+	attempts := 0
+	err := optimistic.Update(t.Context(), client, "cart:7", func(ctx context.Context, _ []byte) ([]byte, error) {
+		if attempts++; attempts == 1 {
+			return []byte("apple"), client.Set(ctx, "cart:7", "pear", 0).Err()
+		}
+		return []byte("apple"), nil
+	}, optimistic.WithObserver(tel.observer, "cart"))
+	if got := text(tel.span(t, "update cart").Attributes()); err != nil || !strings.Contains(got, "latchkit.update.attempts=2") {
+		t.Errorf("%v, the span has %s", err, got)
+	}
 }
