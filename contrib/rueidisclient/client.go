@@ -7,7 +7,8 @@
 //	l, err := locker.NewSingle(client)
 //
 // Concurrent calls share rueidis' connections, and are sent together. A Locker uses one more
-// connection for its subscription, from the first wait.
+// connection for its subscription, from the first wait. latchkit needs no client-side caching: with
+// ClientOption.DisableCache the user needs no right to CLIENT TRACKING.
 package rueidisclient
 
 import (

@@ -2,6 +2,7 @@ package rueidisclient_test
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,47 @@ func TestASubscriptionThatTheServerEndsIsReplaced(t *testing.T) {
 	w.WaitsStill()
 	locktest.Release(t, lease)
 	locktest.Release(t, w.Granted(0))
+}
+
+// The user that docs/operations.md describes can lock through rueidis, without client-side caching.
+func TestTheDocumentedUserThroughRueidis(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "ACL SETUSER locks ")
+	list, _, _ = strings.Cut(list, "```")
+	words := []any{"acl", "setuser", "locks"}
+	for word := range strings.FieldsSeq(list) {
+		words = append(words, word)
+	}
+	server := redistest.Start(t)
+	if err := server.Client(t).Do(t.Context(), words...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	o := rueidis.ClientOption{InitAddress: []string{server.Addr()}, Username: "locks", Password: "secret"}
+	if _, err := rueidis.NewClient(o); err == nil || !strings.Contains(err.Error(), "client|tracking") {
+		t.Errorf("with the cache: %v", err)
+	}
+	o.DisableCache = true
+	c, err := rueidis.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	client, err := rueidisclient.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := locker.Rule{Key: "order:1"}
+	for name, l := range map[string]*locker.Engine{"single": locktest.Single(t, client, patient), "permits": locktest.Semaphore(t, client, 1, patient)} {
+		lease := locktest.Acquire(t, l, rule)
+		if err := lease.Extend(t.Context(), time.Minute); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		locktest.Release(t, lease)
+	}
 }
 
 func TestCallsOfManyCallersShareAConnection(t *testing.T) {
