@@ -300,8 +300,10 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // server whose memory is full refuses transactions, so leases are lost there (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
-// the keys and on latchkit:*. Other kinds of Lockers treat these leases like leases of another
-// library, and the reverse: they exclude each other.
+// the keys and on latchkit:*. An acquire does not use WATCH, PEXPIRE and DEL. If the server forbids
+// one of them, leases are not renewed or not released, and Run does not report a key that stays
+// locked for its TTL: try Lease.Release once on a new server. Other kinds of Lockers treat these
+// leases like leases of another library, and the reverse: they exclude each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err
