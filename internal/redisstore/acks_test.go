@@ -71,7 +71,7 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 
 	r.pipe.Freeze()
 	for _, wait := range []time.Duration{locker.NoWait, 0} {
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: wait})
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: wait, TTL: time.Hour}) // so it does not run out
 		e := wantErr(t, err, "b", locker.ErrUnavailable)
 		wantNot(t, err, locker.ErrBusy)
 		if !strings.Contains(e.Error(), "0 of 1") {
