@@ -200,6 +200,110 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 	})
 }
 
+// A lease of another striped Locker does not count, although its stripe has the same name. A lease
+// that was released does not hide the lease around it.
+func TestOnlyHeldStripesOfTheSameLockerAreJoined(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		elsewhere := lockertest.NewMemory()
+		here, there := striped(t, lockertest.NewLocker(t, store), 1), striped(t, lockertest.NewLocker(t, elsewhere), 1)
+		err := locker.Run(t.Context(), here, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+			lease, err := there.Acquire(ctx, locker.Rule{Key: "b"})
+			if err != nil {
+				return err
+			}
+			if elsewhere.Len() != 1 {
+				t.Error("the stripe of the other Locker is not held")
+			}
+			release(t, lease)
+			inner, err := here.Acquire(ctx, locker.Rule{Key: "b"})
+			if err != nil {
+				return err
+			}
+			release(t, inner)
+			joined, err := here.Acquire(context.WithoutCancel(inner.Context()), locker.Rule{Key: "c", Wait: locker.NoWait})
+			if err != nil {
+				return err
+			}
+			release(t, joined)
+			return nil
+		})
+		if err != nil || store.Len() != 0 {
+			t.Errorf("%v, %d locks are held", err, store.Len())
+		}
+	})
+}
+
+// revokes revokes a stripe when the lease of a key begins, and waits until its holder knows.
+type revokes struct {
+	key, stripe string
+	engine      *locker.Engine
+}
+
+func (r *revokes) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op == locker.OpHold && rule.Key == r.key {
+		if info, err := r.engine.Inspect(ctx, r.stripe); err == nil {
+			_ = r.engine.Revoke(ctx, r.stripe, info.Fence, "drill")
+		}
+		time.Sleep(time.Hour)
+	}
+	return ctx, nil
+}
+
+// A RunAll that fails when it has some stripes already gives back these stripes, and what it has
+// joined.
+func TestARunAllThatFailsLeavesNoStripe(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		observer := new(revokes)
+		e := lockertest.NewLocker(t, store, locker.WithObserver(observer))
+		s := striped(t, e, 8)
+		one, same, other := sameStripe(t, s)
+		stripe, both := locker.StripeOf(s, other), ""
+		for i := 0; both == ""; i++ {
+			if key := fmt.Sprint("zz:", i); locker.StripeOf(s, key) == stripe {
+				both = key
+			}
+		}
+		observer.key, observer.stripe, observer.engine = both, stripe, e
+		err := locker.RunAll(t.Context(), s, rulesOf(one, same, other, both), never(t))
+		if !errors.Is(err, locker.ErrRevoked) || store.Len() != 0 {
+			t.Errorf("%v, %d locks are held", err, store.Len())
+		}
+
+		busy := acquire(t, s, locker.Rule{Key: other})
+		err = locker.Run(t.Context(), s, locker.Rule{Key: one}, func(ctx context.Context) error {
+			return locker.RunAll(ctx, s, []locker.Rule{{Key: same}, {Key: other, Wait: locker.NoWait}}, never(t))
+		})
+		if !errors.Is(err, locker.ErrBusy) || store.Len() != 1 {
+			t.Errorf("%v, %d locks are held", err, store.Len())
+		}
+		release(t, busy)
+	})
+}
+
+// Errors of RunAll name the first key of a stripe, and Observers see the name of the key's rule.
+func TestStripesAreNamedByTheirKeys(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		var recorder lockertest.Recorder
+		s := striped(t, lockertest.NewLocker(t, store, locker.WithObserver(&recorder)), 1)
+		if err := locker.Check(s, locker.Rule{}); err != nil {
+			t.Errorf("Check without a key: %v", err)
+		}
+		release(t, acquire(t, s, locker.Rule{Key: "order:1"}))
+		if records := recorder.Records(locker.OpAcquire); len(records) != 1 || records[0].Rule.Name != "order" || records[0].Rule.Key != "stripe:0/1" {
+			t.Errorf("%+v", records)
+		}
+		busy := acquire(t, s, locker.Rule{Key: "x"})
+		_, err := s.Acquire(t.Context(), locker.Rule{Key: "order:1", Wait: locker.NoWait})
+		wantErr(t, err, "order:1", locker.ErrBusy)
+		err = locker.RunAll(t.Context(), s, []locker.Rule{{Key: "b", Wait: locker.NoWait}, {Key: "a", Wait: locker.NoWait}}, never(t))
+		if !errors.Is(err, locker.ErrBusy) {
+			t.Error(err)
+		}
+		wantErr(t, err, "a")
+		release(t, busy)
+	})
+}
+
 func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)

@@ -144,8 +144,12 @@ func TestATickIsRemembered(t *testing.T) {
 	_ = take(t, all[1], "job").Unlock(t.Context())
 	old := noon.Add(-25 * time.Second)
 	tick.Store(&old)
+	releases := store.Calls(locker.OpRelease)
 	if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
 		t.Errorf("an old tick: %v", err)
+	}
+	if n := store.Calls(locker.OpRelease) - releases; n != 1 {
+		t.Errorf("the lock of the old tick was released %d times", n)
 	}
 }
 
@@ -206,6 +210,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock := take(t, l, "job")
+	_ = take(t, l, "another job").Unlock(t.Context())
 	if _, err := l.Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
 		t.Errorf("while the job runs: %v", err)
 	}

@@ -1,0 +1,94 @@
+package cronlock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// inEntry runs a test in a bubble, with the entry of a job that notes the keys of its leases.
+func inEntry(t *testing.T, test func(t *testing.T, e *entry, ran *[]string)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		schedule, err := cron.ParseStandard("* * * * *")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ran []string
+		e := &entry{locker: lockertest.NewLocker(t, lockertest.NewMemory()), name: "job", cfg: config{
+			base: t.Context(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.New(slog.DiscardHandler),
+		}}
+		e.job = func(ctx context.Context) error {
+			lease, _ := locker.FromContext(ctx)
+			ran = append(ran, lease.Key())
+			return nil
+		}
+		e.ticks.Schedule = schedule
+		test(t, e, &ran)
+	})
+}
+
+// The key of a tick has the time that the schedule names, in UTC, also when the process starts the
+// tick late.
+func TestTheKeyHasTheTimeOfTheTick(t *testing.T) {
+	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
+		tick := e.ticks.Next(time.Now().In(time.FixedZone("somewhere", 3*3600)))
+		time.Sleep(time.Until(tick) + 3*time.Second)
+		e.Run()
+		if len(*ran) != 1 || (*ran)[0] != "job@2000-01-01T00:01:00Z" {
+			t.Errorf("%q ran, want the tick of one minute past midnight", *ran)
+		}
+	})
+}
+
+// With MakeUp, a tick that has succeeded does not run again in another process.
+func TestATickThatHasSucceededIsNotMadeUp(t *testing.T) {
+	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
+		e.cfg.makesUp = true
+		tick := time.Now()
+		if err := e.run(tick); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(20 * time.Second) // by a clock that is behind
+		if err := e.run(tick); !errors.Is(err, locker.ErrDone) || len(*ran) != 1 {
+			t.Errorf("%v after %d runs, want ErrDone after one", err, len(*ran))
+		}
+	})
+}
+
+// "@every" has no common ticks, so none is too old: the job of a process that was stopped runs.
+func TestATickOfEveryIsNeverTooOld(t *testing.T) {
+	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
+		e.interval = time.Hour
+		if err := e.run(time.Now().Add(-time.Hour)); err != nil || len(*ran) != 1 {
+			t.Errorf("%v, %q ran", err, *ran)
+		}
+	})
+}
+
+// The end of Base ends the context of a job.
+func TestBaseEndsJobs(t *testing.T) {
+	inEntry(t, func(t *testing.T, e *entry, _ *[]string) {
+		base, stop := context.WithCancel(t.Context())
+		e.cfg.base = base
+		e.job = func(ctx context.Context) error {
+			stop()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Minute):
+				t.Error("the job still runs")
+			}
+			return nil
+		}
+		_ = e.run(time.Now())
+	})
+}
