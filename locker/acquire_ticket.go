@@ -169,7 +169,7 @@ var errNoAnswer = errors.New("no answer")
 // silence is signalled when an acquire that begins now is given up: a Store of a user may ignore
 // its context and hang. Other Stores give their calls up by themselves. The caller must call end.
 func (e *Engine) silence() (over <-chan time.Time, end func()) {
-	if e.foreign == nil {
+	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}
 	}
 	timer := e.timers.Start(calls.Timeout)

@@ -30,6 +30,9 @@ func NewForeign(p *Pool, warn func(error)) *Foreign {
 	return f
 }
 
+// GivesUp reports whether the Store ends a step by itself when its servers do not answer.
+func (f *Foreign) GivesUp() bool { return f.starter != nil }
+
 // mostHanging bounds the abandoned calls to a Store, and its renewals.
 const mostHanging = 64
 
