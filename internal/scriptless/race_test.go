@@ -241,3 +241,36 @@ func must(t *testing.T, err error) {
 		t.Error(err)
 	}
 }
+
+// The mark of done work sends others away, and not the owner that holds the key and asks again.
+func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, c := scriptless.New(client), store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: time.Minute, FenceCount: 1, Once: time.Minute}
+	for _, want := range []store.State{store.Granted, store.Granted} {
+		if g, err := s.Acquire(t.Context(), c); err != nil || g.State != want {
+			t.Fatalf("%v, %v", g.State, err)
+		}
+		must(t, client.Set(t.Context(), redisstore.DoneKey(c.Key), "1", time.Minute).Err())
+	}
+	if g, err := s.Release(t.Context(), c); err != nil || g.State != store.Released {
+		t.Fatalf("%v, %v", g.State, err)
+	}
+	if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Done {
+		t.Errorf("%v, %v, want that the work is done", g.State, err)
+	}
+}
+
+// A full server refuses the transaction as a whole. So nothing was taken, and the Engine need not
+// undo it.
+func TestAFullServerRefusesATransaction(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	must(t, client.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, err := scriptless.New(client).Acquire(t.Context(), store.Claim{Key: "full", Owner: "HOLDER", TTL: time.Minute, FenceCount: 1})
+	var no *store.Refusal
+	if !errors.As(err, &no) || !no.Temporary {
+		t.Errorf("%v, want a refusal that is temporary", err)
+	}
+}
