@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -272,5 +273,26 @@ func TestAFullServerRefusesATransaction(t *testing.T) {
 	var no *store.Refusal
 	if !errors.As(err, &no) || !no.Temporary {
 		t.Errorf("%v, want a refusal that is temporary", err)
+	}
+}
+
+// A value has no colon, whatever the metadata is, so no Locker with scripts takes the value for its
+// own lease. Readers are refused.
+func TestAValueHasNoColon(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, c := scriptless.New(client), store.Claim{Key: t.Name(), Owner: "HOLDER", TTL: time.Minute, FenceCount: 1, Metadata: "host:7:8|9"}
+	if g, err := s.Acquire(t.Context(), c); err != nil || g.State != store.Granted {
+		t.Fatalf("%v, %v", g.State, err)
+	}
+	if value := client.Get(t.Context(), c.Key).Val(); value == "" || strings.Contains(value, ":") {
+		t.Errorf("the value is %q", value)
+	}
+	if info, err := s.Inspect(t.Context(), c.Key); err != nil || info.Metadata != c.Metadata {
+		t.Errorf("%+v, %v, want the metadata %q", info, err, c.Metadata)
+	}
+	c.Mode = store.Shared
+	if _, err := s.Acquire(t.Context(), c); !errors.Is(err, store.ErrUnsupported) {
+		t.Errorf("a reader: %v", err)
 	}
 }
