@@ -195,3 +195,34 @@ func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand
 	})
 	return granted && !errors.Is(err, locker.ErrLost)
 }
+
+// Two permits that callers of one process pass on have blocks of fences. No caller gets a fence
+// beyond the block of its permit, because another permit has that fence.
+func TestPermitsThatArePassedOnShareNoFence(t *testing.T) {
+	virtual(t, func(t *testing.T, m *lockertest.Memory) {
+		l := lockertest.NewLocker(t, m)
+		var mu sync.Mutex
+		fences := make(map[uint64]int)
+		var callers sync.WaitGroup
+		for range 200 {
+			callers.Go(func() {
+				err := locker.Run(t.Context(), l, locker.Rule{Key: "k", Limit: 2}, func(ctx context.Context) error {
+					lease, _ := locker.FromContext(ctx)
+					mu.Lock()
+					fences[lease.Fence()]++
+					mu.Unlock()
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+		for fence, n := range fences {
+			if n != 1 {
+				t.Errorf("%d callers had the fence %d", n, fence)
+			}
+		}
+	})
+}
