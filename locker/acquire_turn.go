@@ -76,19 +76,12 @@ func (a *acquisition) endDeparture() bool {
 
 // turnComes waits in the cohort until the caller's turn comes.
 func (a *acquisition) turnComes() (turn, error) {
-	over := false
-	defer func() {
-		if !over { // an Observer has panicked
-			a.leaveCohort()
-		}
-	}()
 	if len(a.turn) == 0 {
 		a.waits(0)
 	}
 	var reason error
 	select {
 	case t := <-a.turn:
-		over = true
 		return t, nil
 	case <-a.caller.Done():
 		reason = a.caller.Err()
@@ -97,16 +90,10 @@ func (a *acquisition) turnComes() (turn, error) {
 	case <-a.engine.closing:
 		reason = ErrClosed
 	}
-	over = true
-	a.leaveCohort()
-	return turn{}, a.giveUp(reason)
-}
-
-// leaveCohort ends the wait in the cohort. A turn that has come is passed on.
-func (a *acquisition) leaveCohort() {
 	if !a.engine.cohorts.leave(a) {
 		a.passUp(<-a.turn)
 	}
+	return turn{}, a.giveUp(reason)
 }
 
 // takeOver makes a Lease of a hold that was handed over or is shared. It returns nil when the hold

@@ -147,35 +147,3 @@ func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 		})
 	}
 }
-
-// waitingPanics is an Observer that panics when a caller begins to wait.
-type waitingPanics struct{ locker.Observer }
-
-func (waitingPanics) Waiting(context.Context, locker.Rule, locker.WaitEvent) func() {
-	panic("observer")
-}
-
-// TestAPanicWhileACallerBeginsToWaitLeavesTheKeyToOthers: a caller that is gone must not stay among
-// the waiters, because the next hand-off would be to it.
-func TestAPanicWhileACallerBeginsToWaitLeavesTheKeyToOthers(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		l := lockertest.NewLocker(t, store, locker.WithObserver(waitingPanics{onHold(func() {})}))
-		held := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Error("positive control: nothing panicked")
-				}
-			}()
-			_, _ = l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Second})
-		}()
-		release(t, held)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		lease, err := l.Acquire(ctx, locker.Rule{Key: "a", TTL: time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		release(t, lease)
-	})
-}
