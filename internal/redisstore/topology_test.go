@@ -35,6 +35,20 @@ func TestAcknowledgedObeysTheLaws(t *testing.T) {
 func TestSentinelObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	set := redistest.StartSentinel(t)
+	for name, store := range map[string]func(c locker.Client) locker.Store{
+		"one by one":   locktest.SingleStore,
+		"with readers": locktest.ReadWriteStore,
+		"with permits": locktest.SemaphoreStore,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sentinelLaws(t, set, store)
+		})
+	}
+}
+
+func sentinelLaws(t *testing.T, set *redistest.SentinelSet, store func(c locker.Client) locker.Store) {
+	t.Helper()
 	master := set.Servers[0]
 	direct := master.Client(t)
 	lawsHold(t, func(*testing.T) site {
@@ -50,7 +64,7 @@ func TestSentinelObeysTheLaws(t *testing.T) {
 				return direct.PubSubNumSub(context.Background(), channel).Val()[channel]
 			},
 		}
-	}, locktest.SingleStore)
+	}, store)
 }
 
 func TestClusterObeysTheLaws(t *testing.T) {
