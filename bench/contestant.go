@@ -92,6 +92,7 @@ var contestants = append(append(append(latchkits(), readWrites()...), scriptFloo
 	rueidislockUsual, rueidislockZero,
 	throughRueidis,
 	updateOptimistic, updateLocked, updateIncr,
+	withoutScripts,
 	semaphores[0], semaphores[1], asynqRate,
 	section(0), section(1024), section(256), section(64), section(16),
 )

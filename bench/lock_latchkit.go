@@ -15,6 +15,8 @@ const (
 	latchkitPlain  = "latchkit, default client"
 	latchkitRun    = "latchkit Run"
 	latchkitBeside = "latchkit Run, WithBackgroundRelease"
+
+	latchkitScriptless = "latchkit NewScriptless"
 )
 
 // variant is latchkit with the fastest options for one kind of load. Every option that speeds up a
@@ -32,6 +34,16 @@ var variants = []variant{
 	{name: latchkitPlain, plain: true},
 	{name: latchkitRun, runs: true},
 	{name: latchkitBeside, runs: true, options: []locker.SingleOption{locker.WithBackgroundRelease()}},
+}
+
+// withoutScripts is for servers that forbid scripts. Its locks have no fence and no queue.
+var withoutScripts = contestant{
+	name: latchkitScriptless, kind: ours, sends: []string{"set", "watch", "get", "pttl", "exists", "multi", "del", "exec", "unwatch"},
+	open: func(s settings) (locks, error) {
+		c := s.client(true)
+		e, err := locker.NewScriptless(c, locker.WithTTL(s.TTL))
+		return &latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}, err
+	},
 }
 
 func latchkits() []contestant {

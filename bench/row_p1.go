@@ -14,7 +14,8 @@ two speeds, depending on whether client and server share one: row P1u measures t
 as long as in other rows, and there are more rounds. latchkit's client has ContextTimeoutEnabled, as
 in the README. On a machine with other load, the sum of client CPU and server CPU is a better figure
 than the time. Allocations are those of the whole client process; the bench itself makes one in each
-turn of floor, floor-rueidis and rueidislock. The contestant scripts only sends latchkit's scripts.`,
+turn of floor, floor-rueidis and rueidislock. The contestant scripts only sends latchkit's scripts.
+latchkit NewScriptless has no fence and no queue.`,
 	run: runUncontended,
 }
 
@@ -27,7 +28,7 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, on.close()) }()
 
 	const floor = "floor"
-	runners := field(floor, latchkit, latchkitOnRueidis, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
+	runners := field(floor, latchkit, latchkitOnRueidis, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
 	alone := shape{processes: 1, workers: 1, onOneCPU: true}
 	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
 		return alone.take(ctx, on, c, o.turn/2)
