@@ -20,6 +20,7 @@ getex KEY
 hdel Q f
 hget Q f
 hgetall Q
+hmget Q f
 hlen Q
 hset Q f v
 incrby Q 1
