@@ -82,12 +82,13 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 				o.Addr, o.PoolSize = proxy.Addr(), 64
 				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
 			}))
-			// The renewals of two leases take dead connections until the leases are lost.
-			for _, key := range []string{"bait:1", "bait:2"} {
-				acquire(t, e, locker.Rule{Key: key, TTL: 2 * time.Second})
+			// The renewals of these leases take dead connections until the leases are lost: more
+			// connections than the Engine uses for flights at a time.
+			for i := range 4 {
+				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
 			}
 			dead := proxy.SwallowReplies(chaos.Every, chaos.Containing("bait"))
-			await(t, "renewals hang", func() bool { return dead.Hits() >= 8 })
+			await(t, "renewals hang", func() bool { return dead.Hits() >= 17 })
 			var sound *locker.Lease
 			await(t, "a lock over a sound connection", func() (ok bool) { // a connection that no dead call uses
 				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 2 * time.Second})
