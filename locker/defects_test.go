@@ -193,7 +193,7 @@ func (h hung) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, er
 	return h.Process.AcquireAll(context.Background(), cs)
 }
 
-// A Store of a user that hung, and ignored its context, held a caller without a deadline for ever.
+// A user's Store hung and ignored its context. A caller without a deadline waited for it for ever.
 func TestDefectAStoreThatHangsHoldsACallerForEver(t *testing.T) {
 	for name, keys := range map[string][]string{"Acquire": {"a"}, "RunAll": {"a", "b"}} {
 		t.Run(name, func(t *testing.T) {

@@ -27,8 +27,8 @@ func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
 			t.Fatal(err)
 		}
 		expires := lease.Expires()
-		// The steps of these 4 s are shorter than the slack. With longer steps, the next renewal
-		// would hide a failed extension.
+		// The 4 s pass in steps that are shorter than renewSlack (10 ms). With longer steps, the
+		// next renewal would hide a failed extension.
 		for range 40_000 {
 			time.Sleep(100 * time.Microsecond)
 			if lease.Expires().Before(expires) {

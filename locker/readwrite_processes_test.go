@@ -120,9 +120,9 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// There are 64 readers in two processes, at least one of them always reading, and a writer in each
-// process. No caller waits for more than one phase that begins after the caller has asked, and no
-// writer holds the key together with another holder.
+// Two processes have 32 readers and one writer each, and at least one reader always reads. No
+// caller waits for more than one phase that begins after the caller has asked. No writer holds the
+// key together with another holder.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -151,12 +151,12 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	}
 	reads, writes, phases, overtaken := locktest.CheckVisits(t, all, false)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
-	// Of two writers, one waits for the other and for the phase between them, and phases may begin
-	// while the question is under way on a slow machine. If readers starved writers, hundreds of
-	// phases would begin.
+	// Of two writers, one waits for the other writer and for the phase between the two writes. On
+	// a slow machine, some phases may also begin while the writer's first request is under way. If
+	// readers starved writers, hundreds of phases would begin.
 	if reads < 100 || writes < 10 || overtaken > 8 {
 		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
 	}
 	eventually(t, "nothing is left", func() bool { return server.Client(t).Exists(t.Context(), "visited").Val() == 0 })
-	nothingLeftBut(t, server.Client(t), "latchkit:x:") // tombstones may be left of readers whose message came before the answer
+	nothingLeftBut(t, server.Client(t), "latchkit:x:") // a reader whose message came before its answer may leave a tombstone
 }

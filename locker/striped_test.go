@@ -154,8 +154,8 @@ func TestALostStripeEndsTheLeasesOfItsKeys(t *testing.T) {
 	})
 }
 
-// A nested acquire of another key with the same stripe joins: without that, it would wait for its
-// own caller, and only for some keys.
+// A nested acquire of another key with the same stripe uses the outer lease. Otherwise it would
+// wait for its own caller, but only if the two keys happen to share a stripe.
 func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)

@@ -33,7 +33,7 @@ func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(48 * time.Hour): // for tests in a bubble: renewals let its clock run for ever
+	case <-time.After(48 * time.Hour): // long, because a bubble in which leases are renewed never ends by itself
 		t.Fatal("the lease is still held")
 	}
 	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostRounds bounds the rounds of one acquire. Another round is needed when the votes are split
-// among contenders, so that no contender has a quorum.
+// mostRounds is the largest number of rounds of one acquire. Another round is needed when the
+// votes are split among contenders, so that no contender has a quorum.
 const mostRounds = 3
 
 // soon is how long an acquire waits for late answers to an earlier acquire of the same token.
@@ -24,9 +24,9 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 	return calls.Await(ctx, c, q.StartAcquire)
 }
 
-// StartAcquire does the work of Acquire for a caller that does not wait here. If the votes of the
-// first round decide, the goroutine that brings the last of them calls answered. Otherwise a
-// goroutine of its own continues.
+// StartAcquire does the work of Acquire, but returns at once. If the votes of the first round
+// decide, the goroutine that brings the last vote calls answered. Otherwise a goroutine of its own
+// continues.
 func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	b := q.ballots.open(c, c.TTL+2*q.skew)
@@ -45,7 +45,7 @@ func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, answered func(
 	})
 }
 
-// acquire continues after the first round.
+// acquire does the rest of an acquire after its first round, whose tally is t.
 func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally) (store.Grant, error) {
 	total, tended := 0, false
 	for round := 1; ; round++ {
@@ -64,7 +64,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 			continue
 		}
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
-			err = no.Err // a Refusal means that the step had no effect, but a node has the token in its queue
+			err = no.Err // a Refusal would claim that the step had no effect, but a node has the token in its queue
 		}
 		if err == nil && g.State == store.Done {
 			b.finished()
@@ -88,14 +88,14 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 	}
 }
 
-// round is one collection of votes.
+// round is one attempt to collect the votes of a quorum.
 type round struct {
 	*tally
 	claim store.Claim
 	votes taker[poll]
 	sent  time.Time
 	of    *ballot
-	open  bool // the round counts in the ballot
+	open  bool // the round is one of the rounds under way in the ballot
 }
 
 // round collects votes once, and waits for them. It returns nil when the token is being released.
@@ -111,7 +111,7 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decided func(*round)) {
 	r := &round{tally: newTally(q), claim: c, of: b}
 	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
-	r.votes.decided = func(more bool) bool { // the votes that have arrived may agree on the fence
+	r.votes.decided = func(more bool) bool { // before the decision, raise the votes that have arrived to one fence
 		return r.decided() && (!more || !r.enough() || r.won())
 	}
 	r.votes.end = func() { decided(r) }
@@ -160,8 +160,8 @@ func (r *round) count(ctx context.Context) *tally {
 	return t
 }
 
-// isVote reports whether an answer names the token that has the node's vote. A single answer of
-// this kind does not decide a round.
+// isVote reports whether an answer shows which token has the node's vote. A single such answer
+// does not decide a round.
 func isVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
@@ -190,7 +190,7 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			p.Fence, p.FenceCount = fence, block // the node's counter covers no more
+			p.Fence, p.FenceCount = fence, block // no more than block, because the node's counter covers only these fences
 		default: // the vote has run out
 			p.State = store.NotOurs
 		}
@@ -202,7 +202,7 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	}
 }
 
-// afterwards handles a late vote.
+// afterwards gives back a vote that came too late for its round, or releases it.
 func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	switch fate {
 	case leaveIt:

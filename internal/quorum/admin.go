@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// seen is the state of a key at one node.
+// seen is the state of a key as one node shows it, or as several nodes show it together.
 type seen struct {
 	store.Info
 	id     string // distinguishes holders; "" when the node's vote is free
@@ -18,7 +18,7 @@ type seen struct {
 	minted uint64 // the fence that this node has made for the holder
 }
 
-// view reads L as a quorum writes it.
+// view reads L, the lease of the key at this node, as a quorum writes it.
 func (n *node) view(ctx context.Context, key string) (seen, error) {
 	look := n.Read
 	if n.quorum.readers {
@@ -51,7 +51,7 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return holder.Info, err
 }
 
-// inspect does the work of Inspect. It also returns the state at each node; nil for a node that
+// inspect does the work of Inspect. It also returns the state at each node, or nil for a node that
 // did not answer.
 func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) (seen, error) { return n.view(ctx, key) }))
@@ -96,8 +96,8 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 	return s, views, nil
 }
 
-// describe combines the states that the nodes show for a holder. It takes the fence that most
-// nodes show, and the time after which the holder's votes are no quorum.
+// describe combines into one state what the nodes show for a holder: the fence that most nodes
+// show, and the time after which the holder's votes are no quorum.
 func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
@@ -152,7 +152,8 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	defer f.done()
 	t := count{quorum: q}
 	for n, a := range f.rest {
-		if t.record(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 { // the remaining votes of the holder are no quorum
+		// Stop when the votes that the holder may still have are no quorum.
+		if t.record(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 {
 			return store.Grant{State: store.Released}, nil
 		}
 	}

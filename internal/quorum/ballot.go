@@ -21,7 +21,7 @@ import (
 // nodes that hold or are unclear get the release, and the unclear nodes get it with a tombstone. A
 // node that is under way gets the release after its answer.
 //
-// No vote is given back while a round may count it: a round asks only nodes for which no call is
+// No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, and votes are given back only between rounds.
 type ballot struct {
 	claim store.Claim   // the claim of the latest acquire
@@ -30,13 +30,13 @@ type ballot struct {
 	mu      sync.Mutex
 	asking  nodes             // an acquire is under way
 	giving  nodes             // a vote is being given back
-	back    time.Time         // all votes in giving have expired by then
+	back    time.Time         // by then, all votes in giving have expired
 	holds   nodes             // the node has granted the token's lease
 	unclear nodes             // an acquire is unclear
 	queued  nodes             // the node has the token in its queue
 	knows   nodes             // the node may have a trace of the token
-	votes   [mostNodes]uint64 // distinguishes a node's vote from its later votes for the same token
-	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for that
+	votes   [mostNodes]uint64 // for each node, a number that distinguishes its vote from its later votes for the same token
+	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for this
 	rounds  int               // number of rounds under way
 	won     bool              // a quorum has granted the acquire
 	keeps   bool              // no quorum was seen, but the votes may be one
@@ -51,7 +51,7 @@ type ballot struct {
 type ballots struct {
 	mu    sync.Mutex
 	all   map[string]*ballot
-	sweep int // at this size, look for tokens that were never released
+	sweep int // when this many ballots exist, look for tokens that were never released
 }
 
 // open finds a token's ballot, or makes one. life is how long a node keeps a vote.
@@ -108,7 +108,7 @@ func (bs *ballots) renewed(cs []store.Claim) {
 	}
 }
 
-// lives keeps the ballot for as long as a release can have an effect. b.mu is held.
+// lives keeps the ballot for as long as a release of the token can have an effect. b.mu is held.
 func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
 		b.until = until
@@ -125,9 +125,10 @@ func (b *ballot) finished() {
 	}
 }
 
-// finishedFor is much longer than the goroutine of an abandoned acquire takes to begin. If a
-// goroutine begins even later, the nodes that knew the token refuse its acquire by their
-// tombstones. The votes of other nodes end with their TTL, because no process renews them.
+// finishedFor is how long the ballot of a finished token stays: much longer than the goroutine of
+// an abandoned acquire takes to begin. If a goroutine begins even later, the nodes that knew the
+// token refuse its acquire by their tombstones. The votes of other nodes end with their TTL,
+// because no process renews them.
 const finishedFor = 5 * time.Second
 
 func (b *ballot) over(now time.Time) bool {
@@ -136,7 +137,7 @@ func (b *ballot) over(now time.Time) bool {
 	return now.After(b.until)
 }
 
-// hintLife is how long repetitions of an acquire propose the same fence. During that time, a node
+// hintLife is how long repetitions of an acquire propose the same fence. In this second, a node
 // may still receive the first proposal.
 const hintLife = time.Second
 
@@ -147,8 +148,8 @@ func (b *ballot) isCalm() bool {
 	return b.asking|b.giving == 0
 }
 
-// await waits a short time for the late answers to the previous round. Only a node that has
-// answered can be asked again, and can queue the token.
+// await waits for the late answers to the previous round, but no longer than soon. Only a node
+// that has answered can be asked again, and can queue the token.
 func (b *ballot) await(soon time.Duration) {
 	b.mu.Lock()
 	if b.asking|b.giving == 0 {
@@ -209,7 +210,7 @@ func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	switch {
 	case err != nil && !refused:
 		b.unclear = b.unclear.with(i)
-	case refused: // a refusal does not concern earlier calls
+	case refused: // a refusal says nothing about earlier calls, which may have had an effect
 		if !(b.holds | b.unclear | b.queued).has(i) {
 			b.knows = b.knows.without(i)
 		}
@@ -231,7 +232,7 @@ func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	return giveItBack
 }
 
-// afterwards says what to do with a late vote.
+// afterwards is what must be done with a late vote.
 type afterwards int
 
 const (
@@ -242,7 +243,7 @@ const (
 
 // end ends a round, and returns the nodes whose votes must be given back. There can be two rounds
 // at a time, because an abandoned acquire continues beside its repetition. A lease that either
-// round has won stays as long as a quorum of nodes may hold it. The state of a node follows the
+// round has won is kept as long as a quorum of nodes may hold it. The state of a node follows the
 // order of its answers, because each node has one call at a time.
 func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.mu.Lock()
@@ -296,8 +297,8 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
 }
 
-// remains reports whether, without a release, a node may have the token now or later. Votes of a
-// lost round do not count, because the round gives them back.
+// remains reports whether a node would have the token, now or later, if nobody released it. The
+// votes of a lost round do not count, because the round gives them back.
 func (b *ballot) remains() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -57,6 +57,6 @@ func addressOf(c redisstore.Client) string {
 }
 
 func same(a, b redisstore.Client) (equal bool) {
-	defer func() { _ = recover() }() // comparing values of an incomparable type panics
+	defer func() { _ = recover() }() // comparing two values whose type is not comparable panics
 	return a == b
 }

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// clocks has the offsets of the nodes' clocks from the clock of this process. That clock is read
-// once and then advances monotonically, so setting the system's clock has no effect.
+// clocks has the offsets of the nodes' clocks from the clock of this process. The clock of this
+// process is read once and then advances monotonically, so setting the system's clock has no
+// effect.
 type clocks struct {
 	began time.Time
 
 	mu      sync.Mutex
 	offsets []time.Duration
-	slack   []time.Duration // largest error of the offset
+	slack   []time.Duration // largest possible error of each offset
 	at      []time.Time     // when the offset was measured
 	known   []bool
 }
@@ -84,8 +85,8 @@ func (c *clocks) offset(i int) time.Duration {
 	return c.offsets[i] - c.median()
 }
 
-// wrong returns the nodes whose clocks are further than skew from the median. It returns no nodes
-// unless the clocks of need other nodes are right.
+// wrong returns the nodes whose clocks are further than skew from the median. If fewer than need
+// other nodes have a right clock, it returns no nodes.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

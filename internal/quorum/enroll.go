@@ -47,12 +47,12 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 	return left, nil
 }
 
-// patient is the least time that an operator's call waits for a node, because such a call needs all
-// nodes.
+// patient is the shortest time-out of an operator's call at a node. It is longer than usual,
+// because such a call needs the answers of all nodes.
 const patient = 2 * time.Second
 
-// once tends all nodes of a list for an operator. It returns an error unless all nodes vote, with
-// the roster that has failed.
+// once tends all nodes of a list for an operator. Unless all nodes vote, it returns an error, and
+// the roster that shows which nodes do not vote.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
 	q := newQuorum(cs, cfg)
@@ -96,7 +96,7 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 	var errs []error
 	for range settleTries {
 		for _, n := range r.quorum.nodes {
-			n.failed.Store(0) // this call waits for each node
+			n.failed.Store(0) // this call waits for each node, even for one that has failed
 		}
 		r.tend(ctx, w)
 		if ctx.Err() != nil {
@@ -113,7 +113,8 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
 }
 
-// settleTries is how many times an operator's call asks nodes that answer too slowly.
+// settleTries is how many times an operator's call asks the nodes when some of them answer too
+// slowly.
 const settleTries = 3
 
 // out returns an error for each node that does not vote. silent reports whether one of these nodes

@@ -19,8 +19,9 @@ func (s nodes) with(i int) nodes    { return s | 1<<i }
 func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
-// fan is one step that is under way on several nodes at once. One goroutine at a time takes
-// answers until they decide the step. The calls themselves handle later answers.
+// fan is one step that is under way on several nodes at once. One goroutine at a time takes the
+// answers, until they decide the step. Each call handles its own answer if this answer comes after
+// the decision.
 type fan[T any] struct {
 	quorum *quorum
 	quiet  func(T, error) bool
@@ -33,7 +34,7 @@ type fan[T any] struct {
 	loud    atomic.Bool   // one of the answers was not quiet
 	late    atomic.Bool   // the time is over
 
-	open    nodes // the nodes whose answers were not taken
+	open    nodes // the nodes whose answers were not taken yet
 	overdue bool  // the step does not wait for the answers of the open nodes
 	bell    chan struct{}
 }
@@ -82,11 +83,11 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 	return f
 }
 
-// taker has the answers of a step for which no goroutine waits. The goroutine that brings an
+// taker takes the answers of a step for which no goroutine waits. The goroutine that brings an
 // answer takes all answers that have arrived.
 type taker[T any] struct {
 	take    func(answer[T])
-	decided func(more bool) bool // more: some answers have arrived and were not taken
+	decided func(more bool) bool // more: answers that were not taken yet have arrived
 	end     func()               // called once, on any goroutine
 
 	mu   sync.Mutex
@@ -100,7 +101,7 @@ func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin f
 	t.fan = newFan(q, to, quiet, t.wake)
 	t.mu.Unlock()
 	t.fan.begin(to, begin)
-	t.wake() // there may be no node to wait for
+	t.wake() // without nodes, no answer causes a wake
 }
 
 func (t *taker[T]) wake() {
@@ -134,7 +135,7 @@ func (f *fan[T]) begin(to nodes, begin func(n *node, answered func(T, error))) {
 	}
 }
 
-// waiting makes a begin function from a step that waits for its answer.
+// waiting turns a step that waits for its answer into a begin function.
 func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T, error)) {
 	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
 }
@@ -225,11 +226,12 @@ func (f *fan[T]) done() {
 }
 
 const (
-	// fewFailures is the number of calls in a row that must fail until steps do not wait for the
-	// node. A single failure can have many causes. A call without an answer in time counts as
-	// fewFailures failures.
+	// fewFailures is the number of calls in a row that must fail at a node before steps stop
+	// waiting for that node. It is not 1, because a single failure can have many causes. A call
+	// without an answer in time counts as fewFailures failures.
 	fewFailures = 3
-	// mostBehind is how many calls without a waiting caller may be under way on a node.
+	// mostBehind is the largest number of calls without a waiting caller that may be under way on
+	// a node.
 	mostBehind = 16
 )
 
@@ -257,9 +259,9 @@ func (n *node) answered(err error) {
 	n.last.Store(&err)
 }
 
-// close waits until no call is under way at the node. It then waits for the releases that the node
-// has not confirmed. It returns when ctx ends, at the latest. The order matters: a vote that comes
-// late needs a release, and closed links accept no releases.
+// close waits until no call is under way at the node. Then it waits for the releases that the node
+// has not confirmed. It returns at the latest when ctx ends. The calls come first, because a vote
+// that comes late needs a release, and closed links accept no releases.
 func (n *node) close(ctx context.Context) error {
 	for n.underWay.Load() > 0 {
 		select {
@@ -272,9 +274,9 @@ func (n *node) close(ctx context.Context) error {
 	return n.links.Close(ctx)
 }
 
-// behind reports whether a node lags so far behind the others that it gets no calls. The link
-// bounds the calls to a node that hangs. This bound limits the acquires that must be undone later
-// at the node.
+// behind reports whether a node lags so far behind the others that it gets no calls. The link has
+// its own limit for the calls to a node that hangs. This lower limit keeps the number of acquires
+// small that must be undone at the node later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

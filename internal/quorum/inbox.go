@@ -11,8 +11,8 @@ import (
 
 // hinted is a quorum whose clients can subscribe, so it is a Notifier. Its events are hints
 // instead of grants, because no single node can grant a key. A hint means that the key may be free
-// and that the waiter should ask again. The hint of one node is enough. For the Engine, the
-// inboxes of all nodes are one inbox.
+// and that the waiter should ask again. The hint of one node is enough. The Engine sees the
+// inboxes of all nodes as one inbox.
 type hinted struct {
 	*quorum
 	channel string
@@ -28,7 +28,7 @@ type subscription interface {
 
 // withSubscriptions makes the quorum a Notifier if all clients can subscribe.
 func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
-	channel := redisstore.NewChannel() // the same name at all nodes, so that most nodes get the same call
+	channel := redisstore.NewChannel() // the channel has the same name at all nodes, so that most nodes get the same call
 	for i, c := range cs {
 		if cluster, ok := c.(redisstore.ClusterClient); ok {
 			q.nodes[i].subscription = redisstore.NewShardSubscriptions(cluster)
@@ -44,7 +44,7 @@ func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
 }
 
 // inboxOf returns the channel on which a claim waits at this node, or "" when the claim does not
-// queue. The claim's own Inbox only shows that the claim waits.
+// queue. The Inbox in the claim only shows whether the claim waits.
 func (n *node) inboxOf(c *store.Claim) string {
 	if !c.Queue {
 		return ""
@@ -68,7 +68,7 @@ func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 		stops = append(stops, n.subscription.Listen(func(e store.Event) {
 			one.Lock()
 			defer one.Unlock()
-			e.Inbox = "" // the Engine knows the inbox of the quorum, and not the inbox at one node
+			e.Inbox = "" // the Engine knows only the inbox of the quorum, and not the inbox at each node
 			notify(e)
 		}))
 	}
@@ -128,7 +128,7 @@ func (n *node) resubscribe(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	defer n.opening.Store(false) // the node was down when the process subscribed at the other nodes
+	defer n.opening.Store(false) // the node is subscribed here, because it was down when the process subscribed at the other nodes
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()
 	_, _ = n.subscription.Open(ctx, key) // the node's next answer shows whether it is subscribed

@@ -51,7 +51,7 @@ func generations(seats []seat) string {
 	return strings.Join(parts, ",")
 }
 
-// era is the part of a marker that votes must have in common, so that they are counted together.
+// era is the part of a marker that several votes must have in common to be counted together.
 type era struct{ set, generations string }
 
 // under returns the era of a marker's text.

@@ -28,8 +28,8 @@ type node struct {
 	quorum            *quorum
 	subscription      subscription // nil: the client cannot subscribe
 
-	underWay atomic.Int32          // number of calls
-	landed   chan struct{}         // the last call has ended; room for one signal
+	underWay atomic.Int32          // number of calls under way at the node
+	landed   chan struct{}         // signals that the last call has ended; has room for one signal
 	failed   atomic.Int32          // number of failed calls in a row
 	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
 	opening  atomic.Bool           // a subscription to the inbox is under way
@@ -57,8 +57,8 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 	return n
 }
 
-// error adds the node to an error. The result is no Refusal, because the refusal of one node does
-// not prove that the whole step had no effect.
+// error adds the node's name to an error. The result is no Refusal, because the refusal of one
+// node does not prove that the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -112,8 +112,8 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 			a.roster.clockSeen(n, at, sent)
 		}
 		p.text, p.era = *text, under(*text)
-		// All readers of a phase have one fence, so the end of this reader's part identifies the
-		// vote.
+		// All readers of a phase have one fence, so the fence does not identify the vote for one
+		// reader. The end of this reader's part does.
 		if p.vote = p.minted; c.Mode == store.Shared {
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
@@ -175,7 +175,7 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	if minted, err := strconv.ParseUint(number, 10, 64); err == nil {
 		return h, minted, true
 	}
-	return h, 0, number == "" // the key is kept, or the lease is one of a Locker on this server alone
+	return h, 0, number == "" // either the key is kept, or a Locker that uses only this server has written the lease
 }
 
 // confirm raises the node's vote to the fence of the quorum. answered receives false when the owner
@@ -207,7 +207,7 @@ func (n *node) withdraw(ctx context.Context, c store.Claim, how withdrawal, answ
 			answered(g, err)
 			return
 		}
-		c.Complete = false // the done mark would not count, but the lease must end
+		c.Complete = false // the done mark would not count, but the node must still end the lease
 		n.withdraw(ctx, c, how, func(_ store.Grant, err error) {
 			if err == nil {
 				err = errChanged
@@ -262,7 +262,7 @@ func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 		phase = redisstore.PhaseNoteKey(c.Key, c.Fence)
 	}
 	if c.Owner == redisstore.SharedToken {
-		note = phase // the note is for all readers of the phase
+		note = phase // the revocation's note is for all readers of the phase
 	}
 	return releaseScript.Call(
 		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), note, redisstore.DoneKey(c.Key),
@@ -301,7 +301,7 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 	args := make([]any, 0, 4*len(cs)+1)
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" && n.subscription != nil {
-			n.subscription.Inbox(c.Key) // marks the inbox as in use, on which readers are notified of writers
+			n.subscription.Inbox(c.Key) // marks the inbox as in use: through it, readers learn of waiting writers
 		}
 		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
 		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))

@@ -52,12 +52,12 @@ type plan struct {
 	tick  time.Duration // time until the next look is due; 0: none is due
 }
 
-// standing is the state of a node in its set.
+// standing says whether a node votes in its set, and if not, why.
 type standing struct {
 	text  string // marker under which the node may be asked; "" when it does not vote
 	state store.NodeState
 	why   error
-	left  time.Duration // time until it votes, if nothing else happens
+	left  time.Duration // time until the node votes, if nothing else happens
 }
 
 // council has the working state of decide.
@@ -88,7 +88,7 @@ type council struct {
 //	votes     when by the clocks of need nodes the longest known lease has ended since
 //	          that time.
 //
-// need other nodes must vote all the time. When fewer nodes vote, the nodes form a set anew, and
+// need other nodes must vote all the time. When fewer nodes vote, the nodes form a new set, and
 // all nodes must answer:
 //
 //	forms     N names the new set. One look must show all servers in that set.
@@ -125,12 +125,12 @@ func decide(views []view, w wish) plan {
 // out records the reason why a node does not vote. The first reason stays.
 func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
 	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
-		state, why = store.NodeClock, errOff(off) // the clock must be set right first
+		state, why = store.NodeClock, errOff(off) // the node can vote only when its clock was set right
 	}
 	if c.plan.nodes[i].state == store.NodeUnknown {
 		c.plan.nodes[i] = standing{state: state, left: left, why: &store.Refusal{Temporary: state != store.NodeTwice && state != store.NodeUnsupported, Err: why}}
 	}
-	if state == store.NodeUnreachable { // a missing answer proves nothing, so it is no Refusal
+	if state == store.NodeUnreachable { // a missing answer does not prove that the step had no effect, so the error is no Refusal
 		c.plan.nodes[i].why = why
 	}
 	if left > 0 && (c.plan.tick == 0 || left < c.plan.tick) {

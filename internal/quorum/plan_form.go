@@ -13,12 +13,12 @@ import (
 // first is the prefix of the generations with which a set was formed.
 const first = "0-"
 
-// form forms a set of servers of which fewer than need belong to a set.
+// form plans how the servers form a set, when fewer than need of them belong to one set.
 func (c *council) form() {
 	if !c.canForm() {
 		return
 	}
-	stays := c.enroll // true if no lease was ever granted
+	stays := c.enroll // true: no lease was ever granted
 	order := make([]string, 0, len(c.views))
 	for i := range c.views {
 		v := &c.views[i]
@@ -40,7 +40,7 @@ func (c *council) form() {
 	left, begun := c.waits(name, 1<<len(c.views)-1), true
 	for i := range c.views {
 		v := &c.views[i]
-		if stays || v.marker.state == votes { // another client has begun the last step
+		if stays || v.marker.state == votes { // state votes: another client has begun the last step
 			left = 0
 		}
 		_, ok := v.begun[name]

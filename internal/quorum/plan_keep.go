@@ -68,7 +68,7 @@ func (c *council) joinAnew(i int, state store.NodeState, why error) {
 	c.out(i, state, left, why)
 }
 
-// joining plans the next step for a server that takes its seat.
+// joining plans the next step for a server that is taking its seat.
 func (c *council) joining(i int) {
 	at, v := c.at[i], &c.views[i]
 	// The client that formed the set ended before it reached this server, which has never voted.

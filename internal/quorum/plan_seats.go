@@ -85,10 +85,11 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor returns the seat of a server whose N names none: the seat that has this server's address
-// in the set. When all addresses of this client differ from the set's, the addresses do not help;
-// then seatFor returns the only free seat. The former server of a seat that is taken does not vote
-// any more. So a wrong guess costs the vote of one node, and never a lock.
+// seatFor returns the seat of a server whose N names no seat: the seat that has this server's
+// address in the set. When all addresses in this client's list differ from the set's addresses,
+// they do not help, and seatFor returns the only free seat. When another server has taken a seat,
+// the seat's former server does not vote any more. So a wrong guess costs the vote of one node,
+// and never a lock.
 func (c *council) seatFor(i, known int) int {
 	free := -1
 	for s := range c.seats {

@@ -13,9 +13,9 @@ import (
 )
 
 // Keys asks the nodes until more than half have answered, and returns the keys that any of these
-// nodes shows. All locks are among these keys, because a lock has votes on more than half of the
-// nodes, too. A key with fewer votes may also be among them; Inspect shows that it is no lock. A
-// scan may take longer than a step may, so only ctx bounds the wait.
+// nodes shows. All locks are among these keys: a lock has votes on more than half of the nodes, so
+// at least one of the answers contains it. A key with fewer votes may also be among them; Inspect
+// shows that it is no lock. A scan may take longer than a step may, so only ctx bounds the wait.
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -60,7 +60,7 @@ func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	type place struct {
 		entry redisstore.Entry
-		late  bool // the ticket says when the waiter was notified, instead of when it came
+		late  bool // the ticket shows when the waiter was notified, and not when it came
 	}
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)

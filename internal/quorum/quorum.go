@@ -13,10 +13,10 @@ import (
 
 // quorum is a Store of several independent servers, of which more than half must agree.
 //
-// Each step goes to all nodes at once. It ends when enough nodes have given the same answer. The
-// rest is done in the background: votes that do not count are given back, and a release is
-// repeated at a node until the node confirms it. The Engine repeats only the steps that the quorum
-// could not decide.
+// Each step goes to all nodes at once. It ends when enough nodes have given the same answer.
+// Afterwards, votes that do not count are given back in the background, and a release is repeated
+// at each node until the node confirms it. The Engine repeats only the steps that the quorum could
+// not decide.
 type quorum struct {
 	nodes    []*node
 	need     int // number of nodes that must agree
@@ -57,7 +57,7 @@ var _ interface {
 type Settings struct {
 	MaxSkew     time.Duration // the allowed skew between the nodes' clocks
 	MaxTTL      time.Duration // the longest TTL of a lease
-	NodeTimeout time.Duration // how long a step waits for a node
+	NodeTimeout time.Duration // how long a step waits for a node's answer
 }
 
 // New returns the Store of exclusive locks, which is a Notifier too when all clients can
@@ -90,8 +90,8 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 // the other without being noticed.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left returns how long a lease still lasts for its holder when the node keeps the lease for pttl.
-// When the lease is over for the holder, left returns how long the node still keeps it.
+// left returns how long a lease still lasts for its holder, when the node keeps it for another
+// pttl. When the lease is over for the holder, left returns pttl.
 func (q *quorum) left(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held
@@ -113,7 +113,7 @@ func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Prompt reports whether the last answers of all nodes came soon.
+// Prompt reports whether the last answers of all nodes came soon after their requests.
 func (q *quorum) Prompt(key string) bool {
 	for _, n := range q.nodes {
 		if !n.links.Prompt(key) {

@@ -10,11 +10,11 @@ import (
 )
 
 // On a quorum with readers, each node lets a reader in, or gives a writer its vote, and never does
-// both at once. A reader and a writer each need more than half of the nodes. So they have one node
-// in common, which admits only one of them. A waiting writer leaves its intent on the nodes. The
-// intent keeps new readers out until 3 s after the writer's last request, so the writer waits only
-// for the readers that are in. After a writer, waiting readers may enter for 50 ms although
-// another writer waits.
+// both at once. A reader and a writer each need more than half of the nodes. So at least one node
+// is needed by both, and it admits only one of them. A waiting writer leaves its intent on the
+// nodes. The intent keeps new readers out until 3 s after the writer's last request, so the writer
+// waits only for the readers that are in. After a writer, waiting readers may enter for 50 ms
+// although another writer waits.
 //
 // The fence of a reader is the largest fence among the nodes' phases. A node counts only if its
 // counter is at least that fence. So a later writer has a larger fence, and an earlier writer has
@@ -54,7 +54,8 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 }
 
 // downgrade returns Granted when a quorum has made the writer a reader. A node that has not
-// answered keeps readers out until the Engine repeats the downgrade there, or until the release.
+// answered may still keep readers out. It does so until the Engine repeats the downgrade there, or
+// until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})

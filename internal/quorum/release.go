@@ -10,14 +10,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Release withdraws the votes. The result is Released when a quorum of votes existed. Once enough
-// nodes have decided the release, it is repeated at each node that has not answered. Before the
-// decision, the Engine repeats the whole release.
+// Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
+// nodes have decided the release, the quorum repeats it at each node that has not answered. If the
+// nodes do not decide it, the Engine repeats the whole release.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return calls.Await(ctx, c, q.StartRelease)
 }
 
-// StartRelease does the work of Release for a caller that does not wait here.
+// StartRelease does the work of Release, but returns at once.
 func (q *quorum) StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	if !c.Complete {
@@ -63,7 +63,8 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 		answered(g, err)
 	}
 	first := q.nodes[0]
-	channel, call := first.channelOf(&c), first.withdrawal(&c, withdrawal{}) // the words are made once, because most nodes get the same call
+	// The words of the call are made once, because most nodes get the same call.
+	channel, call := first.channelOf(&c), first.withdrawal(&c, withdrawal{})
 	step.start(q, now, isReleased, func(n *node, answered func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
@@ -86,7 +87,7 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
 // leftovers are the nodes that have not confirmed a release. They get the release again when it is
-// decided. Before the decision, the Engine repeats the whole release.
+// decided. If it is not decided, the Engine repeats the whole release.
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
@@ -120,7 +121,7 @@ type count struct {
 	quorum   *quorum
 	released int
 	gone     int // nodes where the owner has no lease
-	done     int // nodes of gone that have the done mark
+	done     int // nodes that count in gone and have the done mark
 	revoked  bool
 	reason   string
 	writer   bool // a writer waits

@@ -14,12 +14,12 @@ import (
 
 // roster is what this process knows of the nodes' membership. A quorum has one roster. A quorum
 // with a Redis Cluster among its nodes has one roster for each slot in use, because different
-// servers serve the slots. A server to which a slot has moved may not know the slot's leases.
+// servers serve the slots, and a server to which a slot has moved may not know the slot's leases.
 //
-// With every vote, the node itself checks whether it may vote. In the same step it compares its
-// marker with the text that this process has read, and with its own identity. So a connection to a
-// server that was restarted, emptied, promoted or replaced is always noticed. decide plans the
-// changes for such a server, and tend makes them.
+// With every vote, the node itself checks whether it may vote. It compares its marker with the
+// text that this process has read, and with its own identity. So a connection to a server that was
+// restarted, emptied, promoted or replaced is always noticed. decide plans the changes for such a
+// server, and tend makes them.
 type roster struct {
 	quorum        *quorum
 	marker, begun string // keys
@@ -32,9 +32,9 @@ type roster struct {
 	ended   bool
 }
 
-// member is the membership of one node.
+// member is what this process knows of one node as a member of the set.
 type member struct {
-	text atomic.Pointer[string] // marker under which the node votes; nil: it does not vote
+	text atomic.Pointer[string] // text is the marker under which the node votes; nil: it does not vote
 
 	asking sync.Mutex // held while only this node is asked
 	asked  time.Time
@@ -42,7 +42,7 @@ type member struct {
 	// The roster's mutex guards these.
 	standing
 	since  time.Time // when the node stopped voting; zero: it votes
-	warned bool      // a warning that the node does not vote was sent
+	warned bool      // this process has warned that the node does not vote
 }
 
 // errChanged: the node's marker differs from the text that this process has read.
@@ -75,8 +75,9 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 	return r.(*roster)
 }
 
-// gate returns how long a node that may have forgotten leases of that TTL does not vote. In that
-// time these leases end, by clocks whose rates may each be wrong by 1 %.
+// gate returns how long a node that may have forgotten leases does not vote, when longest is the
+// longest TTL of these leases. In that time the leases end, even if the rates of the clocks are
+// wrong by 1 %.
 func (q *quorum) gate(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
@@ -115,8 +116,8 @@ func (r *roster) voting() (n int) {
 	return n
 }
 
-// admitted returns the marker under which a node is asked for its vote. A node that this process
-// does not know yet gets a look of its own, so that a hanging node does not delay the others.
+// admitted returns the marker under which a node is asked for its vote. It looks alone at a node
+// that this process does not know yet, so that a hanging node does not delay the others.
 func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
@@ -163,7 +164,7 @@ func (r *roster) absence(i int) error {
 	return nil
 }
 
-// admit lets a node vote if its view alone proves that it is a member. Otherwise a look at all
+// admit lets a node vote if one look at it proves that it is a member. Otherwise a look at all
 // nodes is needed.
 func (r *roster) admit(n *node, v view) bool {
 	r.mu.Lock()
@@ -202,7 +203,7 @@ func (r *roster) stand(i int, s standing) {
 	m.since, m.warned = time.Time{}, false
 }
 
-// changed is called when a node's marker was not the text of the request.
+// changed is called when a node has answered that its marker is not the text of the request.
 func (r *roster) changed(n *node, text string) {
 	m := &r.members[n.index]
 	r.mu.Lock()

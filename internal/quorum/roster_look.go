@@ -9,7 +9,7 @@ import (
 )
 
 // clockSeen records a node's clock. A node whose clock has stepped may have dropped leases too
-// early, which its marker does not show.
+// early, but its marker does not show the step.
 func (r *roster) clockSeen(n *node, at, sent time.Time) {
 	q := r.quorum
 	q.clocks.note(n.index, at, sent)

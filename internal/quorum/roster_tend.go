@@ -16,7 +16,8 @@ import (
 const (
 	// askAgain is the time between two looks at a node that does not vote.
 	askAgain = 250 * time.Millisecond
-	// mostLooks bounds the looks of one call of tend. Each step needs one look.
+	// mostLooks is the largest number of looks that one call of tend makes at all nodes. Each step
+	// needs one look.
 	mostLooks = 8
 )
 
@@ -163,9 +164,9 @@ func (r *roster) take(ctx context.Context, steps []step) {
 	}
 }
 
-// again sets the time of the next look: when a wait is over, and otherwise at intervals. With
-// intervals, a process that takes no lock for hours also notices that a node has returned or was
-// lost. A Redis Cluster has too many slots for looks at intervals.
+// again sets the time of the next look: the end of a wait, or otherwise the next interval. The
+// looks at intervals are for a process that takes no lock for hours: it also notices that a node
+// has returned or was lost. A Redis Cluster has too many slots for looks at intervals.
 func (r *roster) again(tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

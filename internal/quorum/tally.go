@@ -18,8 +18,8 @@ type tally struct {
 	polls   []poll
 	errs    []error
 	replied nodes // nodes that have answered, also with an error
-	off     nodes // nodes whose clocks were wrong at the last answer
-	under   era   // the era of most votes; only its votes count
+	off     nodes // nodes whose clocks were wrong when the last answer came
+	under   era   // the era that most votes have; only the votes of this era count
 	took    time.Duration
 	rounds  int
 	after   time.Duration // time until enough nodes are expected to vote
@@ -49,8 +49,8 @@ func (t *tally) record(i int, p poll, err error) {
 // granted reports whether node i has voted, even if its vote does not count.
 func (t *tally) granted(i int) bool { return t.answered(i) && t.polls[i].State == store.Granted }
 
-// answered reports whether node i has answered and its clock is right. Answers to other steps also
-// change the known offsets of the clocks. All counts of a round must agree, so they use t.off.
+// answered reports whether node i has answered and its clock is right. It uses t.off, because all
+// counts of a round must agree, and answers to other steps change the known offsets meanwhile.
 func (t *tally) answered(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
@@ -134,8 +134,9 @@ func (t *tally) rival() (holder string, n int) {
 	return holder, n
 }
 
-// final returns an answer after which the owner gets no grant: revoked, undone or done. Done needs
-// a quorum of nodes, because the mark of a refused Complete may be at fewer nodes.
+// final returns an answer after which the owner gets no grant: revoked, undone or done. For
+// "done", a quorum of nodes must have the mark, because a Complete that was refused may have left
+// its mark at fewer nodes.
 func (t *tally) final() (g store.Grant, ok bool) {
 	for _, s := range []store.State{store.Revoked, store.Undone} {
 		for i := range t.polls {
@@ -190,8 +191,8 @@ func (t *tally) split() bool {
 }
 
 // tied reports whether the votes may be split: this token has a vote, and the known votes of the
-// rival are no quorum. If a caller took the rival for the holder, it would wait for a lease that
-// is given back at once.
+// rival are no quorum. A caller that took the rival for the holder would wait for the end of a
+// lease that the rival gives back at once.
 func (t *tally) tied() bool {
 	_, n := t.rival()
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
@@ -267,7 +268,7 @@ func (t *tally) busy() store.Grant {
 		}
 	}
 	g.NotListening = replied < 0
-	// The key is free when so many of these leases have expired that the rest are no quorum.
+	// The key is free when enough of these leases have expired: the others are then no quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
 		// The caller must ask again as if it were in no queue, because a vote that is given back
@@ -281,7 +282,7 @@ func (t *tally) busy() store.Grant {
 func runsOut(lefts []time.Duration, k int) time.Duration {
 	slices.SortFunc(lefts, func(a, b time.Duration) int {
 		if endless := cmp.Compare(min(b, 0), min(a, 0)); endless != 0 {
-			return endless // a lease without end is sorted last
+			return endless // a lease that does not expire is sorted last
 		}
 		return cmp.Compare(a, b)
 	})

@@ -1,7 +1,7 @@
 package quorum
 
-// ScriptTexts are the scripts as nodes are sent them, by name. Tests and benchmarks send them
-// without a Store.
+// ScriptTexts maps the name of each script to the text that a node gets. Tests and benchmarks use
+// the texts without a Store.
 var ScriptTexts = map[string]string{
 	"quorum_vote": voteScript.Text, "quorum_confirm": confirmScript.Text, "quorum_renew": renewScript.Text,
 	"quorum_release": releaseScript.Text, "quorum_downgrade": downgradeScript.Text,

@@ -9,7 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Acks are the acknowledgements that a lease needs. The zero value needs none.
+// Acks says how many replicas must acknowledge a lease, and for how long to wait for them. With
+// the zero value, no replica must acknowledge it.
 type Acks struct {
 	Replicas int
 	Within   time.Duration
@@ -17,8 +18,8 @@ type Acks struct {
 
 func (a Acks) asked() bool { return a.Replicas > 0 }
 
-// NeedsConfirmation reports whether replicas must acknowledge a lease. No replica acknowledges a
-// grant by message.
+// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, a grant by message
+// must be confirmed, because no replica acknowledges it.
 func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
 
 // suit returns an error if the client cannot wait for acknowledgements.
@@ -47,9 +48,9 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// short returns the error of a lease that too few replicas have acknowledged, or nil when n are
-// enough. err is the reason why they were not counted, for example because a failover ended a
-// WAIT.
+// short returns nil when the n replicas that have acknowledged a lease are enough, and otherwise
+// the lease's error. err is the reason why they were not counted, for example because a failover
+// ended a WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

@@ -55,8 +55,8 @@ func startReplicated(t *testing.T) *replicated {
 
 const ackWithin = time.Second
 
-// patientReads sets a ReadTimeout for the longest acknowledgement of a test. By default go-redis
-// gives up reading after 3 s.
+// patientReads makes ReadTimeout longer than any acknowledgement that a test waits for. By default
+// go-redis gives up reading after 3 s.
 func patientReads(o *redis.Options) { o.ReadTimeout = 10 * time.Second }
 
 func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	if r.pipe.Kept() == 0 {
 		t.Fatal("positive control: no replication was kept back")
 	}
-	release(t, acquire(t, newSingle(t, r.master), locker.Rule{Key: "b"})) // positive control: the master itself serves
+	release(t, acquire(t, newSingle(t, r.master), locker.Rule{Key: "b"})) // positive control: the master itself still serves
 	r.pipe.Thaw()
 	eventually(t, "it is granted again", func() bool {
 		lease, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
@@ -90,13 +90,13 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	})
 }
 
-// For example, a failover ends the WAITs that are under way, and then the number of
-// acknowledgements is unknown. So the WAIT is repeated.
+// A failover, for example, ends the WAITs that are under way. Then the number of acknowledgements
+// is unknown, so the WAIT is repeated.
 func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
 	l := newSingle(t, r.master, locker.WithReplicaAck(1, 2500*time.Millisecond))
-	release(t, acquire(t, l, locker.Rule{Key: "a"})) // the server knows the script now, so there is one WAIT only
+	release(t, acquire(t, l, locker.Rule{Key: "a"})) // now the server knows the script, so the next acquire makes only one WAIT
 	r.pipe.Freeze()
 	granted := make(chan error, 1)
 	go func() {
@@ -124,7 +124,7 @@ func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	r := startReplicated(t)
 	writer, waiter := r.master.Conn(), r.master.Conn()
 	t.Cleanup(func() { _, _ = writer.Close(), waiter.Close() })
-	// A WAIT covers everything that any client has written before the last command of its
+	// A WAIT covers everything that was written, by any client, before the last command of its
 	// connection.
 	eventually(t, "the replica has acknowledged all that there is", func() bool {
 		return waiter.Ping(t.Context()).Err() == nil && r.isLevel(t)
@@ -141,7 +141,7 @@ func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	}
 }
 
-// The first pipeline returns NOSCRIPT, so its WAIT had no write to wait for.
+// The server answers NOSCRIPT to the first pipeline, so the WAIT in it had no write to wait for.
 func TestAWaitBehindAnUnknownScriptConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -200,8 +200,8 @@ func TestAnExtensionCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	release(t, lease)
 }
 
-// No replica has acknowledged a grant that comes by message. So the winner asks, and only the reply
-// counts.
+// No replica has acknowledged a grant that comes by message. So the winner asks the server, and
+// only the reply to this request counts.
 func TestAGrantByMessageIsAcknowledgedBeforeItCounts(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]locker.SingleOption{

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// documentedUser returns the words of `ACL SETUSER locks …` in docs/operations.md, and the commands
-// that a Cluster needs besides.
+// documentedUser returns from docs/operations.md the words of `ACL SETUSER locks …`, and the
+// commands that a Cluster needs in addition.
 func documentedUser(t *testing.T) (words, onACluster []any) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
@@ -39,9 +39,9 @@ func documentedUser(t *testing.T) (words, onACluster []any) {
 	return words, onACluster
 }
 
-// A user with the documented rights can acquire, wait, share, join several keys and release, on one
-// server, with readers, with permits, and without both. The server counts the calls that it has
-// refused.
+// A user with the documented rights can use Lockers without readers, with readers, and with
+// permits: acquire, extend, wait, release, take several keys at once, and share a key. The server
+// counts the calls that it has refused.
 func TestAUserForLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -84,8 +84,8 @@ func TestAUserForLocks(t *testing.T) {
 	}
 }
 
-// A command that the ACL forbids inside a script is answered without NOPERM in front. The error
-// names the ACL all the same, whichever command it is.
+// When the ACL forbids a command inside a script, the server's reply does not begin with NOPERM.
+// The error names the ACL all the same, whichever command it is.
 func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -103,7 +103,7 @@ func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 }
 
 // An operator with the documented rights can list the keys that the pattern matches, and see the
-// queue. A user for locks cannot list.
+// queue. A user that may only lock cannot list keys.
 func TestAnOperatorForLocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// question is a step of one call.
+// question is one call that makes a step of the Store, and its answer.
 type question struct {
 	link.Call
 	room  link.Room
@@ -52,17 +52,17 @@ func (s Single) begin(ctx context.Context, q *question) calls.Question {
 	return q
 }
 
-// BeginAcquire does the work of Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
 func (s Single) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
 
-// BeginRelease does the work of Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
 
-// Prompt reports whether the last answers of the key's server came soon.
+// Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
 // ReleaseBeside makes a release without a waiting caller.
@@ -109,8 +109,8 @@ func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
 	s.links.Put(context.Background(), &q.Call)
 }
 
-// mostInPart is how many leases one call renews. A longer script would delay the server's other
-// clients.
+// mostInPart is the largest number of leases that one call renews. A longer script would delay the
+// server's other clients.
 const mostInPart = 32
 
 // inParts divides batches that are too long for one call.
@@ -128,7 +128,8 @@ func inParts(all []*Batch) []*Batch {
 }
 
 // beginRenewal sends one batch. If an answer shows that leases are not ours, or that their slot
-// moves, further calls complete it on a goroutine of their own. All other answers count at once.
+// moves, further calls are needed. A separate goroutine makes these calls and then reports the
+// answer. All other answers are reported at once.
 func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, answered func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.asked()
@@ -210,7 +211,8 @@ func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 // Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon bounds the time of the calls that complete an answer.
+// soon returns a context for the calls that complete an answer: it ends when they must have their
+// replies.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

@@ -12,22 +12,23 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// bustle runs callers in several processes that work on a few keys without a pause.
+// bustle runs callers in several processes. The callers acquire a few keys again and again without
+// a pause.
 type bustle struct {
 	*testing.T
 	stop context.CancelFunc
 	work sync.WaitGroup
-	done []atomic.Int64 // how many sections each worker has done
+	done []atomic.Int64 // for each worker, how many critical sections it has finished
 
 	mu     sync.Mutex
 	grants map[string][]uint64 // fences by key; they are in the order of the grants if the sections exclude each other
 	errs   []error
 	limit  int // how many units a key has: 1 without a semaphore
-	mixed  int // how many sections held too many units together with others
+	mixed  int // how many critical sections held more than one unit while others held units of the key
 }
 
-// bustles starts n workers for each pair of a Locker and a key. With a Limit, every second worker
-// takes two units.
+// bustles starts n workers for each pair of a Locker and a key. If the rule has a Limit, every
+// second worker takes two units.
 func bustles(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locker.Rule) *bustle {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -70,7 +71,7 @@ func (c *bustle) section(ctx context.Context, l *locker.Engine, rule locker.Rule
 		c.note(func() { c.mixed++ })
 	}
 	c.note(func() { c.grants[rule.Key] = append(c.grants[rule.Key], lease.Fence()) })
-	time.Sleep(time.Millisecond) //nolint:forbidigo // the work; other callers arrive meanwhile
+	time.Sleep(time.Millisecond) //nolint:forbidigo // the work of the section, during which other callers arrive
 	inside.Add(-units)
 	if err := lease.Release(context.Background()); err != nil {
 		c.note(func() { c.errs = append(c.errs, err) })
@@ -85,7 +86,7 @@ func (c *bustle) note(do func()) {
 	do()
 }
 
-// goesOn returns when each worker has done another section that began after this call.
+// goesOn returns when each worker has finished another section, which began after this call.
 func (c *bustle) goesOn() {
 	c.Helper()
 	var before []int64
@@ -102,7 +103,7 @@ func (c *bustle) end() {
 	c.work.Wait()
 }
 
-// unharmed ends the bustle, and checks that no fault has affected it.
+// unharmed ends the bustle, and checks that no section was disturbed by a fault.
 func (c *bustle) unharmed() {
 	c.Helper()
 	c.end()

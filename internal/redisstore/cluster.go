@@ -24,15 +24,15 @@ var _ ClusterClient = (*redis.ClusterClient)(nil)
 // script's keys may be on the old node and some on the new one.
 func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
 
-// Cluster is the Store of a Redis Cluster. Each of its slots is served as by the Store of one
-// server. All keys of a lock are in one slot, so the lock's scripts run on the node that serves
+// Cluster is the Store of a Redis Cluster. It serves each slot as the Store of one server would
+// serve it. All keys of a lock are in one slot, so the lock's scripts run on the node that serves
 // the slot. A ClusterClient finds the node by the first key, and follows the slot when it moves.
-// This file has the differences.
+// This file has what differs from the Store of one server.
 //
 // While a slot moves, its keys are on the old node or on the new one. A script that names several
 // keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. A new lease
-// must wait until the slot has moved. A lease that is held is renewed and released in steps of one
-// key each, which find the key on either node.
+// must wait until the slot has moved. Held leases are renewed and released in steps of one key
+// each. Such a step finds its key on either node.
 type Cluster struct {
 	Single
 	cluster ClusterClient
@@ -52,7 +52,7 @@ func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return answers(grants)
 }
 
-// BeginRenew does the work of Renew, and returns the answers of each node when they come.
+// BeginRenew does the work of Renew, and delivers the answers of each node when they come.
 func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, SlotOf)) {
@@ -69,10 +69,10 @@ func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	s.lookUp(ctx, b, grants)
 }
 
-// MostAtOnce bounds the calls of one renewal that are under way at the same time.
+// MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
 const MostAtOnce = 8
 
-// Each calls step for all batches, a few at a time.
+// Each calls step for all batches, at most MostAtOnce of them at a time.
 func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	var work sync.WaitGroup
 	free := make(chan struct{}, MostAtOnce)
@@ -96,9 +96,9 @@ func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
 	return all
 }
 
-// renewAlone renews one lease, and its script changes nothing else. If the lease was handed over,
-// a second step removes the lease's entry from the queue. This is safe: while the lease is ours,
-// the key was handed to no other token.
+// renewAlone renews one lease with a script that changes no other key. If the key was handed to
+// the owner, a second step removes the owner's entry from the queue. This is safe, because the key
+// is handed to no other token while the lease is ours.
 func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	plain := *b
 	plain.handed = false
@@ -122,7 +122,7 @@ func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return s.releaseAlone(ctx, c)
 }
 
-// BeginRelease does the work of Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call
@@ -148,7 +148,8 @@ func (s Cluster) Undo(ch calls.Chore) {
 	})
 }
 
-// goOn handles the answer to the first call of a release.
+// goOn handles the answer to the first call of a release, and makes further calls if the slot
+// moves.
 func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -162,9 +163,9 @@ func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered 
 	})
 }
 
-// releaseAlone makes a release in steps of one key each. Each step is harmless without the next
-// one, and all steps may be repeated. The tombstone comes first, so that no late acquire takes the
-// key that a later step frees.
+// releaseAlone makes a release in steps of one key each. A step does no harm if no other step
+// follows, and all steps may be repeated. The tombstone comes first, so that no late acquire takes
+// the key that a later step frees.
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {

@@ -30,7 +30,7 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			client := cluster.Client(t)
 			var rec lockertest.Recorder
 			holds, waits := newSingle(t, client), newSingle(t, cluster.Client(t), locker.WithObserver(&rec))
-			const keys = 30 // in slots of all nodes
+			const keys = 30 // so many that their slots are on all nodes
 			for n := range keys {
 				key := fmt.Sprint("pushed ", n)
 				holder := acquire(t, holds, locker.Rule{Key: key})
@@ -42,7 +42,9 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			for _, r := range rec.Records(locker.OpAcquire) {
 				calls += r.Outcome.Calls
 			}
-			if calls > 3*keys { // at most two calls to queue, because there is no subscription at first, and rarely a re-check
+			// Each key needs at most two calls to queue, because there is no subscription at
+			// first, and rarely another call.
+			if calls > 3*keys {
 				t.Errorf("%d calls for %d hand-overs", calls, keys)
 			}
 			lines := 0
@@ -116,7 +118,7 @@ func TestAChannelThatNobodyUsesIsLeft(t *testing.T) {
 	redisstore.DelayLeaving(backend, 2*time.Second)
 	waits := lockertest.NewLocker(t, backend)
 	holds := newSingle(t, client)
-	used, left := "used", "left{"+"used"+"}x" // the two keys must have different slots, and so different channels
+	used, left := "used", "left{"+"used"+"}x" // two keys in different slots, so that they have different channels
 	for n := 0; redisstore.SlotOf(left) == redisstore.SlotOf(used) || !sameNode(cluster, left, used); n++ {
 		left = fmt.Sprint("left ", n)
 	}

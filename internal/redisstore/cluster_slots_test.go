@@ -72,7 +72,7 @@ func (a *answers) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// listenersIn counts the subscribers in a key's slot at the node.
+// listenersIn returns the number of subscribers that the node has in the slot of a key.
 func listenersIn(t *testing.T, node *redistest.Server, key string) (n int) {
 	t.Helper()
 	tag := strings.TrimPrefix(redisstore.CounterKey(key), "latchkit:f:")
@@ -107,8 +107,10 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 				t.Error("the key is still there")
 			}
 			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
-			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // the same slot
-			time.Sleep(1500 * time.Millisecond)                             //nolint:forbidigo // longer than a first answer may take; nothing must happen in this time
+			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // a key in the same slot
+			// Longer than a first answer may take. In this time, the newcomer must not get its
+			// lease.
+			time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // see above
 			newcomer.WaitsStill()
 			head.WaitsStill()
 			waiter.WaitsStill()
@@ -150,7 +152,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	from, i := cluster.Owner(slot)
 	var leases []*locker.Lease
 	var half []string
-	for n := range 60 { // there are so many leases that some are due together
+	for n := range 60 { // so many leases that some of their renewals are due together
 		rule := locker.Rule{Key: fmt.Sprintf("{batch}:%d", n), TTL: 3 * time.Second}
 		leases = append(leases, acquire(t, l, rule))
 		if n%2 == 0 {
@@ -233,7 +235,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
 		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
-	// An owner without a lease, or without a part of the phase, cannot renew.
+	// An owner that has lost its lease, or its part of the phase, cannot renew it.
 	backend := locktest.ReadWriteStore(client)
 	for _, c := range []store.Claim{
 		{Key: read.Key, Owner: "0123456789ABCDEFGHIJKLMNOP", Mode: locker.Shared, TTL: time.Minute, Fence: leases[0].Fence()},
@@ -298,7 +300,7 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 		t.Errorf("%d entries are left", n)
 	}
 
-	// The other effects of a release are steps of one key each.
+	// Besides L, a release changes other keys, also in steps of one key each.
 	waiter := store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: time.Minute, TombstoneTTL: time.Minute}
 	g, err = backend.Release(t.Context(), waiter)
 	want(store.NotOurs, g, err)
@@ -317,8 +319,8 @@ func TestAHandOverIsConfirmedWhileItsSlotMoves(t *testing.T) {
 	}
 }
 
-// A cluster has sharded channels since Redis 7. Older clusters have plain channels, and no node
-// ends these when a slot moves.
+// The channels of a cluster are sharded since Redis 7. Older clusters have plain channels, and no
+// node ends a plain subscription when a slot moves.
 func TestAWaiterFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
@@ -360,7 +362,8 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 	}
 }
 
-// The same for units of a semaphore: holders keep their units, and waiters get theirs.
+// This is the test above for units of a semaphore: holders keep their units, and waiters get
+// theirs.
 func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -369,8 +372,8 @@ func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
 	})
 }
 
-// moveUnderLoad moves a slot to and fro, and then promotes replicas, while callers of two processes
-// lock its keys.
+// moveUnderLoad moves a slot to and fro, and then promotes replicas. Meanwhile callers of two
+// processes lock keys of the slot.
 func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterClient) *locker.Engine) {
 	t.Helper()
 	cluster := redistest.StartCluster(t)

@@ -115,8 +115,8 @@ func TestRunAllOnACluster(t *testing.T) {
 	}
 }
 
-// A node hangs while the leases of two nodes are renewed together. The other node's answer counts
-// at once, before the call to the hung node is given up.
+// The leases of two nodes are renewed together while one of the nodes hangs. The other node's
+// answer counts at once, before the call to the hung node is given up.
 func TestEngineD2RenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-replica-no-failover", "yes")
@@ -153,7 +153,7 @@ func TestEngineD2RenewalsOfTwoNodesAreAnsweredApart(t *testing.T) {
 			if unanswered++; a.grant.Err == nil {
 				t.Errorf("a node that stands still answered %+v", a.grant)
 			}
-		case a.grant.State != store.Granted || a.after > 700*time.Millisecond: // a call is given up after a second
+		case a.grant.State != store.Granted || a.after > 700*time.Millisecond: // less than the second after which the call to the hung node is given up
 			t.Errorf("a sound node's answer is %+v after %v", a.grant, a.after)
 		default:
 			apart++

@@ -14,8 +14,9 @@ import (
 )
 
 // CheckServer looks at the client's options and at what the server does when its memory is full.
-// It also looks whether the server belongs to a cluster that the client does not know. It reports
-// nothing about a server that does not answer these questions (a proxy, a substitute, an ACL).
+// It also finds out whether the server belongs to a cluster that the client does not know. Some
+// servers do not answer these questions: a proxy, a substitute for Redis, or a server whose ACL
+// forbids them. CheckServer reports nothing about them.
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	found := slowCalls(s.server)
 	info, err := look(ctx, s.Client)
@@ -54,7 +55,7 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
 }
 
-// slowCalls warns if single calls through the client cannot be made on their callers' goroutines.
+// slowCalls warns if the client cannot make a single call on the goroutine of its caller.
 func slowCalls(c Client) []store.Warning {
 	if !link.CallsByGoroutine(c) {
 		return nil

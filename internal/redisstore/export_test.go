@@ -6,8 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Silence ends the subscription of a Store of New or NewReadWrite, as if its process had ended, and
-// returns the inbox.
+// Silence ends the subscription of a Store of New or NewReadWrite without the Store's doing, as if
+// the process had ended. It returns the channels.
 func Silence(s store.Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:
@@ -36,6 +36,6 @@ func (s *Subscriptions) end() (channels []string) {
 	return channels
 }
 
-// DelayLeaving makes a Store on a cluster unsubscribe from a channel when the channel was unused
-// for the time d. Call it before the first wait.
+// DelayLeaving sets the time after which a Store on a cluster unsubscribes from an unused channel.
+// Call it before the first wait.
 func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).leaves = d }

@@ -85,7 +85,7 @@ func TestAPartitionIsALossInTime(t *testing.T) {
 	hole := proxy.BlackHole()
 	lost(t, lease, locker.ErrLost)
 	gone := direct.Exists(t.Context(), "a").Val() == 0
-	late := time.Since(lease.Expires()) // on a busy machine this goroutine, or the answer, may be late
+	late := time.Since(lease.Expires()) // on a busy machine, this goroutine or the answer may be late
 	if gone && late < 5*time.Millisecond {
 		t.Error("the server gave the key away before its holder was notified")
 	}

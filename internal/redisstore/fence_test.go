@@ -12,15 +12,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Whatever the counter is, the short way and the long way of the script give the same fence.
+// The short way and the long way of the script give the same fence for every value of the counter.
 func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	const block = 64
 	client := redistest.Start(t).Client(t)
 	backend := locktest.SingleStore(client)
 	for name, c := range map[string]struct {
-		counter func(now int64) string // "": none
+		counter func(now int64) string // "": there is no counter
 		block   int
-		clock   bool // the fence is the server's clock; otherwise it follows the counter
+		clock   bool // true: the fence is the server's clock; false: the fence follows the counter
 	}{
 		"no counter":                    {func(int64) string { return "" }, block, true},
 		"behind the clock":              {func(now int64) string { return strconv.FormatInt(now-1000, 10) }, block, true},

@@ -11,12 +11,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Subscriptions are how an Engine receives messages. There is a channel for each slot with
-// waiters, and one connection for each node, the line. One server is one node with one slot. On a
-// Redis Cluster a channel is in its slot, because scripts publish on the node where they run, and
-// count the subscribers there. The channels of a cluster are sharded (Redis 7), or plain if the
-// cluster does not support sharded channels. A channel that was not used for a minute is
-// unsubscribed.
+// Subscriptions receive the messages for an Engine. There is a channel for each slot with waiters.
+// The channels on one node share a connection, the line. One server counts as one node with one
+// slot. On a Redis Cluster a channel is in its slot, because scripts publish on the node where
+// they run, and count the subscribers there. The channels of a cluster are sharded (Redis 7), or
+// plain if the cluster does not support sharded channels. A channel that was not used for a minute
+// is unsubscribed.
 //
 // A subscription that breaks, falls silent or is removed by the server is replaced, and
 // store.EventReopened is sent. When a line breaks, all its channels are subscribed again, each on
@@ -24,12 +24,12 @@ import (
 // that slot.
 type Subscriptions struct {
 	sites  sites
-	leaves time.Duration   // how long an unused channel stays subscribed; 0: for ever
+	leaves time.Duration   // after this time an unused channel is unsubscribed; 0: never
 	ctx    context.Context // the context of the goroutines
 	cut    context.CancelFunc
 	work   sync.WaitGroup
 
-	notifying sync.Mutex // only one line at a time reports events
+	notifying sync.Mutex // held while a line reports an event, so that events are reported one at a time
 	listener  func(store.Event)
 
 	mu      sync.Mutex
@@ -48,21 +48,22 @@ type shard struct {
 	line   *line     // the line on which the channel is live; nil while it is not live
 	since  time.Time // when the channel became live
 	used   time.Time // when a waiter last used the channel
-	trying *attempt  // the last subscription, which may be under way
+	trying *attempt  // the latest attempt to subscribe, which may be under way
 }
 
 const (
 	// silentFor is how long the server may be silent. Then the line sends a ping, and the server
 	// must answer within the same time.
 	silentFor = 3 * time.Second
-	// steadyAfter is how long a subscription must have lasted so that the next one follows without
+	// steadyAfter is the shortest life of a subscription after which the next one follows without
 	// a pause.
 	steadyAfter = time.Second
-	// askAgainAfter is the time after which a user that may not subscribe tries again.
+	// askAgainAfter is the time after which the process tries again to subscribe as a user that
+	// may not subscribe.
 	askAgainAfter = 10 * time.Second
 )
 
-// betweenSubscriptions are the pauses after subscriptions that failed or did not last.
+// betweenSubscriptions are the pauses after a subscription that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
 
 // attempt is one subscription. All calls of Open wait for the same attempt.
@@ -131,8 +132,8 @@ func (s *Subscriptions) use(key string) {
 	}
 }
 
-// Open waits for the subscription that is under way, or starts one. While a user may not
-// subscribe, Open fails at once; from time to time it tries again.
+// Open waits for the subscription that is under way, or starts one. While the user may not
+// subscribe, Open fails at once, but askAgainAfter later it tries again.
 func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	n := s.sites.slot(key)
 	s.mu.Lock()
@@ -186,10 +187,11 @@ func (s *Subscriptions) Reset(name string) {
 // channel returns the name of a slot's channel. s.mu is held.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
-// begin subscribes for the first time. If that fails, the next Open tries again.
+// begin makes the first attempt to subscribe. If it fails, the next Open makes another attempt.
 //
 // Only the caller that has begun an attempt ends it. A channel may be lost as soon as its node has
-// confirmed it, before the subscribing caller knows. Then the next attempt is under way already.
+// confirmed it, before the subscribing caller knows that. The next attempt may then be under way
+// already.
 func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
@@ -209,7 +211,8 @@ func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	first.end(err)
 }
 
-// goPlain uses plain channels instead of sharded ones from now on. It reports whether that is new.
+// goPlain uses plain channels instead of sharded ones from now on. It reports whether this changes
+// the name of the channel.
 func (s *Subscriptions) goPlain(sh *shard) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +263,7 @@ func (s *Subscriptions) lost(all []*shard) {
 		sh.line, sh.trying = nil, newAttempt()
 	}
 	s.mu.Unlock()
-	missed := false // true: the waiters know that there is no subscription
+	missed := false // true: the waiters were told that there is no subscription
 	for pause := range betweenSubscriptions {
 		if hasty { // after a subscription that did not last, pause first
 			select {
@@ -311,9 +314,9 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	return failed
 }
 
-// reopened returns the event for channels that were lost together. A single lost channel means
-// that its slot has moved. Then only the waiters of that channel ask again. Otherwise, when a
-// cluster moves thousands of slots, all waiters would ask after each move.
+// reopened returns the event for channels that were lost together. When a single channel was lost,
+// its slot has moved, and only the waiters of that channel ask again. If all waiters asked, a
+// cluster that moves thousands of slots would make them ask after each move.
 func (s *Subscriptions) reopened(all []*shard) store.Event {
 	e := store.Event{Kind: store.EventReopened}
 	if len(all) == 1 {

@@ -45,7 +45,7 @@ func TestASubscriptionThatWasKilledIsReplaced(t *testing.T) {
 		t.Fatalf("%d listen", n)
 	}
 	for e := p.next(); e.Kind != store.EventHead; e = p.next() {
-		if e.Kind != store.EventReopened { // there may be another event, if an attempt came before the server was back
+		if e.Kind != store.EventReopened { // another event comes first if an attempt to subscribe came before the server was back
 			t.Fatalf("told %+v", e)
 		}
 	}
@@ -58,7 +58,8 @@ func TestASilentSubscriptionIsReplaced(t *testing.T) {
 	proxy := chaos.NewProxy(t, server.Addr())
 	p := newPost(t, through(t, server, proxy))
 	name := p.open()
-	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 }) // the test itself has sent one of the two PINGs
+	// The test itself has sent one of the two PINGs.
+	eventually(t, "it was asked for a sign of life, and gave it", func() bool { return proxy.Commands()["PING"] == 2 })
 	if p.Inbox("") == "" || len(p.events) > 0 {
 		t.Fatal("a subscription that is only quiet was replaced")
 	}
@@ -128,11 +129,11 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 		t.Fatalf("%q %v after %v", name, err, time.Since(start))
 	}
 	server.Resume()
-	p.open() // the attempt has continued
+	p.open() // now the attempt continues
 	server.Kill()
 	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
 	before := dials.Load()
-	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 }) // go-redis dials several times
+	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 }) // the limit is high, because go-redis dials several times in each attempt
 	if name, err := p.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
 	}

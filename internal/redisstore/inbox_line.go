@@ -27,8 +27,8 @@ type line struct {
 	closed  bool
 	why     error // why the line was closed
 
-	// The line is closed. over is for goroutines that must not wait for l.mu, which is held during
-	// the connect.
+	// over is true when the line is closed. It is for goroutines that must not wait for l.mu,
+	// which is held during the connect.
 	over atomic.Bool
 
 	// The goroutine that reads uses these:
@@ -74,7 +74,7 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 
 func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 
-// run reads until the line is lost, and then subscribes its channels on other lines.
+// run reads until the line is lost. Then it subscribes the line's channels on other lines.
 func (l *line) run() {
 	l.read()
 	l.close()
@@ -166,7 +166,7 @@ func (l *line) next(channel string) (pending, bool) {
 }
 
 // refused gives err to the oldest subscription without an answer. It returns false when there is
-// none, because the error then concerns the line.
+// no such subscription, because the error then concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
 	if !ok {
@@ -228,7 +228,7 @@ func timedOut(err error) bool {
 	return ok && network.Timeout()
 }
 
-// close ends the line. Its goroutine does the rest.
+// close ends the line. The goroutine that reads does the rest.
 func (l *line) close() { l.fail(errLineLost) }
 
 func (l *line) fail(err error) {

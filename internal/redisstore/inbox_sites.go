@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sites are the places where channels are subscribed.
+// sites finds the nodes on which channels are subscribed.
 type sites interface {
 	slot(key string) uint16
 	channel(slot uint16, plain bool) string
@@ -63,7 +63,7 @@ type goRedisSubscriber struct{ client goRedis }
 
 func (s goRedisSubscriber) OpenPubSub(ctx context.Context) PubSub { return s.client.Subscribe(ctx) }
 
-// oneServer is one server: one channel, whatever the number of keys.
+// oneServer is the sites of one server, which has one channel for all keys.
 type oneServer struct {
 	client Subscriber
 	name   string
@@ -86,14 +86,14 @@ func (o oneServer) node(context.Context, string) (Subscriber, string, error) {
 	return o.client, "", nil
 }
 
-// clusterSites are the slots of a cluster.
+// clusterSites is the sites of a cluster.
 type clusterSites struct {
 	cluster ClusterClient
 	random  string // makes the channels of this Engine unique
 }
 
-// unusedAfter is how long an unused channel stays subscribed. A waiter uses its channel at least
-// every othersAsk.
+// unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk, because
+// a waiter uses its channel at least once in each othersAsk.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions returns the subscriptions to the channels of a cluster.

@@ -34,7 +34,9 @@ func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	slot := int(redisstore.SlotOf(key))
 	from, i := cluster.Owner(slot)
 	cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3]).Finish()
-	for { // while the nodes do not agree on the owner, the subscription may fail, which causes an event too
+	// While the nodes do not agree on the owner, the subscription may fail. This failure causes an
+	// event too.
+	for {
 		e := p.next()
 		if e.Kind != store.EventReopened || e.Inbox != p.Address(key) {
 			t.Fatalf("event %+v, want EventReopened at the inbox of the slot", e)

@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// post is a Notifier and its events.
+// post is a Notifier with the events that it has reported.
 type post struct {
 	*testing.T
 	store.Notifier
@@ -151,7 +151,7 @@ func TestResetSubscribesOnAnotherConnection(t *testing.T) {
 	p.wantReceives(client, name)
 	before := subscribers(t, client)
 	p.Reset(name)
-	p.Reset(name) // another goroutine has detected the same loss
+	p.Reset(name) // as if another goroutine had detected the same loss
 	p.wantReopened()
 	p.wantReceives(client, name)
 	eventually(t, "the old connection is gone", func() bool { return len(subscribers(t, client)) == 1 })
@@ -179,7 +179,7 @@ func TestOneSubscriptionServesAll(t *testing.T) {
 	}
 }
 
-// Not parallel, because it checks all goroutines.
+// This test is not parallel, because it checks all goroutines of the process.
 func TestStopLeavesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -188,7 +188,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*line).run")
 	}
 	for _, meanwhile := range []func(p *post){
-		func(*post) {}, // never opened
+		func(*post) {}, // the post is never opened
 		func(p *post) { p.open() },
 		func(p *post) { p.open(); p.Reset(p.open()) },
 		func(p *post) { p.open(); client.ClientKillByFilter(t.Context(), "type", "pubsub") },
@@ -212,7 +212,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		t.Error("positive control: the goroutine cannot be seen")
 	}
 	server.Kill()
-	p.stop() // between two attempts
+	p.stop() // the post stops between two attempts to subscribe
 	if here() {
 		t.Error("the goroutine is still there")
 	}

@@ -19,15 +19,16 @@ const (
 	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.Once marks the work as done
 	joinsPrefix     = store.ReservedPrefix + "j:{" // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
-	// The key latchkit:w:{tag}:L has the token for which a node of a quorum keeps its vote.
+	// The key latchkit:w:{tag}:L has the token of the waiter for which a node of a quorum keeps
+	// its vote.
 	wakePrefix   = store.ReservedPrefix + "w:{"
 	intentPrefix = store.ReservedPrefix + "t:{"  // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
 	NodeKey      = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
 	// BegunKey is a hash of the times when nodes of a quorum began to wait, by a server's clock.
 	BegunKey    = store.ReservedPrefix + "begun"
 	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, a channel and not a key: notifies an Engine
-	// The channel latchkit:s:{tag of the slot}:random is the same on a cluster, as a sharded
-	// channel.
+	// The channel latchkit:s:{tag of the slot}:random notifies an Engine on a cluster, as a
+	// sharded channel.
 	shardPrefix = store.ReservedPrefix + "s:"
 )
 
@@ -57,8 +58,8 @@ func queueAndTombstone(l, token string) (queue, tombstone string) {
 // IntentKey returns the key of the writer that waits at a node of a quorum for the lease l.
 func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
 
-// WakeKey returns the key of the token for which a node of a quorum keeps its vote for the lease
-// l.
+// WakeKey returns the key of the wake mark for the lease l. The mark has the token of the waiter
+// for which a node of a quorum keeps its vote.
 func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l }
 
 // DoneKey returns the key of the done mark for the lease l.
@@ -76,8 +77,9 @@ func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 // SlotCount is the number of slots of a Redis Cluster.
 const SlotCount = 16384
 
-// counters names the fence counter of each slot after the smallest decimal number that hashes into
-// the slot, so that any client in any language finds it. The names are made once, on first use.
+// counters has the name of each slot's fence counter. The name contains the smallest decimal
+// number that hashes into the slot, so that any client in any language finds it. The names are
+// made once, on first use.
 var counters = sync.OnceValue(func() *[SlotCount]string {
 	var names [SlotCount]string
 	for n, found := 0, 0; found < SlotCount; n++ {

@@ -9,8 +9,8 @@ import (
 
 func TestSlotsAreThoseOfTheClusterSpecification(t *testing.T) {
 	for key, want := range map[string]uint16{
-		"123456789": 0x31C3, // the specification's own check value, below 16384
-		"foo":       12182,  // CLUSTER KEYSLOT foo
+		"123456789": 0x31C3, // the specification's example of CRC16; below 16384, so it is the slot
+		"foo":       12182,  // as CLUSTER KEYSLOT foo answers
 		"{foo}bar":  12182,
 		"x{foo}bar": 12182,
 		"foo{}{bar": redisstore.SlotOf("foo{}{bar"),

@@ -60,10 +60,10 @@ func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.O
 	}
 }
 
-// site has the servers on which Stores keep their data while a law is checked.
+// site is the servers on which the Stores of one law keep their data.
 type site struct {
 	direct    redis.UniversalClient
-	addrs     []string // addresses of the servers that run scripts; none: no proxy can read the calls
+	addrs     []string // addresses of the servers that run scripts; none if no proxy can read the calls
 	client    func(dial dialer) redis.UniversalClient
 	listeners func(channel string) int64
 }
@@ -79,7 +79,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 		proxies, dial := before(t, s.addrs)
 		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
 			c := s.client(dial)
-			t.Cleanup(func() { _ = c.Close() }) // Kill may have closed it
+			t.Cleanup(func() { _ = c.Close() }) // Kill may have closed the client, so an error does not matter
 			return c
 		}
 		client := connect(t, dial)
@@ -87,7 +87,7 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 		under, can := backend(client), storetest.All
 		_, can.Readers = under.(store.Downgrader)
 		if _, can.Permits = under.(store.Permitter); can.Permits {
-			can.Metadata, can.Next = false, false // L has no data of a single permit
+			can.Metadata, can.Next = false, false // L does not have the data of a single permit
 		}
 		_, can.Join = under.(store.Joiner)
 		h := storetest.Harness{

@@ -55,7 +55,7 @@ func (l *line) renew(c store.Claim, want store.State) {
 	}
 }
 
-// held lets an owner that does not queue hold the key.
+// held makes an owner that does not queue hold the key.
 func (l *line) held() store.Claim {
 	l.Helper()
 	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
@@ -63,7 +63,7 @@ func (l *line) held() store.Claim {
 	return c
 }
 
-// waits lets a new claim wait.
+// waits makes a new claim wait for the key.
 func (l *line) waits(inbox string) store.Claim {
 	l.Helper()
 	c := l.claim(inbox)
@@ -109,7 +109,7 @@ func (l *line) wantQueued(want ...string) {
 	}
 }
 
-// age makes all waiters in the queue have waited longer by d.
+// age makes each waiter's time in the queue longer by d.
 func (l *line) age(d time.Duration) {
 	l.Helper()
 	q := redisstore.QueueKey(l.key)
@@ -143,11 +143,11 @@ func sharedLine(t *testing.T) *line {
 	return newLine(t, redistest.Shared(t))
 }
 
-// handed is how long a lease that was handed over lives, in tests for which its end does not
+// handed is the TTL of a lease that was handed over, in tests for which the lease's end does not
 // matter.
 const handed = 20 * time.Second
 
-// listener is a process that listens.
+// listener is a process that listens on an inbox.
 type listener struct {
 	*testing.T
 	name     string
@@ -158,8 +158,8 @@ type listener struct {
 // next returns the next message, or "" if there is none.
 func (e *listener) next() string {
 	e.Helper()
-	// Messages from before the ping come before its answer, so the test needs no sleep to show that
-	// there was no message.
+	// Messages that were sent before the ping come before its answer. So the test needs no sleep
+	// to show that there was no message.
 	if err := e.sub.Ping(e.Context()); err != nil {
 		e.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func (e *listener) wantGranted(c store.Claim) store.Event {
 	e.Helper()
 	got := e.next()
 	event, ok := redisstore.ParseEvent(got)
-	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for long
+	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for so long that it is also told that it is the head
 		got = e.next()
 		event, ok = redisstore.ParseEvent(got)
 	}

@@ -42,7 +42,7 @@ func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]s
 	return l.acquireAll(ctx, cs)
 }
 
-// Acquire is the Store's step. A waiter in the queue keeps the channel in use.
+// Acquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -50,7 +50,7 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 	return l.Cluster.Acquire(ctx, c)
 }
 
-// BeginAcquire is the Store's step. A waiter in the queue keeps the channel in use.
+// BeginAcquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

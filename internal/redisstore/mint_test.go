@@ -11,10 +11,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and acquire_each.lua have copies of the rule that makes fences, because a short way
-// must not load grant.lua's functions. All copies must make the same fences for every clock and
-// every counter. No block of several fences moves the counter ahead of the clock by more than 100
-// ms.
+// acquire.lua and acquire_each.lua have copies of the rule that makes fences, because loading
+// grant.lua's functions would make their short ways slow. All copies must make the same fences for
+// every clock and every counter. No block of several fences moves the counter ahead of the clock
+// by more than 100 ms.
 func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 	t.Parallel()
 	m := minting{t, redistest.Start(t).Client(t)}
@@ -34,7 +34,7 @@ func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 				}
 				got, ok := m.mint(true, second, micros, counter, block)
 				if !ok {
-					got = minted{"", counter} // nothing is done
+					got = minted{"", counter} // acquire_each.lua did nothing
 				} else {
 					short[stateOfCounter(counter, now)]++
 				}
@@ -62,7 +62,7 @@ func stateOfCounter(counter string, now int) string {
 	return "ahead"
 }
 
-// minting runs acquire.lua at a given time.
+// minting runs scripts that acquire a free key, at a given time by the server's clock.
 type minting struct {
 	*testing.T
 	client *redis.Client
@@ -87,7 +87,7 @@ func (m minting) mint(short bool, second, micros int, counter string, block int)
 	return got, answer != "long"
 }
 
-// mintEach acquires a free key by acquire_each.lua.
+// mintEach does the work of mint with acquire_each.lua.
 func (m minting) mintEach(second, micros int, counter string, block int) minted {
 	m.Helper()
 	text := strings.ReplaceAll(scriptText(m.T, "acquire_each"), "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", second, micros))

@@ -68,8 +68,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// Scripts are also sent once when many calls are under way at once, some of them written, and
-// connections break repeatedly.
+// Scripts are also sent only once in this storm: many calls are under way together, some share a
+// write, and connections break repeatedly.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60
@@ -82,8 +82,8 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			loadScripts(t, client)
 			backend := locktest.SingleStore(client)
 
-			// The test sees every request. Every 40th is executed, and its connection is cut before
-			// the answer.
+			// The test sees every request. It lets the server execute every 40th request, and cuts
+			// its connection before the answer.
 			var mu sync.Mutex
 			requests, seen := 0, make(map[string]int)
 			broken := proxy.LoseReplies(chaos.Every, func(request []byte) bool {
@@ -108,7 +108,7 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 						if _, no := errtype.As[*store.Refusal](err); err != nil && !no {
 							unclear.Add(1)
 						}
-						if i%4 == 0 { // go-redis may repeat reads
+						if i%4 == 0 { // not counted, because go-redis may repeat reads
 							_ = client.Get(t.Context(), mark("CONTR")).Err()
 						}
 					}

@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A full server lets callers wait and serves all waiters. It refuses only callers that find the key
-// free.
+// A full server lets callers wait, and grants the key to all waiters. It refuses only callers that
+// find the key free.
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -182,8 +182,8 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	plain := func(*store.Claim) {}
 	for name, c := range map[string]struct {
 		spoil func(k keys) string
-		mine  bool // the lease is ours
-		free  bool // there is no lease
+		mine  bool // this owner holds the lease
+		free  bool // nobody holds the lease
 		queue bool // a caller waits
 		call  func(l *line) (store.Grant, error)
 	}{

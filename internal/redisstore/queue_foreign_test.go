@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Another program deletes and sets the key, and does not use the queue. A waiter keeps its place.
+// A waiter keeps its place when another program deletes and sets the key without using the queue.
 func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -39,18 +39,19 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	listener.wantSilence() // first is not handed the key again
 }
 
-// With Engines, the waiter at the head is served once, and then the waiters behind it.
+// Here Engines wait: the waiter at the head gets the key once, and then the waiters behind it get
+// the key.
 func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
 	holder := acquire(t, newSingle(t, client), locker.Rule{Key: "a"})
-	rule := locker.Rule{Key: "a", AtMost: time.Minute} // the lease is not renewed, so its release confirms it
+	rule := locker.Rule{Key: "a", AtMost: time.Minute} // with AtMost the lease is not renewed, so only its release confirms it
 	first := queues(t, newSingle(t, server.Client(t)), rule, client)
 	second := queues(t, newSingle(t, server.Client(t)), rule, client)
 	q := redisstore.QueueKey("a")
 	entry := client.ZRange(t.Context(), q, 0, 0).Val()[0]
-	for _, score := range []float64{-1, 0} { // a hand-off that was not confirmed, and the same entry as an older version wrote it
+	for _, score := range []float64{-1, 0} { // two forms of the first waiter's entry: one that was handed the key and has not confirmed it, and one as an older version wrote it
 		client.ZAdd(t.Context(), q, redis.Z{Score: score, Member: entry})
 		if score < 0 {
 			_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
@@ -63,7 +64,7 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// A member of a queue that is no entry is removed, and no waiter is affected.
+// If a member of a queue has not the form of an entry, it is removed, and no waiter is affected.
 func TestWhatIsNoEntryIsDropped(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

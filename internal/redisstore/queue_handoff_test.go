@@ -13,7 +13,7 @@ import (
 func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	stopped, listener := l.listen(), l.listen() // stopped: the server still counts its connection
+	stopped, listener := l.listen(), l.listen() // the process of stopped does not react, but the server still counts its connection
 	holder := l.held()
 	first := l.waits(stopped.name)
 	l.waits(stopped.name)
@@ -30,7 +30,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.wantQueued()
 	l.release(next, store.Released)
 
-	// A newcomer asks first; the next waiter is served nevertheless.
+	// A newcomer asks before the next waiter does, but the next waiter gets the key.
 	holder = l.held()
 	first = l.waits(stopped.name)
 	next = l.waits(listener.name)
@@ -41,7 +41,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner is still alive, and queues again behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner is still alive, and queues again, behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)
@@ -115,12 +115,12 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 		holder := l.held()
 		c := holder
 		switch i % 3 {
-		case 0: // handed over
+		case 0: // the key came by hand-off
 			c = l.waits(listener.name)
 			l.release(holder, store.Released)
 			listener.wantGranted(c)
 			c.ByHandoff = true
-		case 1: // a lease of another owner
+		case 1: // another owner has the lease
 			c.Owner, c.ByHandoff = rand.Text(), i > 4
 		}
 		c.TTL = time.Hour
@@ -180,7 +180,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			}
 			l.waits("")
 			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
-			if c.fresh || c.waited == 0 { // their tickets are an hour ahead, so they are new even on a slow machine
+			if c.fresh || c.waited == 0 { // their tickets are an hour ahead, so they count as new even on a slow machine
 				l.age(-time.Hour)
 			} else {
 				l.age(c.waited)

@@ -21,7 +21,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	third.TombstoneTTL = time.Minute
 	l.release(third, store.NotOurs)
 	l.wantQueued(first.Owner)
-	l.acquire(third, store.Undone) // a late execution
+	l.acquire(third, store.Undone) // this acquire is executed late
 	l.wantQueued(first.Owner)
 
 	// If a grant crosses the cancellation, the cancellation hands the key on.
@@ -37,7 +37,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued()
 }
 
-// The key is free, and the waiter that should detect this leaves.
+// The lease has ended, and the waiter that should notice this leaves.
 func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -95,8 +95,8 @@ func TestReleaseWithNext(t *testing.T) {
 		l.wantQueued()
 		listener.wantSilence()
 
-		// A repetition after a lost answer does not queue the next token again; the engine then
-		// asks with an acquire.
+		// When the release is repeated after a lost answer, it does not queue the next token
+		// again. The engine then asks with an acquire.
 		if g := l.release(with(c, next), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
@@ -269,7 +269,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
-	// A kept key that is revoked is handed on.
+	// A kept key is handed on when it is revoked.
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {
 		t.Fatalf("%+v %v", i, err)
@@ -299,8 +299,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 		listener.wantGrantedOrNothing(n == 0, first)
 	}
 	l.release(holder, store.Revoked)
-	// A key that was handed over and not confirmed yet is handed on, too. Its process did nothing
-	// wrong, and loses no place.
+	// If the revoked holder got the key by hand-off and has not confirmed it yet, the key is
+	// handed on, too. The process of this holder did nothing wrong, and loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
 		t.Fatalf("%+v %v, want one waiter: the owner that was handed the key does not wait any more", i, err)
 	}
@@ -314,8 +314,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	}
 }
 
-// A revoked owner gets "revoked" each time that it asks, even after it has undone an acquire
-// without a reply.
+// An owner whose lease was revoked gets "revoked" each time it asks, even after it has undone an
+// acquire without a reply.
 func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

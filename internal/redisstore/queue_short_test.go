@@ -49,7 +49,7 @@ const (
 	sceneClock = 1_795_380_000_999_950
 )
 
-// scene is the state of the server that a token finds. The clock does not advance.
+// scene is the state of the server that a script finds. The clock does not advance.
 type scene struct {
 	lease, counter, tombstone string
 	queue                     []redis.Z
@@ -70,7 +70,7 @@ func scenes() (all []scene) {
 		at(3*time.Millisecond, entry("N", "-", plain)),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|1|0|meta|with:all ")),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|32|0|")),
-		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|64|0|")), // more fences than are left in this second
+		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|64|0|")), // the block has more fences than there are microseconds left in this second
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|0|1|1|")),
 		at(3*time.Millisecond, entry("N", "latchkit:i:alive", "2000|1|1|0|")),
 		at(3*time.Millisecond, "short|latchkit:i:alive|"+plain),
@@ -171,7 +171,7 @@ func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	before = s.contents()
 	answer, err := s.client.Eval(s.Context(), text, []string{"L", "Q", "C", "X"}, args...).Result()
 	if err != nil {
-		message, _, _ := strings.Cut(err.Error(), " script:") // the text after this contains the name of the script
+		message, _, _ := strings.Cut(err.Error(), " script:") // only the text before " script:", because the rest contains the script's name
 		return before, append([]string{message}, s.contents()...)
 	}
 	text = fmt.Sprint(answer)

@@ -65,7 +65,7 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l.wantHolder(second)
 	l.release(second, store.Released)
 	l.wantHolder(third)
-	fourth := l.waits("") // behind a waiter that was handed the key
+	fourth := l.waits("") // this waiter queues behind a waiter that was handed the key
 	l.wantQueued("-"+third.Owner, fourth.Owner)
 }
 
@@ -115,7 +115,7 @@ func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
 	}
 	l.wantQueued()
 	waiter := l.waits(listener.name)
-	l.server.Del(t.Context(), l.key) // the holder has died, and the waiter asks again
+	l.server.Del(t.Context(), l.key) // as if the holder had died and its lease had expired; then the waiter asks again
 	l.acquire(waiter, store.Granted)
 	l.wantQueued()
 	listener.wantSilence()

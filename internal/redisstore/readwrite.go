@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// readWrite is the Store of one server, or of a cluster, with readers. L contains a writer's lease
-// in the same form as that of Single. While readers hold, L contains the fence of their phase, and
+// readWrite is the Store of one server, or of a cluster, with readers. A writer's lease in L has
+// the same form as in Single. While readers hold the key, L contains the fence of their phase, and
 // the sorted set R has an entry with an expiry for each reader.
 //
 // While a slot of a cluster moves, the steps are refused, because they name several keys, and the
@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 
-// Acquire is the Store's step. A waiter keeps the channel in use.
+// Acquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,7 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire is the Store's step. A waiter keeps the channel in use.
+// BeginAcquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -64,7 +64,8 @@ func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Cla
 	return l.readWrite.BeginAcquire(ctx, c)
 }
 
-// BeginRenew is the Store's step. A reader keeps the channel in use, to be notified of writers.
+// BeginRenew does the Store's step, and marks the channels of readers as used: through them,
+// readers learn of waiting writers.
 func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -74,7 +75,8 @@ func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Cl
 	l.readWrite.BeginRenew(ctx, cs, answered)
 }
 
-// Renew is the Store's step. A reader keeps the channel in use, to be notified of writers.
+// Renew does the Store's step, and marks the channels of readers as used: through them, readers
+// learn of waiting writers.
 func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -134,7 +136,7 @@ func entered(_ *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// BeginAcquire does the work of Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
 func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.acquire(c))
 }
@@ -147,7 +149,7 @@ func phaseGrantOf(text string) (store.Grant, bool) {
 	}
 	r := Reply{entered}
 	g := store.Grant{State: store.Granted, At: r.Time()}
-	_ = r.Word() // the PTTL, which is not needed: the local clock counts the time that is left
+	_ = r.Word() // the PTTL, which is not needed, because the local clock counts the time that is left
 	g.Writer = r.Word() == "1"
 	h, ok := ParseLease(r.Rest)
 	g.Fence, g.FenceCount = h.Fence, h.Block
@@ -172,7 +174,7 @@ func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	return answers(grants)
 }
 
-// BeginRenew does the work of Renew, and returns the answers of each node when they come.
+// BeginRenew does the work of Renew, and delivers the answers of each node when they come.
 func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	group := anywhere
 	if s.cluster != nil {
@@ -231,8 +233,8 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	}
 }
 
-// Release runs rw_release.lua. Next is left out when the key is kept, because no token gets the key
-// before that time is over.
+// Release runs rw_release.lua. When the key is kept, it leaves Next out, because no token gets the
+// key before that time is over.
 func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -249,8 +251,8 @@ func (s readWrite) release(c store.Claim) *question {
 	return releasing(rwReleaseScript, words)
 }
 
-// releaser returns what the next holder learns about the releasing claim: "|" and the claim's
-// traceparent, or "".
+// releaser returns the text about the releasing claim that the next holder gets: "|" and the
+// claim's traceparent, or "".
 func releaser(c store.Claim) string {
 	if trace, _ := store.Signature(c.Metadata); trace != "" {
 		return "|" + trace
@@ -258,7 +260,7 @@ func releaser(c store.Claim) string {
 	return ""
 }
 
-// BeginRelease does the work of Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	return s.begin(ctx, s.release(c))
 }
@@ -321,7 +323,7 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders does the work of Read. It also returns the readers.
+// ReadReaders does the work of Read. It also returns the entries of the readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {
@@ -347,9 +349,9 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	return info, text, err
 }
 
-// Revoke looks up the holder, and revokes its lease if it has that fence, as Single does. All
-// readers of the phase are revoked together, because they share the fence. They find a note that
-// is named after the fence.
+// Revoke looks up the holder. If the holder's lease has that fence, it revokes the lease, as
+// Single does. It revokes all readers of a phase together, because they share the fence. They find
+// a note that is named after the fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

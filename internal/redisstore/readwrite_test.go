@@ -91,7 +91,8 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	if n := client.Exists(t.Context(), redisstore.QueueKey("a")).Val(); n != 0 {
 		t.Error("it waits for itself")
 	}
-	// If an older version has queued the acquire nevertheless, its release removes the entry.
+	// An older version may have queued the acquire nevertheless. Then the release removes its
+	// entry.
 	client.ZAdd(t.Context(), redisstore.QueueKey("a"), redis.Z{Score: 1, Member: redisstore.QueueEntry(w)})
 	w.Fence = g.Fence
 	stateOf(t, store.Released)(s.Release(t.Context(), w))
@@ -162,7 +163,7 @@ func TestADowngradeWhoseAnswerIsLostOnTheWire(t *testing.T) {
 	nothingLeftBut(t, server.Client(t))
 }
 
-// While a Downgrade is under way, no nested hold that relies on an Exclusive lease is admitted.
+// While a Downgrade is under way, no nested acquire may rely on the Exclusive lease.
 func TestQuorumQ5NobodyEntersExclusiveBesideADowngrade(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

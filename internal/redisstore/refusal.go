@@ -32,7 +32,8 @@ func Refused(err error) error {
 	return err
 }
 
-// refusedBy returns the meaning of an error reply and, where an operator must act, what to do.
+// refusedBy returns what an error reply means. Where an operator must act, it also says what to
+// do.
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
@@ -60,7 +61,7 @@ func refusedBy(code string, err error) error {
 	case code == "ERR":
 		return &store.Refusal{Err: err}
 	}
-	return err // an unknown code: a proxy may have sent it after forwarding the call
+	return err // the code is unknown: a proxy may have sent this reply after it had forwarded the call
 }
 
 func forbidden(err error) error {

@@ -10,9 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Batch is the claims of a renewal that are sent in one script.
+// Batch is the claims that one script renews.
 type Batch struct {
-	handed  bool // the leases were handed over, and this call confirms them
+	handed  bool // the leases came by hand-off, and this call confirms them
 	readers bool // the Store has readers
 	permits bool // the Store has permits
 	all     []store.Claim
@@ -33,7 +33,7 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 // first returns one of the claims.
 func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
 
-// Batches divides claims by their group, and by whether they were handed over.
+// Batches divides claims by the group of their key, and by whether their leases came by hand-off.
 func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 	type kind struct {
 		handed bool
@@ -53,8 +53,8 @@ func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 	return all
 }
 
-// call returns the script that renews the batch: renew.lua, or confirm.lua for leases that were
-// handed over.
+// call returns the call that renews the batch. It runs renew.lua, or confirm.lua for leases that
+// came by hand-off.
 func (b *Batch) call() *Call {
 	switch {
 	case b.permits:
@@ -87,8 +87,8 @@ func (b *Batch) confirmation() *Call {
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts an answer into the grants of the batch. If short is not nil, it is the reason why the
-// answer does not count for leases that are still ours.
+// Fill puts an answer into the grants of the batch. short is the reason why the answer does not
+// count for leases that are still ours; nil: it counts.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -106,7 +106,7 @@ func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	}
 }
 
-// Fail puts the reason for a missing answer into the grants of the batch.
+// Fail puts the reason why there is no answer into the grants of the batch.
 func (b *Batch) Fail(grants []store.Grant, err error) {
 	for _, i := range b.Places {
 		grants[i] = store.Grant{Err: err}
@@ -116,8 +116,8 @@ func (b *Batch) Fail(grants []store.Grant, err error) {
 // anywhere returns the same group for all keys of one server.
 func anywhere(string) uint16 { return 0 }
 
-// Renew runs renew.lua for all claims in one call, and confirm.lua in another call for leases that
-// were handed over.
+// Renew runs renew.lua for all claims in one call. For leases that came by hand-off, it runs
+// confirm.lua in another call.
 func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range Batches(cs, anywhere) {
@@ -158,8 +158,8 @@ func answers(grants []store.Grant) ([]store.Grant, error) {
 	return nil, grants[0].Err
 }
 
-// lookUp finds out whether leases that are not ours were revoked. After a restart without data,
-// these are all leases of a process, so their notes are read together.
+// lookUp finds out whether leases that are not ours were revoked. After a restart of the server
+// without data, a process loses all its leases at once, so their notes are read together.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
 	for _, i := range b.Places {

@@ -54,14 +54,14 @@ func holderOf(text string, left time.Duration) store.Holder {
 	return store.Holder{Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == KeptToken}
 }
 
-// Millis rounds d up, so that the server keeps a lease at least as long as its holder counts on
-// it.
+// Millis returns d in milliseconds, rounded up. So the server keeps a lease at least as long as
+// its holder believes.
 func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Reply is a script's answer: words with spaces between them. Rest is the unread part. A missing
-// word reads as zero; the callers check the first word.
+// Reply is a script's answer: words with spaces between them. Rest is the part that was not read
+// yet. A missing word reads as zero, so the callers check the first word.
 type Reply struct{ Rest string }
 
 // Word reads the next word.
@@ -93,7 +93,7 @@ func (r *Reply) Integer() int64 {
 // Time reads a time in µs.
 func (r *Reply) Time() time.Time { return time.UnixMicro(r.Integer()) }
 
-// Duration reads a PTTL. It is negative for a key without an end, and noKey for a missing key.
+// Duration reads a PTTL. It is negative for a key without an expiry, and noKey for a missing key.
 func (r *Reply) Duration() time.Duration {
 	return time.Duration(r.Integer()) * time.Millisecond
 }

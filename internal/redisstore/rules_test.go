@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// These tests check rules that a script must keep whatever calls it. They send the script files
-// without changes.
+// These tests check rules that each script must keep, whatever its caller does. They send the
+// script files without changes.
 
 // scriptText returns a script with its fragments before it.
 func scriptText(t *testing.T, names ...string) string {
@@ -30,9 +30,10 @@ func scriptText(t *testing.T, names ...string) string {
 	return all.String()
 }
 
-// A replica that lags behind does not have the lease, or still has one that is over. It must not
-// answer that there is no lease, because this answer would end a held lease, nor that another token
-// holds the key. It answers READONLY, because each script writes before it answers no.
+// A replica that lags behind may not have the lease yet, or may still have a lease that is over.
+// It must not answer that there is no lease: this answer would end a held lease. Nor must it
+// answer that another token holds the key. It answers READONLY, because each script writes before
+// it answers no.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -78,7 +79,7 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	}
 }
 
-// file is a script of that name with its fragments, as the files are.
+// file returns the script of that name with its fragments.
 func file(t *testing.T, name string, fragments ...string) Script {
 	t.Helper()
 	var texts []string
@@ -93,7 +94,8 @@ func file(t *testing.T, name string, fragments ...string) Script {
 func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
-	const block = 99999 // in µs: a tenth of all calls cross the end of a second
+	// The block is 0.1 s long, so it crosses the end of a second in a tenth of all calls.
+	const block = 99999
 	for i, crossed := 0, false; !crossed; i++ {
 		fence, counter := acquired(t, c, fmt.Sprint(i), block)
 		if len(counter) != 16 || counter < fence {
@@ -121,7 +123,7 @@ func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 	}
 }
 
-// acquired acquires a free key by acquire.lua, and returns the first fence of its block, and the
+// acquired acquires a free key by acquire.lua. It returns the first fence of the block, and the
 // counter.
 func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
 	t.Helper()

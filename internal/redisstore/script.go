@@ -34,8 +34,9 @@ type Script struct {
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or at the line that the script reserves for them. Code
-// before that line runs without their cost: Lua makes every function anew in each run.
+// NewScript puts fragments before a script, or at the line that the script reserves for them. A
+// script reserves a line so that code before it runs without the cost of the fragments: Lua makes
+// every function anew in each run.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {
@@ -68,9 +69,9 @@ func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
 
-// Again returns the same call for another server. It has words of its own, because a hook of that
-// client may change them, for example put a prefix before all keys. The copies share what the
-// words point to.
+// Again returns the same call for another server. It has a copy of the words, because a hook of
+// that server's client may change them, for example put a prefix before all keys. The copies share
+// what the words point to.
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
@@ -104,14 +105,14 @@ func (c *Call) link() *link.Call {
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// short returns the words of a call without the empty ones at the end of the keys and of the
-// arguments. The script takes "" or 0 for a missing word. Each word costs the server as much as a
-// line of Lua.
+// short returns the words of a call. It leaves out empty words at the end of the keys and of the
+// arguments, because the script takes "" or 0 for a missing word. Each word costs the server as
+// much as a line of Lua.
 func (s Script) short(keys []string, args ...any) []any {
 	return s.shortIn(new(link.Room), keys, args...)
 }
 
-// shortIn does the work of short in a given room.
+// shortIn does the work of short in a Room, which has memory for the words.
 func (s Script) shortIn(r *link.Room, keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]

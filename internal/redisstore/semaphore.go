@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
 
-// Acquire is the Store's step. A waiter keeps the channel in use.
+// Acquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,7 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.semaphore.Acquire(ctx, c)
 }
 
-// BeginAcquire is the Store's step. A waiter keeps the channel in use.
+// BeginAcquire does the Store's step, and marks the channel as used if the claim queues.
 func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -120,7 +120,7 @@ func tooHeavy(c store.Claim) error {
 	return &store.Refusal{Err: fmt.Errorf("%w: %d units of %d would never be free", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
 }
 
-// BeginAcquire does the work of Acquire for a caller that may leave.
+// BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.
 func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if q := s.acquire(c); q != nil {
 		return s.single.begin(ctx, q)
@@ -164,7 +164,7 @@ func (s semaphore) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	return answers(grants)
 }
 
-// BeginRenew does the work of Renew, and returns the answers of each node when they come.
+// BeginRenew does the work of Renew, and delivers the answers of each node when they come.
 func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {
@@ -186,8 +186,8 @@ func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
 
 // renewAlone renews one permit while its slot moves: first the permit, then L and the other keys
 // that must last as long. While the permit lasts and L says that permits are held, no other token
-// has the permit's units. If L does not say so, the key was handed to the token alone, or the
-// permit is lost.
+// has the permit's units. L may say something else. Then either the key was handed to this token
+// alone, or the permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
@@ -231,7 +231,7 @@ func (s semaphore) release(c store.Claim) *question {
 	return releasing(semReleaseScript, words)
 }
 
-// BeginRelease does the work of Release for a caller that may leave.
+// BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
 	q, all := s.release(c), newSteps()
 	all.first = &q.Call
@@ -240,7 +240,7 @@ func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 	return all
 }
 
-// Prompt reports whether the last answers of the key's server came soon.
+// Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
 
 // ReleaseBeside makes a release without a waiting caller.
@@ -260,7 +260,8 @@ func (s semaphore) Undo(ch calls.Chore) {
 	})
 }
 
-// goOn handles the answer to the first call of a release.
+// goOn handles the answer to the first call of a release, and makes further calls if the slot
+// moves.
 func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -274,9 +275,9 @@ func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answere
 	})
 }
 
-// releaseAlone makes a release in steps of one key each, for a slot that moves. A permit does not
-// leave P, because P and U must have the same size: it runs out now, and the next script takes it
-// back.
+// releaseAlone makes a release in steps of one key each, for a slot that moves. The permit stays
+// in P, because P and U must have the same size. releaseAlone makes it run out now, and the next
+// script takes it back.
 func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.moving().releaseAlone(ctx, limited(c))
 	if err != nil || g.State != store.NotOurs {

@@ -82,8 +82,9 @@ func permitOf(use string) (p store.Permit, ok bool) {
 	return p, !slices.ContainsFunc(errs[:], func(err error) bool { return err != nil })
 }
 
-// Revoke looks up the permit with that fence, and revokes it. If a Locker without permits has
-// handed the key to a holder alone, that holder is revoked as by a Locker without permits.
+// Revoke looks up the permit with that fence, and revokes it. A Locker without permits may have
+// handed the key to a holder alone. Then Revoke revokes this holder, as the Store without permits
+// does.
 func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	f, err := s.look(ctx, key)
 	if err != nil {

@@ -75,7 +75,7 @@ func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
 	}
 }
 
-// After L was evicted, a plain lock may take the key. Meanwhile permits are not renewed.
+// After L was evicted, a lock without permits may take the key. Meanwhile permits are not renewed.
 func TestPermitsUnderAForeignLock(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -175,7 +175,7 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
 		t.Fatal("P or U has run out with L")
 	}
-	granted(t, s, last) // last is served, and not the second waiter of the process that did not react
+	granted(t, s, last) // last gets the key, and not the second waiter of the process that did not react
 }
 
 // A permit that has run out is held until another token takes it back. A renewal before that makes
@@ -207,8 +207,8 @@ func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
 	renewed(t, s, late, store.NotOurs)
 }
 
-// A release serves 64 waiters, and not more, so that the script stays short. The next question
-// serves the others.
+// A release grants units to at most 64 waiters, so that the script stays short. The next request
+// of any waiter serves the others.
 func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -238,8 +238,9 @@ func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 	}
 }
 
-// When the fences have ended, a release succeeds although it can serve no waiter. Acquire returned
-// "busy" to the waiter for ever. Now the waiter learns the reason when it asks.
+// When the counter has no larger fences, a release succeeds although it can grant nothing to a
+// waiter. Acquire used to return "busy" to this waiter for ever. Now the waiter learns the reason
+// when it asks.
 func TestWaitersForUnitsLearnOfTheEndOfFences(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -290,8 +291,8 @@ func TestAFullServerAndPermits(t *testing.T) {
 	renewed(t, s, two, store.Granted)
 }
 
-// Data of another type at a companion key is refused before anything is done, and costs no other
-// permit its renewal.
+// If a companion key has data of another type, a step is refused before it changes anything. No
+// other permit loses its renewal.
 func TestDataOfAnotherTypeAmongPermits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -322,8 +323,8 @@ func TestDataOfAnotherTypeAmongPermits(t *testing.T) {
 	}
 }
 
-// A process of another version may wait with a mode that this one does not know. It is served like
-// an exclusive waiter: alone, and no other waiter overtakes it.
+// A process of another version may wait with a mode that this version does not know. Its waiter
+// gets the key like an exclusive waiter: alone, and no other waiter overtakes it.
 func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -338,7 +339,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 			case "readers":
 				mode = locker.Shared
 			case "permits":
-				limit = 3 // there is room for all
+				limit = 3 // all three units fit in
 			}
 			holder := claimOf(key)
 			holder.Mode, holder.Limit = mode, limit
@@ -349,7 +350,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 			})
 			next := claimOf(key)
 			next.Mode, next.Limit, next.Queue, next.HandoffTTL = mode, limit, true, time.Second
-			refusedUnits(t, s, next) // a reader and a unit, too, wait behind it
+			refusedUnits(t, s, next) // a reader and a unit must also wait behind next
 			stateOf(t, store.Released)(s.Release(t.Context(), holder))
 			refusedUnits(t, s, next)
 			c := claimOf(key)
@@ -362,8 +363,9 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	}
 }
 
-// A Locker of locks hands the key alone to a waiter for units. The waiter confirms that by its
-// question or by its renewal, or gives the key back. Its entry is not a waiter any more.
+// A Locker without permits hands the key alone to a waiter for units. The waiter confirms the
+// hand-off when it asks or renews, or it gives the key back. Then its entry is no waiter's any
+// more.
 func TestAKeyThatWasHandedToAWaiterForUnits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -396,7 +398,7 @@ func TestAKeyThatWasHandedToAWaiterForUnits(t *testing.T) {
 	}
 }
 
-// beforeRevocation calls swap before the step that revokes.
+// beforeRevocation is a hook that calls swap before the step that revokes.
 type beforeRevocation struct{ swap func() }
 
 func (beforeRevocation) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -414,7 +416,8 @@ func (b beforeRevocation) ProcessHook(next redis.ProcessHook) redis.ProcessHook 
 	}
 }
 
-// The permit with the fence has ended, and its token has another one, when the revocation comes.
+// When the revocation comes, the permit with its fence has ended, and the same token has another
+// permit.
 func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -438,7 +441,7 @@ func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
 	renewed(t, direct, c, store.Granted)
 }
 
-// All keys of a semaphore last as long as its last permit, also by a renewal.
+// All keys of a semaphore last as long as its last permit, also after a renewal of this permit.
 func TestARenewalMakesAllKeysOfAPermitLast(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -469,7 +472,7 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	waiter.Queue = true
 	refusedUnits(t, s, waiter)
 	use := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val()
-	client.HSet(t.Context(), redisstore.UsesKey(key), one.Owner, strings.Replace(use, "|0|-|", "|1|-|", 1)) // as if it was handed over
+	client.HSet(t.Context(), redisstore.UsesKey(key), one.Owner, strings.Replace(use, "|0|-|", "|1|-|", 1)) // as if the permit had come by hand-off
 	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
 	if n := move.Carry(key, redisstore.UsesKey(key)); n != 2 {
 		t.Fatalf("%d keys were carried", n)
@@ -485,7 +488,7 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	long := two
 	long.TTL = time.Hour
 	renewed(t, s, long, store.Granted)
-	renewed(t, s, two, store.Granted) // a renewal for less shortens nothing
+	renewed(t, s, two, store.Granted) // a renewal with a shorter TTL shortens nothing
 	ends := client.ZScore(t.Context(), redisstore.PermitsKey(key), two.Owner).Val()
 	if left := time.Until(time.UnixMilli(int64(ends))); left < 59*time.Minute {
 		t.Errorf("the permit lasts for %v, want an hour", left)

@@ -17,7 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The master dies with writes that no replica has: leases, and the last increments of its counters.
+// The master dies with writes that no replica has: leases, and the last increments of the fence
+// counters.
 func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 	t.Parallel()
 	var pipe *chaos.Pipe
@@ -108,7 +109,8 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	if err := holder.Context().Err(); err != nil {
 		t.Fatalf("the lease was lost, although it was replicated: %v", context.Cause(holder.Context()))
 	}
-	// Writes to the old master, among them a release, are lost when it becomes a replica.
+	// What is written to the old master after the failover, among it a release, is lost when this
+	// master becomes a replica.
 	eventually(t, "the holder's client has changed over", func() bool {
 		return runID(t, client) == runID(t, promoted)
 	})
@@ -116,7 +118,7 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	release(t, waiter.Granted(10*time.Second))
 }
 
-// Replicated permits survive a failover, and count at the new master.
+// Replicated permits survive a failover, and the new master counts them.
 func TestPermitsSurviveAPlannedSentinelFailover(t *testing.T) {
 	t.Parallel()
 	set := redistest.StartSentinel(t)

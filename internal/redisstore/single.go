@@ -48,13 +48,14 @@ type Settings struct {
 	Warn        func(error) // called with the refusal that ends an undo; may be nil
 }
 
-// NewSingle returns the Store of one server without a subscription. Its calls use the links to,
+// NewSingle returns the Store of one server without a subscription. Its calls use the links in to,
 // which lead to the server of c.
 func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
 
-// linked returns the Store whose calls use links. Renewals use the links of the last client.
+// linked returns the Store whose calls use links to the clients' server. Renewals use the links of
+// the last client.
 func linked(clients []Client, cfg Settings) Single {
 	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
 	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
@@ -75,7 +76,7 @@ type Single struct {
 	server   Client
 	acks     Acks // the acknowledgements that leases need
 
-	links, renewals *link.Links // the same ways as Links; nil: there are none
+	links, renewals *link.Links // the links behind Steps and Renewals; nil: there are none
 }
 
 var _ interface {
@@ -119,8 +120,8 @@ func (s Single) acquire(c store.Claim) *question {
 	return q
 }
 
-// question returns a call that grants a lease. If replicas must acknowledge the lease, the call
-// waits for them.
+// question returns a call of a script that grants a lease. If replicas must acknowledge the lease,
+// the call waits for them.
 func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
 	q := &question{read: read, acks: s.acks, block: block}
 	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
@@ -177,8 +178,8 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	return grants, nil
 }
 
-// waitsAs describes how a claim waits. With the token before it and the metadata after it, it is
-// the claim's entry in the queue.
+// waitsAs returns the middle part of the claim's entry in the queue, which describes how the claim
+// waits. The token comes before it, and the metadata after it.
 func waitsAs(c store.Claim) string {
 	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
@@ -217,14 +218,14 @@ func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
 	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
 }
 
-// grantOf reads the answer to an acquire, including one that went out with a release.
+// grantOf reads the answer to an acquire, or to an acquire that was sent with a release.
 func grantOf(text string) (g store.Grant, ok bool) {
 	r := Reply{text}
 	state := r.Word()
 	g.At = r.Time()
 	switch state {
 	case "granted":
-		_ = r.Word() // the PTTL, which is not needed: the local clock counts the time that is left
+		_ = r.Word() // the PTTL, which is not needed, because the local clock counts the time that is left
 		h, ok := ParseLease(r.Rest)
 		g.State, g.Fence, g.FenceCount = store.Granted, h.Fence, h.Block
 		return g, ok
@@ -244,8 +245,8 @@ func grantOf(text string) (g store.Grant, ok bool) {
 	return g, g.State != 0
 }
 
-// Release runs release.lua. Next is left out when the key is kept, because no token gets the key
-// before that time is over.
+// Release runs release.lua. When the key is kept, it leaves Next out, because no token gets the
+// key before that time is over.
 func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }

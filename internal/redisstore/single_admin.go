@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Inspect runs inspect.lua. Since comes from the fence, which is the server's clock in µs at the
-// grant unless the counter was ahead of the clock.
+// Inspect runs inspect.lua. It takes Since from the fence, which is the server's clock in µs at
+// the grant unless the counter was ahead of the clock.
 func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
 	info, _, err := s.look(ctx, key)
 	return info, err
@@ -26,8 +26,8 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua and returns the value of the key and how long it lasts. Since is the
-// server's clock until Describe sets it.
+// Read runs inspect.lua. It returns the value of the key, and how long the key lasts. Since is the
+// server's present time until Describe sets it.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -38,7 +38,7 @@ func (s Single) Read(ctx context.Context, key string) (info store.Info, text str
 	return infoOf(now, left, waiters, r.Rest)
 }
 
-// infoOf describes L as far as that is possible without parsing it.
+// infoOf describes L without parsing it. Describe adds the rest.
 func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
 		return store.Info{}, "", Unreadable("inspect")
@@ -49,7 +49,7 @@ func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store
 	return store.Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
 }
 
-// Describe fills in the contents of the lease.
+// Describe adds to i what the lease contains.
 func Describe(i *store.Info, h LeaseText, ours bool) {
 	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.Fence, h.Metadata, h.Token == KeptToken
 	if h.Token == SharedToken {
@@ -62,9 +62,9 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 	}
 }
 
-// Revoke looks up the holder, and revokes its lease if it has that fence. It takes two steps,
-// because the name of the note contains the holder's token, and the caller must give scripts all
-// their keys. The second step changes nothing if the holder has changed.
+// Revoke looks up the holder. If the holder's lease has that fence, it revokes the lease. It takes
+// two steps, because the name of the note contains the holder's token, and the caller must give
+// scripts all their keys. The second step changes nothing if the holder has changed.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	}
 	note := noteFor(info)
 	if info.Mode == store.Shared {
-		note = 0 // readers look for another note
+		note = 0 // readers look for the note of their phase
 	}
 	v, err := breakScript.Run(ctx, s.Client,
 		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},
@@ -112,8 +112,8 @@ func noteFor(info store.Info) time.Duration {
 	return max(info.Left, time.Minute)
 }
 
-// largestFence leaves room below 2^53, where Lua's numbers stop being exact. A clock in µs reaches
-// it in the year 2255.
+// largestFence is the largest fence to which RaiseFence raises a counter. It leaves room below
+// 2^53, where Lua's numbers stop being exact. A clock in µs reaches it in the year 2255.
 const largestFence = 1<<53 - 1<<32
 
 // RaiseFence runs raise_fence.lua.

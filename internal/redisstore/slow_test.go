@@ -24,7 +24,7 @@ type far struct {
 	proxy  *chaos.Proxy
 	near   *locker.Engine // a process beside the server
 	far    *locker.Engine
-	asked  *atomic.Int32 // acquires of the far process that were sent
+	asked  *atomic.Int32 // counts the acquires that the far process has sent
 }
 
 func newFar(t *testing.T) *far {
@@ -39,7 +39,7 @@ func newFar(t *testing.T) *far {
 type acquires struct {
 	*redis.Client
 	n   atomic.Int32
-	lag time.Duration // the delay of their answers
+	lag time.Duration // the delay of the answers to these acquires
 }
 
 func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
@@ -59,13 +59,13 @@ func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
 func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	t.Helper()
 	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
-	if latest := time.Now().Add(there + time.Millisecond); here.After(latest) { // the server's answer is older than now
+	if latest := time.Now().Add(there + time.Millisecond); here.After(latest) { // by now, the lease may have less time left on the server than the answer said
 		t.Errorf("the lease lives %v longer here than on the server, where it has %v left", here.Sub(latest), there)
 	}
 }
 
-// A grant whose message comes at once is a lease without a call. If the message comes late, the
-// waiter asks first.
+// When the message of a grant comes at once, the waiter has its lease without a call. When the
+// message comes late, the waiter asks the server first.
 func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 	t.Parallel()
 	f := newFar(t)
@@ -99,7 +99,7 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 		withinTheServers(t, f.direct, lease)
 		release(t, lease)
 	}
-	if inTime == 0 { // one of nine is enough; on a slow machine some messages are late anyway
+	if inTime == 0 { // one grant in time of nine is enough, because on a slow machine some messages are late anyway
 		t.Error("positive control: a waiter with a message in time has asked the server")
 	}
 	nothingLeftBut(t, f.direct)
@@ -113,7 +113,8 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	const key = "slow:lapsed"
 	holder := acquire(t, f.near, locker.Rule{Key: key})
 	w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
-	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct) // a TTL other than the holder's, so the two do not share a lease
+	// Its TTL differs from the holder's, so the two do not share a lease.
+	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
 	hole := f.proxy.BlackHole()
 	release(t, holder)
 	lease := next.Granted(3250 * time.Millisecond)
@@ -139,8 +140,8 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
-// The answer to the acquire that queued was slow. A waiter that counted from the arrival of the
-// message would still use a lease that has ended.
+// The answer to the acquire that queued was slow. If the waiter counted the TTL from the arrival
+// of the message, it would use the lease after its end.
 func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -151,7 +152,7 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 		key := fmt.Sprint("slow:answer:", n)
 		holder := acquire(t, near, locker.Rule{Key: key})
 		w := queues(t, slow, locker.Rule{Key: key, TTL: time.Minute}, client)
-		if n > 0 { // for n = 0 the message of the grant comes before the answer
+		if n > 0 { // for n = 0, the message of the grant comes before the answer to the acquire
 			<-time.After(2 * spy.lag)
 		}
 		release(t, holder)

@@ -1,7 +1,7 @@
 package redisstore
 
-// ScriptTexts are the scripts as servers are sent them, by name. Tests and benchmarks send them
-// without a Store.
+// ScriptTexts maps the name of each script to the text that a server gets. Tests and benchmarks
+// use the texts without a Store.
 var ScriptTexts = map[string]string{
 	"acquire": acquireScript.Text, "renew": renewScript.Text, "confirm": confirmScript.Text, "release": releaseScript.Text,
 	"acquire_each": acquiresTogether.Script.Text(), "release_each": releasesTogether.Script.Text(),

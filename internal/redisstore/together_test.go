@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// befores are the possible states of a key before its call. Each function changes L, Q, C or X of a
+// befores are the states in which a call may find its key. Each function changes L, Q, C or X of a
 // key.
 var befores = []struct {
 	name string
@@ -47,8 +47,8 @@ var befores = []struct {
 	{"a short counter", func(ctx context.Context, p redis.Pipeliner, _, _, c, _, _ string) { p.Set(ctx, c, "12", 0) }},
 }
 
-// acquire_each.lua and release_each.lua may leave a call out. Otherwise they have the same effect
-// on it as acquire.lua and release.lua.
+// acquire_each.lua and release_each.lua may leave a call undone. For each other call, they have
+// the same effect as acquire.lua or release.lua.
 func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -131,8 +131,9 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Logf("done %v, left out %v", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(left)))
 }
 
-// inOrder returns the order of calls: first those that were made together, then the others. The
-// calls meet, so every order is right, but it must be the same for both ways.
+// inOrder returns an order of calls: first the calls that one script made together, then the
+// others. The calls are concurrent, so every order is right, but it must be the same for both
+// ways.
 func inOrder(answers []string) (order []int) {
 	for _, left := range []bool{false, true} {
 		for i, answer := range answers {
@@ -144,7 +145,7 @@ func inOrder(answers []string) (order []int) {
 	return order
 }
 
-// encounter has several calls that meet, and the states of their keys before.
+// encounter has several concurrent calls, and the state of each key before its call.
 type encounter struct {
 	releases bool
 	calls    []metCall
@@ -186,15 +187,15 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	for _, k := range s.calls {
 		k.do(t.Context(), p, k.l, k.q, k.c, k.x, k.token)
 	}
-	_, _ = p.Exec(t.Context()) // two calls may want data of different types at one key
+	_, _ = p.Exec(t.Context()) // an error is possible, because two calls may want data of different types at one key
 }
 
-// note records the answers and the present data on the server. It leaves out times, and the fences
-// that are made of times.
+// note records the answers and the present data on the server. It leaves out times, and fences,
+// which come from times.
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string
-	blocks := map[string][][2]int{} // by counter: the first fence of each lease, and the first fence after its block
+	blocks := map[string][][2]int{} // for each counter: the first fence of each lease, and the first fence after its block
 	seen := map[string]bool{}
 	for i, k := range s.calls {
 		kind, _, _ := strings.Cut(answers[i], " ")

@@ -104,7 +104,7 @@ func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.C
 	}, store)
 }
 
-// Over TLS no proxy can read what is sent, so the laws on lost replies are left out.
+// No proxy can read what is sent over TLS, so the laws on lost replies are left out.
 func TestTheLawsHoldOverTLS(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartTLS(t)

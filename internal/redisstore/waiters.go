@@ -14,7 +14,7 @@ import (
 type Entry struct {
 	Token     string
 	Inbox     string // "-": the waiter has no inbox
-	Ticket    int64  // the server's clock in µs when the waiter came; negative once the key was handed to it
+	Ticket    int64  // the server's clock in µs when the waiter came; negative after the key was handed to the waiter
 	Listening bool
 	Rest      string // the text after the inbox
 }
@@ -32,7 +32,7 @@ func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	return line.Waiters, nil
 }
 
-// Queue does what Queue of Single does, because the queues have the same form.
+// Queue runs waiters.lua, as Single does, because the queues have the same form.
 func (s semaphore) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	return s.single.Queue(ctx, key)
 }
@@ -61,13 +61,15 @@ func number(text string) int {
 	return n
 }
 
-// Line is a queue without secrets: it has the numbers of the processes instead of their inboxes.
+// Line is a queue as Queue returns it. It has no secrets: numbers stand for the processes in place
+// of their inboxes.
 type Line struct {
 	Waiters   []store.Waiter
 	processes map[string]int
 }
 
-// Add puts a waiter at the end. w has the fields that the entry's kind defines.
+// Add puts a waiter at the end of the line. w already has the fields that differ between kinds of
+// Stores.
 func (l *Line) Add(e Entry, w store.Waiter) {
 	ticket := e.Ticket
 	w.Handed = ticket < 0

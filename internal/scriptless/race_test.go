@@ -104,7 +104,7 @@ func TestAStepDoesNothingWhenTheLeaseEndsBetween(t *testing.T) {
 		"deleted": func(t *testing.T, c *redis.Client, key string) { must(t, c.Del(t.Context(), key).Err()) },
 		"run out": func(t *testing.T, c *redis.Client, key string) {
 			must(t, c.PExpire(t.Context(), key, 5*time.Millisecond).Err())
-			for c.Exists(t.Context(), key).Val() > 0 { // soon: nothing renews it
+			for c.Exists(t.Context(), key).Val() > 0 { // ends soon, because nothing renews the key
 			}
 		},
 	}
@@ -170,7 +170,7 @@ func TestAStepGivesUpWhenTheKeyIsWrittenAllTheTime(t *testing.T) {
 	}
 }
 
-// The same race through the network: the request itself is late.
+// EXEC is late in the network. Before it arrives, another client takes the key.
 func TestALateExecHitsNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -1,5 +1,5 @@
--- downgrade.lua: make a writer's vote the first reader's part of a phase, and notify the waiting
--- readers.
+-- downgrade.lua: turn a writer's vote into the first reader's part of a phase, and notify the
+-- waiting readers.
 --
 -- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer, which may still be the
 --       token's own · marker N of the node

@@ -17,7 +17,7 @@ end
 if ARGV[4] ~= '' and not redis.call('HGET', KEYS[2], ARGV[4]) then
   local clock = redis.call('TIME')
   if redis.call('HLEN', KEYS[2]) > 62 then
-    redis.call('DEL', KEYS[2]) -- no client reads waits that are over; a wait under way begins again
+    redis.call('DEL', KEYS[2]) -- waits that are over have no use, and a wait under way begins again
   end
   redis.call('HSET', KEYS[2], ARGV[4], clock[1] .. string.sub('00000' .. clock[2], -6))
 end

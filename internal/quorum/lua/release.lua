@@ -1,5 +1,5 @@
--- release.lua: take a vote back from a writer, or a reader's part; or keep the key without an
--- owner; or make sure that a late acquire gets nothing. Then notify the waiters whose turn it is.
+-- release.lua: take a vote back from a writer, or a part from a reader. Or keep the key without an
+-- owner. Or make sure that a late acquire gets nothing. Then notify the waiters whose turn it is.
 --
 -- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D ·
 --       readers R · intent I of a writer · tombstone of the phase, or again X · marker N of the
@@ -46,7 +46,7 @@ end
 local phase = lease and string.sub(lease, 1, 7) == 'shared:'
 local ends = not ours and phase and ARGV[3] ~= '' and tonumber(redis.call('ZSCORE', KEYS[6], ARGV[3]) or '0')
 local reads = ends and ends > now
-if only ~= '0' then -- a later vote for the same token may count, so that vote stays
+if only ~= '0' then -- the token may have got a later vote, which must stay
   ours = ours and only == (string.match(lease, '^[^:]*:%d+:%d+:(%d+):') or string.match(lease, '^kept:(%d+)'))
   reads = reads and ends <= tonumber(only)
 end
@@ -63,7 +63,7 @@ if not ours and not reads then
     redis.call('DEL', KEYS[7])
   end
   if hush == '0' and (not lease and left or (not lease or phase) and intends) then
-    rouse(turn) -- the token may have been notified, or may have kept readers out
+    rouse(turn) -- if the token was notified or kept readers out, other waiters may be next
   end
   if revoked then
     return 'revoked ' .. string.sub(tombstone, 9)
@@ -74,8 +74,8 @@ if not ours and not reads then
   return 'not-ours'
 end
 
--- Data of another type must raise its error before the first write. Otherwise a release that was
--- half done would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a half-done release
+-- would be reported as not done.
 if mark > 0 then
   redis.call('GET', KEYS[4])
 end
@@ -94,7 +94,7 @@ if reads then
   end
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', string.format('%.0f', now))
   last = redis.call('ZRANGE', KEYS[6], '-1', '-1', 'WITHSCORES')[2]
-  if last then -- L runs out with the last of the readers that are left
+  if last then -- L must run out together with the last reader that is left
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last - now))
   else
     redis.call('DEL', KEYS[1])

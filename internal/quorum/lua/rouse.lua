@@ -9,14 +9,14 @@
 --   written something that memory cannot refuse, so these writes pass too.
 --
 -- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought: the
--- same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. It keeps the node for
--- the writer that was notified. Or its value is 'readers', and it lets readers in although a
--- writer waits. After a writer (turn is 'readers') it is the turn of the readers. Then the writer
--- is notified to ask after these 50 ms, because perhaps no reader has used the turn. Nothing else
--- keeps the node, so nodes that disagree delay no waiter. A writer that is notified loses its
--- place until it asks. So a process that stands still is notified first only once in 10 s, and
--- nothing is kept for it after the first time. An inbox is a channel. On a Redis Cluster it is a
--- sharded channel, as its name shows.
+-- same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. Either W names the
+-- writer that was notified, and the node gives its vote only to this writer. Or W is 'readers',
+-- and the node lets readers in although a writer waits. When a writer leaves (turn is 'readers'),
+-- it is the turn of the readers. The next writer is told to ask after these 50 ms, because perhaps
+-- no reader has used the turn. Nothing else keeps the node, so nodes that disagree delay no
+-- waiter. A writer that is notified loses its place until it asks. So a process that stands still
+-- is notified first only once in 10 s, and nothing is kept for it after the first time. An inbox
+-- is a channel. On a Redis Cluster it is a sharded channel, as its name shows.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
@@ -60,10 +60,10 @@ local function rouse(turn)
   if writer and (turn ~= 'readers' or not readers[1]) then
     redis.call('ZADD', KEYS[2], 'XX', string.format('%.0f', now + 10000000), writer.entry)
     say(writer.inbox, 'free ' .. KEYS[1])
-    if next then -- if the first process does not react, another one must
+    if next then -- if the process that was notified first does not react, this one must
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
-    if writer.ticket < now + 5000000 then -- the writer had a place to lose
+    if writer.ticket < now + 5000000 then -- the writer loses its place only if it has one
       redis.call('SET', KEYS[3], writer.token, 'PX', '50')
       return
     end

@@ -24,22 +24,23 @@
 --   replica does.
 --
 -- L is token:fence:block:minted:metadata; for readers it is shared:fence:1:minted:metadata. I
--- keeps new readers out while a writer waits, for 3 s after the writer has last asked. I promises
--- no order.
+-- keeps new readers out while a writer waits, until 3 s after the writer's last request. I
+-- promises no order.
 
 -- One MGET replaces five GETs. It reads data of another type as missing.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 local lease, woken, counter, tombstone = found[1], found[2], found[3], found[4]
 local clock = redis.call('TIME')
-local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; formatting a number takes as long as a command
+local stamp = clock[1] .. string.sub('00000' .. clock[2], -6) -- in µs; joined as text, because formatting a number takes as long as a command
 local at = ' ' .. stamp .. ' '
 if found[5] ~= ARGV[1] or
   not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
   return 'changed' .. at
 end
 
--- The proposal is larger than every fence before, and other nodes will take it as well. Texts of
--- one length compare like numbers. If a client's clock is years behind, its text is shorter.
+-- The proposal is taken if it is larger than every fence before; other nodes will take it as well.
+-- Texts of one length compare like numbers. If a client's clock is years behind, its text is
+-- shorter.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
@@ -115,7 +116,8 @@ if reader or not open then
       place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
     end
     if intends == token then
-      place = 1 -- with place 1 the writer asks often, so its intent lasts
+      -- With place 1 the writer asks often, so its intent does not expire.
+      place = 1
     end
     local left, holder = redis.call('PTTL', KEYS[1]), lease
     if not lease and woken then
@@ -152,7 +154,7 @@ if not enters then
     redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
   end
   lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
-  redis.call('SET', KEYS[4], ends, 'GET') -- see above
+  redis.call('SET', KEYS[4], ends, 'GET') -- 'GET' raises an error for data that is no counter, as above
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end

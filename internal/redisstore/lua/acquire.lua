@@ -16,7 +16,7 @@
 --   a full server accepts them, and every replica refuses them.
 
 -- The short way, for a free key without waiters. It does what the long way would do. Numbers stay
--- text where possible, because converting one takes as long as a command.
+-- text where possible, because converting one number takes as long as a command.
 if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
   local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
@@ -42,7 +42,7 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
 end
 
 -- The short way into the queue of a key that another token holds. It does what the long way would
--- do. The loop runs once: "break" leaves it for the long way.
+-- do. The loop runs once: "break" leaves the loop, and the long way follows.
 if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
   repeat
     local found = redis.call('MGET', KEYS[1], KEYS[4])
@@ -80,8 +80,8 @@ local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 
--- One MGET replaces three GETs. It returns data of another type as missing; for C and L, grant
--- detects that.
+-- One MGET replaces three GETs. It returns data of another type as missing. grant detects such
+-- data in C and L.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
 local lease, counter, tombstone = found[1], found[2], found[3]
 if tombstone then
@@ -96,8 +96,8 @@ end
 
 local owner = ARGV[1] .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
-  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that came by hand-off
+  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
@@ -107,8 +107,8 @@ if lease then
   left = redis.call('PTTL', KEYS[1])
   if waits == '' then
     -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
-    -- GETEX must not come earlier: after any write, a full server accepts all others, but it must
-    -- refuse a new lease. A token that queues writes anyway.
+    -- GETEX must not come earlier: after any write, a full server accepts all other writes, but it
+    -- must refuse a new lease. For a token that queues, the queue makes the write.
     redis.call('GETEX', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then

@@ -21,8 +21,8 @@ local stamp = string.format('%.0f', now)
 local at = ' ' .. stamp
 local count = #KEYS / 5
 
--- Everything is read before anything is written, so that data of another type raises its error
--- while nothing is done.
+-- Everything is read before anything is written. So data of another type raises its error before
+-- anything has changed.
 local answers, leases, whole = {}, {}, true
 for i = 1, count do
   local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])
@@ -60,7 +60,7 @@ for i = 1, count do
       answers[i] = 'not-ours' .. at
     end
   else
-    -- The lease before may have the same counter, so the counter is read again.
+    -- The counter is read again, because the previous lease may have the same counter.
     local fence, block, last = mint(now, stamp, redis.call('GET', KEYS[5 * i - 2]), ARGV[5 * i - 2])
     local lease = ARGV[5 * i - 4] .. ':' .. fence .. ':' .. block
     if ARGV[5 * i] ~= '' then

@@ -18,8 +18,8 @@ end
 local free, found = redis.call('EXISTS', unpack(marks)) == 0, redis.call('MGET', unpack(counters))
 for i = 1, #counters do
   if not found[i] then
-    -- MGET returns data that is no counter as missing. GET raises its error before anything is
-    -- done.
+    -- MGET returns data that is no counter as missing. GET raises an error for such data before
+    -- anything has changed.
     redis.call('GET', KEYS[4 * i - 1])
   end
 end

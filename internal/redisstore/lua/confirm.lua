@@ -17,7 +17,7 @@ for i = 1, #KEYS / 2 do
   local kind = redis.call('TYPE', KEYS[2 * i - 1])['ok']
   local lease = (kind == 'string' or kind == 'none') and redis.call('GETEX', KEYS[2 * i - 1])
   if lease and string.sub(lease, 1, #owner) == owner then
-    -- Written also when it changes nothing, because WAIT covers writes only.
+    -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
     redis.call('PEXPIRE', KEYS[2 * i - 1], math.max(redis.call('PTTL', KEYS[2 * i - 1]), ARGV[2 * i]))
     if redis.call('TYPE', KEYS[2 * i])['ok'] == 'zset' then
       redis.call('ZREMRANGEBYSCORE', KEYS[2 * i], '-inf', '(0')

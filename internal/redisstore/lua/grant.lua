@@ -35,7 +35,7 @@ end
 
 local function usable(counter)
   if not counter then
-    redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises its error
+    redis.call('GET', KEYS[3]) -- MGET returns data that is no counter as missing; GET raises an error for such data
   end
   if exhausted(counter) then
     error('latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use', 0)

@@ -34,22 +34,22 @@ local function publish(inbox, message)
   return redis.pcall('PUBLISH', inbox, message)
 end
 
--- releaser returns the text that hand adds to the token in its message. So the waiter learns which
--- lease was released.
+-- releaser returns the text that hand adds to the token in its message. From this text, the waiter
+-- learns which lease was released.
 local function releaser(lease)
   local trace = string.match(lease, '^[^:]*:%d+:%d+:\1([%x-]+)\1')
   return trace and '|' .. trace or ''
 end
 
--- remove removes entries of Q, a thousand with each command.
+-- remove removes entries of Q, with one command for each thousand entries.
 local function remove(entries)
   for i = 1, #entries, 1000 do
     redis.call('ZREM', KEYS[2], unpack(entries, i, math.min(i + 999, #entries)))
   end
 end
 
--- forget removes the entries of Q from number i on whose process is gone or does not react, and
--- the entries in gone.
+-- forget removes entries of Q whose process is gone or does not react, from number i on. It also
+-- removes the entries in gone.
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do
@@ -61,9 +61,9 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell notifies a waiter that the key is free in ms at the latest: the first waiter that has
--- waited longer than after, in µs. It skips the inbox but: if the process of but does not react,
--- another process must.
+-- tell notifies the first waiter that has waited longer than after (in µs) that the key is free in
+-- ms at the latest. It skips waiters whose inbox is but: if the process with this inbox does not
+-- react, another process must.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -86,12 +86,11 @@ local function tell(now, but, after, ms)
 end
 
 -- head is the first two entries of Q with their scores if the caller has read them, otherwise nil.
--- The whole of Q is read at most once, when the first waiter is dead: many dead processes leave an
--- entry each.
--- by is the result of releaser, or nil when L was not released.
+-- When the first waiter is dead, hand reads the whole of Q, once: there may be many dead processes
+-- with an entry each.
 local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
-    return nil -- grant would refuse half-way; the waiters find that out when they ask
+    return nil -- grant would refuse half-way; the waiters learn the reason when they ask
   end
   local page = head or redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
   local whole, gone, dead = false, {}, {}
@@ -111,7 +110,8 @@ local function hand(now, stamp, counter, own, head, by)
       else
         lives = inbox == '-' or listeners(inbox) > 0
       end
-      dead[inbox] = not lives and inbox ~= '-' or nil -- without an inbox it is unknown which other entries belong to the process
+      -- Without an inbox it is unknown which other entries belong to the process.
+      dead[inbox] = not lives and inbox ~= '-' or nil
     end
     if not lives then -- the waiter is dead, or its entry has another format
       gone[#gone + 1] = entry
@@ -127,7 +127,7 @@ local function hand(now, stamp, counter, own, head, by)
       forget(page, i + 2, dead, gone)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
-      if inbox ~= '-' then -- a message that the script may not send is lost; the waiter asks again
+      if inbox ~= '-' then -- if the script may not send the message, it is lost, and the waiter asks again
         publish(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. (by or '') .. ' ' .. KEYS[1])
       end

@@ -13,7 +13,8 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
 local lease = redis.call('GETEX', KEYS[1])
 local owner, hold = string.match(lease or '', '^([A-Z2-7]+):(%d+):')
-if not owner or #owner ~= 26 then -- a lease that is kept without an owner, or shared, has no token of this length
+-- If L is kept without an owner, or shared, its first word does not have the length of a token.
+if not owner or #owner ~= 26 then
   return 'not-ours' .. at
 end
 local function good(entry)
@@ -36,7 +37,7 @@ if of ~= hold then
   if not fence then
     return 'not-ours' .. at
   end
-  if redis.call('HLEN', KEYS[2]) > 64 then -- dead callers and old secrets leave entries
+  if redis.call('HLEN', KEYS[2]) > 64 then -- too many entries, because dead callers and old secrets leave theirs
     local all = redis.call('HGETALL', KEYS[2])
     for i = 1, #all, 2 do
       if not good(all[i + 1]) then

@@ -26,10 +26,10 @@
 --   callers have written before.
 local all = {}
 
--- look reads what is held. alone: one owner holds the key without permits, or another program
--- holds it. broken: L shows that permits are held, but P or U was evicted, so their number is
--- unknown; L runs out by itself. If only L was evicted, P and U are complete, and the permits are
--- still held.
+-- look reads what is held. alone is true when one owner holds the key without permits, or another
+-- program holds it. broken is true when L shows that permits are held, but P or U was evicted, so
+-- the permits are unknown; then L is left to expire. If only L was evicted, P and U are complete,
+-- and the permits are still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =
@@ -51,7 +51,7 @@ end
 -- agree finds the smallest n again after a permit has left.
 local function agree()
   all.left, all.limit, all.mixed = false, nil, false
-  for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- names have no |
+  for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- the name of a field has no |, so it is safe to count these
     local n = tonumber(string.match(use, '^%d+|%d+|%d+|(%d+)|[01]|') or '')
     if n then
       all.mixed = all.mixed or all.limit ~= nil and all.limit ~= n
@@ -96,7 +96,7 @@ local function enter(e, ms, handed)
   end
   local lease = 'permits:' .. all.epoch .. ':1'
   if lease ~= all.lease then
-    if all.shield then -- the shield of an epoch that is over
+    if all.shield then -- L still has the text of an epoch that is over
       redis.call('DEL', KEYS[1])
     end
     if not redis.call('SET', KEYS[1], lease, 'PX', ms, 'NX') then
@@ -137,7 +137,7 @@ local function drop(entry, inbox)
 end
 
 -- reap takes back the permits that have run out. If a process did not confirm such a permit after
--- a hand-off, it does not react: it loses its places in Q too.
+-- a hand-off, the process does not react, so it loses its places in Q too.
 local function reap()
   local lapsed = {}
   for _, token in ipairs(redis.call('ZRANGE', KEYS[4], '-inf', all.ms, 'BYSCORE', 'LIMIT', '0', '100')) do
@@ -186,7 +186,7 @@ local function settle()
   left = string.format('%.0f', left)
   if all.shield then
     redis.call('PEXPIRE', KEYS[1], left)
-  elseif not all.alone then -- L was evicted, or a program without permits has had it for a while
+  elseif not all.alone then -- L was evicted, or a program without permits had the key for a while
     all.lease, all.shield = 'permits:' .. all.epoch .. ':1', true
     redis.call('SET', KEYS[1], all.lease, 'PX', left, 'NX')
   end
@@ -209,13 +209,14 @@ local function first()
       e.w, e.n = tonumber(e.w), tonumber(e.n)
       return e
     end
-    redis.call('ZREM', KEYS[2], page[1]) -- the entry has another format
+    redis.call('ZREM', KEYS[2], page[1]) -- the entry has an unknown format
   end
 end
 
--- watch is called when too few units are free for the head. It notifies a new head to ask at once,
--- and the next process to ask after 3 s. If the head has not asked by then, it does not react, and
--- must not keep free units from all others. watch returns whether the head keeps its place.
+-- watch is called when too few units are free for the head. It tells a new head to ask at once,
+-- and the process behind it to ask after 3 s. If the head has not asked by then, it does not
+-- react, and must not keep free units from all others. watch returns whether the head keeps its
+-- place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000
@@ -231,24 +232,26 @@ end
 -- handed notifies a waiter that it was granted a permit.
 local function handed(e)
   local fence, block = enter(e, e.ms, true)
-  if e.inbox ~= '-' then -- a message that the script may not send is lost; the waiter asks again
+  if e.inbox ~= '-' then -- if the script may not send the message, it is lost, and the waiter asks again
     publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
       (all.by or '') .. ' ' .. KEYS[1])
   end
 end
 
 -- serve grants units to the waiters in their order, until the free units do not suffice for the
--- head. own, the asking waiter, is granted ms, and is not notified. A waiter that wants the key
--- alone gets it when no unit is in use. After 64 waiters the head continues, so that the script
--- stays short.
+-- head. own is the token that asks: its permit lasts for ms, and it is not notified. A waiter that
+-- wants the key alone gets it when no unit is in use. After 64 waiters serve notifies the new
+-- head, which continues when it asks. So the script stays short.
 local function serve(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
-  while not exhausted(all.counter) do -- enter would refuse half-way; the waiters find that out when they ask
+  while not exhausted(all.counter) do -- enter would refuse half-way; the waiters learn the reason when they ask
     local e = first()
     if not e then
       break
     elseif e.token ~= own and (e.ticket < 0 or e.inbox ~= '-' and listeners(e.inbox) == 0) then
-      drop(e.entry, e.inbox) -- the key was handed to this waiter alone, and lapsed; or its process is gone
+      -- Either the key was handed to this waiter alone and lapsed, or the waiter's process is
+      -- gone.
+      drop(e.entry, e.inbox)
     elseif e.w and fits(e.w, e.n) then
       redis.call('ZREM', KEYS[2], e.entry)
       if e.token == own then
@@ -267,7 +270,7 @@ local function serve(own, ms)
       end
       drop(e.entry, e.inbox)
     elseif not e.w and all.held == 0 and not all.alone and not all.broken then
-      settle() -- the key is free
+      settle() -- no unit is in use, so the key is free
       local lease, left = hand(all.now, all.stamp, all.counter, own)
       all.lease, all.alone, all.ms_alone = lease, lease ~= nil, left
       break

@@ -20,14 +20,14 @@
 -- and other readers wait behind a writer.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
-  -- Written also when it changes nothing, because WAIT covers writes only.
+  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ms))
   redis.call('PEXPIRE', KEYS[4], math.max(redis.call('PTTL', KEYS[4]), ms))
 end
 
 -- remember is called before a token enters an open phase. If R was evicted, the present readers
--- are unknown but still read. A newcomer would then count as the only reader, and its release
--- would free L. So remember adds an entry without a name for the unknown readers.
+-- are unknown but still hold the key. A newcomer would then count as the only reader, and its
+-- release would free L. So remember adds an entry without a name for the unknown readers.
 local function remember(now)
   local left = redis.call('EXISTS', KEYS[4]) == 0 and redis.call('PTTL', KEYS[1])
   if left and left > 0 then
@@ -35,9 +35,10 @@ local function remember(now)
   end
 end
 
--- queued reads Q: the first waiter, all readers, the first writer. Dead waiters, by the rules of
--- hand, leave Q, and so do all other waiters of their processes. A writer behind another writer is
--- checked only when its turn comes. A mode that this version does not know counts as a writer.
+-- queued finds in Q the first waiter, all readers, and the first writer. A dead waiter leaves Q
+-- with all other waiters of its process; the rules of hand decide which waiters are dead. A writer
+-- behind another writer is checked only when its turn comes. A mode that this version does not
+-- know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone, unchecked = {}, {}, {}
@@ -52,7 +53,7 @@ local function queued(own)
     if not token or alive[inbox] == false then
       gone[#gone + 1] = w.entry -- the entry has another format, or its process is gone
     elseif mode == '1' or not writer then
-      local lives = token == own or w.ticket >= 0 -- otherwise the key was handed to this waiter, and lapsed
+      local lives = token == own or w.ticket >= 0 -- a ticket below 0: the key was handed to this waiter, and the hand-off lapsed
       if lives and token ~= own and inbox ~= '-' then
         if alive[inbox] == nil then
           alive[inbox] = listeners(inbox) > 0
@@ -90,7 +91,7 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in notifies all readers but own, which gets an answer.
+-- let_in notifies all these readers. It does not notify own, which gets an answer.
 local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)
@@ -102,7 +103,8 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
   end
 end
 
--- admit lets all waiting readers into the phase in L, because no writer is ahead of them any more.
+-- admit lets all waiting readers into the phase in L, because there is no writer ahead of them any
+-- more.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then
@@ -111,7 +113,8 @@ local function admit(now, stamp, lease, own)
   let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
 end
 
--- announce notifies the readers that a writer waits, so that their processes let no newcomer in.
+-- announce notifies the readers in the phase that a writer waits. Then their processes let no
+-- further reader use the lease.
 local function announce()
   for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
     local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')
@@ -123,7 +126,7 @@ end
 
 local function serve(now, stamp, counter, own, turn, by)
   if exhausted(counter) then
-    return nil -- see hand
+    return nil -- grant would refuse half-way: see hand
   end
   local first, readers, writer = queued(own)
   if not first then

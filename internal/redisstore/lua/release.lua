@@ -21,17 +21,18 @@ local owner = ARGV[1] .. ':'
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
 if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1]) -- the common case: no waiters, and nothing else to do
+  redis.call('DEL', KEYS[1]) -- the usual case: there are no waiters, and the key only has to be freed
   return 'released'
 end
 
--- The short way of a token that may have queued. It frees the key, or hands it to a live waiter
--- that has not waited for long and gets the clock as its fence. It does what the long way would
--- do. The loop runs once: "break" leaves it for the long way, before anything is written.
+-- The short way of a token that may have queued. It frees the key. Or it hands the key to a live
+-- waiter that has not waited for long and gets the clock as its fence. It does what the long way
+-- would do. The loop runs once: "break" leaves the loop before anything is written, and the long
+-- way follows.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    local own = page[1] == ARGV[2] -- the key was handed over to the token
+    local own = page[1] == ARGV[2] -- the key came to the token by hand-off, and its entry is still in Q
     local entry, ticket = page[own and 3 or 1], page[own and 4 or 2]
     if not entry then
       redis.call('DEL', KEYS[1], KEYS[own and 2 or 1])
@@ -95,15 +96,15 @@ if not ours then
   end
   if entry ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    -- The next waiter is behind an entry to which the key was handed.
+    -- If the key was handed to the first entry, the next waiter is the second entry.
     local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     redis.call('ZREM', KEYS[2], entry)
-    if lease and head == entry then -- the next waiter is the head now, and only this script notifies it
+    if lease and head == entry then -- the waiter behind the entry is the head now, and only this script can tell it so
       tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and the leaving token may be the one that would have noticed that.
+    -- L has run out. Perhaps the leaving token would have been the first to notice that.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end
@@ -116,8 +117,8 @@ if not ours then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a release that was
--- half done would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a half-done release
+-- would be reported as not done.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
 if first[1] or next_entry ~= '' then
   counter = redis.call('GET', KEYS[3])
@@ -139,7 +140,7 @@ if undo > 0 then
   redis.call('SET', KEYS[4], 'undone', 'PX', undo)
 end
 if first[1] and tonumber(first[2]) < 0 then
-  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- the hand-off of this lease is over now
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- this lease came by hand-off, which is over now
     first = {first[3], first[4], first[5], first[6]}
   else
     first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -175,7 +176,7 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- The next token was in Q already, because it asked by itself before this late release came, and
+  -- The next token had asked by itself before this late release came, so it was in Q already, and
   -- has just been granted the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])

@@ -20,7 +20,8 @@ for i = 1, #KEYS do
       ttl = tonumber(text)
     end
     local left = redis.call('PTTL', KEYS[i])
-    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text) -- Written also when it changes nothing, because WAIT covers writes only.
+    -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
+    redis.call('PEXPIRE', KEYS[i], left > ttl and left or text)
     answer[i] = '1'
   else
     if lease or redis.call('TYPE', KEYS[i])['ok'] == 'none' then

@@ -32,8 +32,8 @@ end
 
 local owner, member, reader = ARGV[1] .. ':', ARGV[7], ARGV[8] == '1'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
-  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that came by hand-off
+  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
@@ -44,8 +44,8 @@ local function entered()
   return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('EXISTS', KEYS[2]) .. ' ' .. lease
 end
 
--- reads returns whether L is a phase of which the token is a reader; after a downgrade the token
--- may have been a writer.
+-- reads returns whether L is a phase of which the token is a reader. The token may have become a
+-- reader by a downgrade.
 local function reads()
   if not lease or string.sub(lease, 1, 7) ~= 'shared:' then
     return false
@@ -72,11 +72,11 @@ if lease then
     end
   end
   if ARGV[6] == '' then
-    redis.call('GETEX', KEYS[1]) -- not earlier: see acquire.lua
+    redis.call('GETEX', KEYS[1]) -- GETEX must not come earlier: see acquire.lua
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[5]) > 0 then
-  -- No token overtakes the queue. Data of another type must raise its error before anything is
-  -- done.
+  -- No token overtakes the queue. Data of another type must raise its error before anything has
+  -- changed.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[5])
   redis.call('ZCARD', KEYS[4])
@@ -94,7 +94,7 @@ elseif not lease then
   local rest = redis.call('EXISTS', KEYS[4])
   lease = grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
   if rest == 1 then
-    redis.call('DEL', KEYS[4]) -- the readers of an L that was removed
+    redis.call('DEL', KEYS[4]) -- R still has the readers of an L that was removed
   end
   return 'granted' .. at .. ARGV[2] .. ' ' .. lease
 end
@@ -103,7 +103,7 @@ local place, listening
 if ARGV[6] ~= '' then
   place, listening = queue(now, ARGV[1] .. '|' .. ARGV[6] .. '|' .. ARGV[5], string.match(ARGV[6], '^[^|]*'))
   if place == 1 and not reader and string.sub(lease, 1, 7) == 'shared:' then
-    announce() -- at each question, because a message may be lost
+    announce() -- announced with each request of the writer, because a message may be lost
   end
 else
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'

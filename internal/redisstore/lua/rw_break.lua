@@ -12,7 +12,7 @@ local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then
   return '0'
 end
--- Data of another type must raise its error before anything is done.
+-- Data of another type must raise its error before anything has changed.
 local first = redis.call('ZRANGE', KEYS[2], '0', '0')
 local counter = redis.call('GET', KEYS[3])
 redis.call('ZCARD', KEYS[4])
@@ -24,7 +24,9 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a lease that was handed over did not lapse: its entry leaves Q
+  -- The revoked lease may have come by hand-off without a confirmation. It did not lapse, so its
+  -- entry leaves Q.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   local now = clock[1] * 1000000 + clock[2]
   serve(now, string.format('%.0f', now), counter, nil, string.sub(lease, 1, 7) ~= 'shared:' and 'readers' or nil)
 end

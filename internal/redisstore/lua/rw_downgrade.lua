@@ -19,7 +19,7 @@ if not lease then
 elseif string.sub(lease, 1, #owner) == owner then
   redis.call('ZCARD', KEYS[4])
   local ms = string.format('%.0f', math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])))
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this downgrade confirms a lease that was handed over
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this downgrade confirms a lease that came by hand-off
   redis.call('DEL', KEYS[4])
   lease = phase .. (string.match(lease, '^[^:]*:%d+:%d+(:.*)$') or '')
   redis.call('SET', KEYS[1], lease, 'PX', ms)

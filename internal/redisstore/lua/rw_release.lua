@@ -34,25 +34,27 @@ local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
 local reads = ends and tonumber(ends) > now / 1000
 if not ours and not reads then
   local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
-  if undo > 0 and not revoked then -- a late acquire looks only at X, not at the phase's tombstone
+  -- The tombstone is set at X, because a late acquire does not look at the phase's tombstone.
+  if undo > 0 and not revoked then
     redis.call('SET', KEYS[5], 'undone', 'PX', undo)
   end
   revoked = revoked or string.match(redis.call('GET', KEYS[8]) or '', '^revoked:(.*)$')
   local left, head = 0, nil
   if ARGV[5] ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    -- The next waiter is behind an entry to which the key was handed.
+    -- If the key was handed to the first entry, the next waiter is the second entry.
     head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out, and the leaving token may be the one that would have noticed that.
+    -- L has run out. Perhaps the leaving token would have been the first to notice that.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
   elseif phase and left == 1 and redis.call('EXISTS', KEYS[2]) == 1 and not blocked() then
-    admit(now, stamp, lease, nil) -- the readers were behind a writer, which has left
-  elseif lease and left == 1 and head == ARGV[5] then -- the next waiter is the head now, and only this script notifies it
+    admit(now, stamp, lease, nil) -- these readers were behind a writer, which has left
+  -- The waiter behind the entry is the head now, and only this script can tell it so.
+  elseif lease and left == 1 and head == ARGV[5] then
     tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
   end
   if revoked then
@@ -64,8 +66,8 @@ if not ours and not reads then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a release that was
--- half done would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a half-done release
+-- would be reported as not done.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
 if not counter and (waiting or ARGV[6] ~= '') then
@@ -98,7 +100,7 @@ if undo > 0 then
   redis.call('SET', KEYS[5], 'undone', 'PX', undo)
 end
 if ours and first[1] then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- an unconfirmed hand-off is over now
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off without a confirmation is over now
 end
 if done > 0 then
   redis.call('SET', KEYS[6], '1', 'PX', done)
@@ -108,10 +110,10 @@ if done > 0 then
 end
 if reads then
   local last = redis.call('ZRANGE', KEYS[4], '-1', '-1', 'WITHSCORES')
-  if last[1] then -- L runs out with the last of the remaining readers
+  if last[1] then -- L must run out together with the last remaining reader
     redis.call('PEXPIRE', KEYS[1], string.format('%.0f', last[2] - math.floor(now / 1000)))
     if done > 0 and not blocked() then
-      admit(now, stamp, lease, nil) -- the waiters before them have left, because the work is done
+      admit(now, stamp, lease, nil) -- the waiters before these readers have left, because the work is done
     end
   else
     redis.call('DEL', KEYS[1])
@@ -145,7 +147,7 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- The next token was in Q already, because it asked by itself before this late release came, and
+  -- The next token had asked by itself before this late release came, so it was in Q already, and
   -- has just been granted the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
@@ -153,6 +155,6 @@ if string.sub(lease, 1, #token + 1) == token .. ':' then
 end
 local place, listening = queue(now, ARGV[6], inbox)
 if place == 1 and string.sub(lease, 1, 7) == 'shared:' then
-  announce() -- to the readers that have just entered
+  announce() -- a writer waits: tell the readers that have just entered
 end
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

@@ -23,7 +23,7 @@ for i = 1, #KEYS / 3 do
   answer[i] = '0'
   if lease and string.sub(lease, 1, #owner) == owner then
     if queue then
-      redis.call('ZREMRANGEBYSCORE', KEYS[3 * i - 1], '-inf', '(0') -- this renewal confirms a lease that was handed over
+      redis.call('ZREMRANGEBYSCORE', KEYS[3 * i - 1], '-inf', '(0') -- this renewal confirms a lease that came by hand-off
     end
     answer[i] = '1'
   elseif lease and string.sub(lease, 1, #phase) == phase and redis.call('TYPE', KEYS[3 * i])['ok'] == 'zset' then
@@ -37,7 +37,7 @@ for i = 1, #KEYS / 3 do
     end
   end
   if answer[i] ~= '0' then
-    -- Written also when it changes nothing, because WAIT covers writes only.
+    -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
     redis.call('PEXPIRE', KEYS[3 * i - 2], math.max(redis.call('PTTL', KEYS[3 * i - 2]), ttl))
   end
 end

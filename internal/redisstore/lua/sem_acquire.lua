@@ -57,8 +57,8 @@ end
 
 local owner = token .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that was handed over
-  -- Written also when it changes nothing, because WAIT covers writes only.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- this acquire confirms a lease that came by hand-off
+  -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
   redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[2]))
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
@@ -71,7 +71,7 @@ if use and not all.alone then
   settle()
   return 'granted' .. at .. ARGV[2] .. ' ' .. token .. ':' .. string.match(use, '^(%d+)|') .. ':' .. string.match(use, '^%d+|(%d+)|')
 elseif use then
-  leave(token) -- while L was missing, another program took the key alone
+  leave(token) -- while L was missing, another program took the key, so this permit is lost
   lapsed = true
 end
 
@@ -86,7 +86,7 @@ if not all.alone and not all.broken then
   end
   local w, n = tonumber(ARGV[4]), tonumber(ARGV[5])
   if not fence and fits(w, n) then
-    if exhausted(all.counter) then -- waiters, too, must learn that nobody can be granted units
+    if exhausted(all.counter) then -- the script goes on without waiting, so that waiters, too, learn that nobody can be granted units
       settle()
       usable(all.counter)
     end
@@ -102,18 +102,19 @@ end
 
 local left = (all.alone or all.broken) and redis.call('PTTL', KEYS[1]) or earliest()
 if all.held > 0 and all.head ~= '' and all.head ~= token and not all.alone and all.held + all.extra < all.limit then
-  left = math.min(left, math.max(all.seen + 3001 - all.ms, 1)) -- after that time, the head is known to stand still
+  -- After that time, the head is known to stand still.
+  left = math.min(left, math.max(all.seen + 3001 - all.ms, 1))
 end
 local place, listening
 if waits ~= '' then
   local entry = token .. '|' .. waits .. '|' .. metadata
   place, listening = queue(now, entry, string.match(waits, '^[^|]*'))
-  if lapsed then -- the turn of this token is still the first
+  if lapsed then -- this token was the first, and stays the first
     redis.call('ZADD', KEYS[2], '1', entry)
     place = 1
   end
 else
-  -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". It
+  -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". GETEX
   -- must not come earlier: see acquire.lua.
   redis.call('GETEX', KEYS[1])
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'

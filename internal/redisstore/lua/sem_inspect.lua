@@ -14,7 +14,7 @@ local uses, members = redis.call('HGETALL', KEYS[4]), redis.call('ZRANGE', KEYS[
 local answer = {
   string.format('%.0f', clock[1] * 1000000 + clock[2]), redis.call('PTTL', KEYS[1]), redis.call('ZCOUNT', KEYS[2], '0', '+inf'),
 }
-if #uses ~= #members + 2 then -- there is no permit, or P or U was evicted and the permits are unknown
+if #uses ~= #members + 2 then -- there is no permit; or P or U was evicted, so the permits are unknown
   answer[4], answer[5] = '0', '0'
 else
   local by = {}

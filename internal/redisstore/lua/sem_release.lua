@@ -17,7 +17,8 @@ local token = ARGV[1]
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 if not ARGV[3] and lease and string.sub(lease, 1, 8) == 'permits:' and redis.call('HLEN', KEYS[5]) == 2 and
   redis.call('ZCARD', KEYS[4]) == 1 and redis.call('HGET', KEYS[5], token) and redis.call('EXISTS', KEYS[2]) == 0 then
-  redis.call('DEL', KEYS[1], KEYS[4], KEYS[5]) -- the common case: the only permit, no waiters, and nothing else to do
+  -- The usual case: this is the only permit, and there are no waiters.
+  redis.call('DEL', KEYS[1], KEYS[4], KEYS[5])
   return 'released'
 end
 
@@ -30,8 +31,8 @@ local at = ' ' .. stamp .. ' '
 local entry = ARGV[2] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 
--- Data of another type must raise its error before the first write. Otherwise a release that was
--- half done would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a half-done release
+-- would be reported as not done.
 local owner = token .. ':'
 local alone = lease and string.sub(lease, 1, #owner) == owner
 look(now, stamp, redis.call('GET', KEYS[3]), lease)
@@ -47,7 +48,8 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
-  local trace = string.match(use, '|\1([%x-]+)\1') -- the traceparent, as releaser in hand.lua finds it; for handed
+  -- The traceparent, found as releaser in hand.lua finds it. handed adds it to its message.
+  local trace = string.match(use, '|\1([%x-]+)\1')
   all.by = trace and '|' .. trace
   leave(token)
 else
@@ -58,10 +60,11 @@ if undo > 0 and not revoked then
   redis.call('SET', KEYS[6], 'undone', 'PX', undo)
 end
 if alone then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- an unconfirmed hand-off is over now
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off without a confirmation is over now
 elseif entry ~= '' then
   local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-  head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1] -- The next waiter is behind an entry to which the key was handed.
+  -- If the key was handed to the first entry, the next waiter is the second entry.
+  head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
   left = redis.call('ZREM', KEYS[2], entry)
 end
 if ours and done > 0 then
@@ -89,7 +92,8 @@ if not all.alone and not all.broken then
   end
 end
 settle()
-if left == 1 and head == entry then -- the next waiter is the head now, and only this script notifies it
+-- The waiter behind the entry is the head now, and only this script can tell it so.
+if left == 1 and head == entry then
   tell(now, nil, -math.huge, (all.alone or all.broken) and math.max(redis.call('PTTL', KEYS[1]), 1) or earliest())
 elseif ours and keep > 0 then
   tell(now, nil, -math.huge, earliest())

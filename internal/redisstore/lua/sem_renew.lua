@@ -34,10 +34,10 @@ for i = 1, #KEYS / 4 do
   local shield = lease and string.sub(lease, 1, 8) == 'permits:'
   answer[i] = '0'
   if lease and string.sub(lease, 1, #token + 1) == token .. ':' then
-    -- Written also when it changes nothing, because WAIT covers writes only.
+    -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
     redis.call('PEXPIRE', KEYS[j], math.max(redis.call('PTTL', KEYS[j]), ttl))
     if redis.call('TYPE', KEYS[j + 1])['ok'] == 'zset' then
-      redis.call('ZREMRANGEBYSCORE', KEYS[j + 1], '-inf', '(0') -- this renewal confirms a lease that was handed over
+      redis.call('ZREMRANGEBYSCORE', KEYS[j + 1], '-inf', '(0') -- this renewal confirms a lease that came by hand-off
     end
     answer[i] = '1'
   elseif shield or lease == false then

@@ -14,17 +14,19 @@ type FaultKind uint8
 
 // The faults besides those of calls and messages.
 const (
-	Cut         FaultKind = iota + 1 // a subscription is lost, and both sides detect it
-	Deaf                             // a subscription is lost, and only the server detects it
-	Mute                             // a subscription is lost, and neither side detects it for some seconds
-	Pause                            // a process is stopped
-	PauseOwner                       // the next process that is handed a lease is stopped when the message arrives; one at a time
-	Kill                             // a process is killed
-	KillOwner                        // the present holder's process is killed
-	Crash                            // a process is killed with its machine: its subscription counts for some seconds more
-	Forget                           // the server restarts empty
-	Move                             // the server restarts with its data and another clock
-	StepForward                      // the server's clock steps
+	Cut   FaultKind = iota + 1 // a subscription is lost, and both sides detect it
+	Deaf                       // a subscription is lost, and only the server detects it
+	Mute                       // a subscription is lost, and neither side detects it for some seconds
+	Pause                      // a process is stopped
+	// The next process that is handed a lease is stopped when the message arrives. No second
+	// process is stopped before the fault strikes again.
+	PauseOwner
+	Kill        // a process is killed
+	KillOwner   // the present holder's process is killed
+	Crash       // a process is killed with its machine: its subscription counts for some seconds more
+	Forget      // the server restarts empty
+	Move        // the server restarts with its data and another clock
+	StepForward // the server's clock steps
 	StepBack
 	Stall // the server executes nothing for a while; then it executes all waiting calls, in any order
 	Full  // the server's memory is full

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exposed names, for each rule, the first scenario in which an invariant breaks without the rule.
+// exposed maps each rule to the first scenario in which an invariant breaks without the rule.
 var exposed = map[Rule]string{
 	SentOnce:       "rough",
 	OneHold:        "extended",
