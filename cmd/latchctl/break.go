@@ -53,7 +53,8 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 						return err
 					}
 				}
-				// The operator may have taken longer than --timeout to answer.
+				// The requests get a new time-out here, because the operator may have taken longer
+				// than --timeout to answer.
 				ctx, cancel := to.bound(c.Root().Context())
 				defer cancel()
 				engine := l.engine
@@ -74,7 +75,7 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 	return c
 }
 
-// breakable fails, with an explanation, if there is nothing to break.
+// breakable returns an error with an explanation if there is nothing to break.
 func breakable(l lock, fence uint64, given bool) error {
 	switch {
 	case !l.Held:
@@ -100,7 +101,7 @@ func (l lock) permits(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }
 
-// confirm asks the operator. It needs a terminal.
+// confirm asks the operator for confirmation. It needs a terminal.
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor

@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// break takes a lease away on every kind of server, and the waiter gets the key. With the fence of
-// another holder, break changes nothing.
+// break takes a lease away on every kind of server, and the waiter gets the key. If the given
+// fence is another holder's, break changes nothing.
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -84,7 +84,7 @@ func TestBreakAsks(t *testing.T) {
 	}
 }
 
-// terminal is a pseudo-terminal that a program uses.
+// terminal is a pseudo-terminal at which a program runs.
 type terminal struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -95,7 +95,7 @@ type terminal struct {
 	closed chan struct{}
 }
 
-// atTerminal starts a program at a pseudo-terminal of 120 columns.
+// atTerminal starts a program at a pseudo-terminal with 120 columns.
 func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	t.Helper()
 	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
@@ -112,7 +112,7 @@ func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	return term
 }
 
-// Write adds output of the program.
+// Write gets output of the program, and adds it to the screen.
 func (term *terminal) Write(text []byte) (int, error) {
 	term.mu.Lock()
 	defer term.mu.Unlock()
@@ -143,7 +143,7 @@ func (term *terminal) await(text string) {
 	}
 }
 
-// typed sends what a user would type.
+// typed sends text to the program as if a user had typed it.
 func (term *terminal) typed(text string) {
 	term.t.Helper()
 	if _, err := term.tty.WriteString(text); err != nil {
@@ -151,13 +151,13 @@ func (term *terminal) typed(text string) {
 	}
 }
 
-// ends waits for the end of the program.
+// ends waits until the program has ended. It returns the screen and the exit code.
 func (term *terminal) ends() (screen string, exit int) {
 	term.t.Helper()
 	ctx, cancel := context.WithTimeout(term.t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan struct{})
-	go func() { _ = term.cmd.Wait(); close(ended) }() // the exit code is looked at below
+	go func() { _ = term.cmd.Wait(); close(ended) }() // the error is not needed, because the exit code is read below
 	select {
 	case <-ended:
 	case <-ctx.Done():

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 )
 
-// secrets fails the test if a text has one of the secrets that lie on the servers.
+// secrets fails the test if text contains one of the secrets that are stored on the servers.
 func secrets(t *testing.T, what, text string, tokens []string) {
 	t.Helper()
 	for _, token := range tokens {
@@ -22,8 +22,8 @@ func secrets(t *testing.T, what, text string, tokens []string) {
 	}
 }
 
-// The tokens of holders and waiters are not printed by doctor, top, break and run. The test of ls
-// and show has its own canary.
+// doctor, top, break and run do not print the tokens of holders and waiters. ls and show have
+// their own test of this.
 func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -55,8 +55,8 @@ func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	secrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
 }
 
-// A command that runs under a lock finds the key and the fence in its environment, and not the
-// token, with which it could release or extend the lock.
+// latchctl run gives its command the key and the fence in the environment, but not the token, with
+// which the command could release or extend the lock.
 func TestTheCommandOfRunDoesNotLearnTheToken(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

@@ -43,7 +43,7 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 			}
 			defer cs.Close()
 			d.several = len(cs) > 1
-			if d.several { // the other half is for questions to all servers together
+			if d.several { // the other half of the time is for questions to all servers together
 				d.patience = to.timeout / time.Duration(2*len(cs))
 			}
 			if err := d.examine(ctx, cs); err != nil {
@@ -90,7 +90,7 @@ type doctor struct {
 	user, key     string
 	skew, longest time.Duration
 	several       bool          // the servers are a quorum
-	patience      time.Duration // time for each server; 0: the time of the whole command
+	patience      time.Duration // time-out for each server; 0: only the whole command has a time-out
 	findings      []finding
 	clocks        []time.Duration // how far the clock of each server is ahead of ours
 }
@@ -99,8 +99,8 @@ type doctor struct {
 type patient struct {
 	*doctor
 	name   string
-	client redis.UniversalClient // findings about this server alone
-	says   map[string]string     // INFO
+	client redis.UniversalClient // a client of this server alone
+	says   map[string]string     // the fields of INFO
 }
 
 // tell adds a finding about this server.
@@ -113,7 +113,7 @@ func (d *doctor) tellAll(l level, check, text, advice string) {
 	d.findings = append(d.findings, finding{"all", l, check, text, advice})
 }
 
-// examine looks at all servers. It fails when none answers.
+// examine looks at all servers. It returns an error when no server answers.
 func (d *doctor) examine(ctx context.Context, cs clients) error {
 	answered := 0
 	var last error
@@ -157,7 +157,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 	return nil
 }
 
-// bound bounds the questions to one server.
+// bound returns a context with the time-out for the questions to one server.
 func (d *doctor) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.patience <= 0 {
 		return context.WithCancel(ctx)
@@ -173,7 +173,7 @@ func address(c redis.UniversalClient) string {
 	return "server"
 }
 
-// unfit reports whether a finding is bad.
+// unfit reports whether at least one finding is bad.
 func (d *doctor) unfit() bool {
 	for _, f := range d.findings {
 		if f.Level == bad {
@@ -183,7 +183,7 @@ func (d *doctor) unfit() bool {
 	return false
 }
 
-// print shows each finding, with its advice below.
+// print prints each finding, and below it the advice.
 func (d *doctor) print(w io.Writer, asJSON bool) error {
 	out := json.NewEncoder(w)
 	server := ""

@@ -14,18 +14,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// endless are the keys that have no TTL by design.
+// endless are the keys that latchkit writes without a TTL.
 var endless = []string{
 	store.ReservedPrefix + "f:",    // fence counters
 	store.ReservedPrefix + "node",  // the marker of a quorum's node
-	store.ReservedPrefix + "begun", // when the nodes of a quorum began to wait
+	store.ReservedPrefix + "begun", // the times at which the nodes of a quorum began to wait
 }
 
-// mostCounterLead is how far a fence counter may be ahead of the clock. Streaks reserve fences for
-// 100 ms; the rest is a margin for clocks that are set back.
+// mostCounterLead is the largest time by which a fence counter may be ahead of the clock. Streaks
+// reserve fences for the next 100 ms. The rest is a margin, because a clock may be set back.
 const mostCounterLead = 2 * time.Second
 
-// leftovers looks at the keys that latchkit keeps beside the leases.
+// leftovers looks at the keys that latchkit stores in addition to the leases.
 func (p *patient) leftovers(ctx context.Context) {
 	var eternal, ahead []string
 	for cursor := uint64(0); ; {
@@ -55,8 +55,8 @@ func (p *patient) leftovers(ctx context.Context) {
 	}
 }
 
-// suspicious picks the keys without a TTL that should have one, and the fence counters that are
-// ahead of the clock.
+// suspicious returns the keys that have no TTL but should have one, and the fence counters that
+// are too far ahead of the clock.
 func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead []string, err error) {
 	lives, values := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
 	pipe := p.client.Pipeline()
@@ -78,7 +78,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 				ahead = append(ahead, key)
 			}
 		case key == endless[1] || key == endless[2]:
-		case lives[i].Val() == -1: // go-redis returns -1 without a unit for a key without a TTL
+		case lives[i].Val() == -1: // go-redis returns the number -1 for a key without a TTL
 			eternal = append(eternal, key)
 		}
 	}
@@ -137,8 +137,8 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// votes shows which nodes of a quorum vote. It does not ask a set that no service has used, because
-// the question would begin to form the set.
+// votes shows which nodes of a quorum vote. If no service has used the nodes yet, it does not ask
+// them, because the question would begin to form a set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked, silent := 0, 0
 	for _, c := range cs {
@@ -199,7 +199,7 @@ func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
 // marked says whether a server is a node of a quorum.
 func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {
 	if _, ok := c.(*redis.ClusterClient); ok {
-		return true, nil // on a Cluster, markers lie in slots
+		return true, nil // true for every Cluster, because its markers are in many slots
 	}
 	ctx, cancel := d.bound(ctx)
 	defer cancel()
@@ -207,7 +207,7 @@ func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, err
 	return n > 0, err
 }
 
-// some lists a few of many keys.
+// some returns the first few of many keys, as text.
 func some(keys []string) string {
 	const most = 5
 	if len(keys) > most {

@@ -44,7 +44,7 @@ zrem Q m
 zremrangebyscore Q 0 1
 zscore Q m`, "\n")
 
-// clusterRights are also needed on a Cluster.
+// clusterRights are the calls that are needed on a Cluster in addition.
 var clusterRights = strings.Split(`ssubscribe S
 sunsubscribe
 unsubscribe
@@ -55,11 +55,11 @@ cluster shards
 command
 asking`, "\n")
 
-// operatorRights are needed by latchctl ls, show, top and doctor.
+// operatorRights are the calls that latchctl ls, show, top and doctor need.
 var operatorRights = strings.Split(`scan 0
 getrange KEY 0 1`, "\n")
 
-// rights checks what the user may do, by a dry run of each command.
+// rights checks what the user may do. It tests each command by a dry run.
 func (p *patient) rights(ctx context.Context) {
 	user := p.user
 	if user == "" {
@@ -107,11 +107,12 @@ func (p *patient) denied(ctx context.Context, user string, commands []string) (m
 		}
 		calls[i] = pipe.Do(ctx, words...)
 	}
-	_, _ = pipe.Exec(ctx) // each call has its own error
+	_, _ = pipe.Exec(ctx) // the error of Exec is not needed, because each call has its own error
 	for i, call := range calls {
 		answer, err := call.Text()
 		switch {
-		case err != nil && strings.Contains(err.Error(), "Command '"): // this server does not know the command, so no script uses it there
+		// The server does not know the command, so no script on this server uses it.
+		case err != nil && strings.Contains(err.Error(), "Command '"):
 		case err != nil:
 			return nil, err
 		case answer != "OK":

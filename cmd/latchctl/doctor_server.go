@@ -10,13 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// greet asks the server about itself, and reads its clock.
+// greet asks the server for INFO, and reads the server's clock.
 func (p *patient) greet(ctx context.Context) error {
 	asked := time.Now()
 	at, err := p.client.Time(ctx).Result()
 	trip := time.Since(asked)
 	switch {
-	case redis.IsPermissionError(err): // a refusal is an answer, too
+	case redis.IsPermissionError(err): // a refusal also shows that the server answers
 		p.tell(bad, "clock", "the user may not run TIME, which every step uses", "docs/operations.md has the ACL for a user of locks")
 		at = asked.Add(trip / 2)
 	case err != nil:

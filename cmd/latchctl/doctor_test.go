@@ -30,7 +30,7 @@ func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[strin
 	return all
 }
 
-// finds fails the test unless doctor has made that finding.
+// finds fails the test unless doctor has a finding of this check with this level and text.
 func finds(t *testing.T, all map[string]finding, check string, want level, text string) {
 	t.Helper()
 	f, there := all[check]
@@ -68,7 +68,7 @@ func TestDoctorOfHealthyServers(t *testing.T) {
 	}
 }
 
-// doctor finds each defect on a real server with that defect.
+// For each defect, there is a real server with this defect, and doctor finds it.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -108,7 +108,7 @@ func TestDoctorFinds(t *testing.T) {
 	finds(t, diagnosis(t, 1, []string{"redis://" + replica.Addr()}), "role", bad, "replica of")
 }
 
-// doctor finds a user without the rights that latchkit needs, and an administrator can ask for
+// doctor finds that a user lacks rights that latchkit needs. An administrator can ask about
 // another user.
 func TestDoctorFindsMissingRights(t *testing.T) {
 	t.Parallel()
@@ -135,7 +135,7 @@ func TestDoctorFindsMissingRights(t *testing.T) {
 	finds(t, diagnosis(t, 0, as), "rights", hint, "not checked")
 }
 
-// doctor tries the commands that docs/operations.md lists.
+// doctor tries the same commands that docs/operations.md lists.
 func TestDoctorsRightsAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	compare := func(what string, tried []string, listed string) {
@@ -163,7 +163,7 @@ func TestDoctorsRightsAreThoseOfTheDocuments(t *testing.T) {
 	compare("an operator", operatorRights, documented(t, "needs `+scan", "`")+" +scan")
 }
 
-// documented returns a part of docs/operations.md.
+// documented returns the part of docs/operations.md between two texts.
 func documented(t *testing.T, from, to string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")

@@ -6,7 +6,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// rowsOf are the rows that ls and top show, the headings first.
+// rowsOf returns the rows that ls and top show. The first row is the headings.
 func rowsOf(locks []lock) [][]string {
 	rows := [][]string{columns}
 	for _, l := range locks {
@@ -15,11 +15,11 @@ func rowsOf(locks []lock) [][]string {
 	return rows
 }
 
-// widestCell is the largest width of a column. A longer cell, such as a key of 500 bytes, moves
-// only the rest of its own row to the right, and not the other rows.
+// widestCell is the width of the widest column that fits. A longer cell, such as a key of 500
+// bytes, moves only the rest of its own row to the right, and not the other rows.
 const widestCell = 48
 
-// grid lines rows up in columns. A Chinese letter is as wide as two Latin ones, and a combining
+// grid aligns the columns of rows. A Chinese letter is as wide as two Latin ones, and a combining
 // accent has no width.
 func grid(rows [][]string) string {
 	widths := make([]int, len(rows[0]))
@@ -41,8 +41,8 @@ func grid(rows [][]string) string {
 	return b.String()
 }
 
-// shortenKeys shortens the keys, so that a screen of that width also shows the columns after the
-// keys, and the beginning of the last column.
+// shortenKeys shortens the keys. So a screen of the given width also shows the columns after the
+// keys, and at least the beginning of the last column.
 func shortenKeys(rows [][]string, width int) {
 	const least, ofHolder = 8, 8
 	rest := ofHolder

@@ -16,7 +16,7 @@ var longAndShort = []lock{
 	{key: "order:1", Info: locker.Info{Held: true, Left: time.Second, Fence: 12, Metadata: "host-7"}},
 }
 
-// One long key moved the columns of all rows beyond the edge of the screen.
+// In top, one long key used to move the columns of all rows beyond the edge of the screen.
 func TestDefectALongKeyHidAllColumnsOfTop(t *testing.T) {
 	t.Parallel()
 	w := watching{order: "key", pattern: "*", width: 80, height: 24}
@@ -30,7 +30,8 @@ func TestDefectALongKeyHidAllColumnsOfTop(t *testing.T) {
 	}
 }
 
-// ls prints the whole key, because users copy it from there; the other rows stay aligned.
+// ls prints whole keys, because users copy them from there. A long key does not move the columns
+// of the other rows.
 func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(grid(rowsOf(longAndShort)), "\n")
@@ -42,7 +43,8 @@ func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	}
 }
 
-// A key of Chinese letters moved the columns behind it to the right, and out of the screen of top.
+// In top, a key of Chinese letters used to move the columns behind it to the right, out of the
+// screen.
 func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 	t.Parallel()
 	wide := []lock{
@@ -66,7 +68,7 @@ func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 	has(t, w.screen(), "订单", "13", "…")
 }
 
-// A key without a TTL was listed before the keys that are about to expire.
+// A key without a TTL used to come before the keys that will expire soon.
 func TestDefectWhatNeverEndsWasSortedFirst(t *testing.T) {
 	t.Parallel()
 	locks := []lock{

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// deaf is the address of a server that accepts connections and answers nothing.
+// deaf returns the address of a server that accepts connections and answers nothing.
 func deaf(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,8 +39,8 @@ func deaf(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A node that hangs used up the time for all of doctor's questions. Then doctor reported that the
-// servers were no quorum, and advised to call EnrollRedlock, which would be wrong in that state.
+// A node that hung used to use up the time for all of doctor's questions. Then doctor reported
+// that the servers were no quorum. It advised to call EnrollRedlock, which would have been wrong.
 func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -97,8 +97,8 @@ func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
 	finds(t, all, "quorum", bad, "not checked: 2 nodes do not answer")
 }
 
-// ls asked one node after the other whether it belongs to a Cluster. A node that hung used up the
-// time for all nodes.
+// ls used to ask one node after the other whether it belongs to a Cluster. A node that hung used
+// up the time for all nodes.
 func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -110,7 +110,7 @@ func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
 	has(t, exits(t, 0, nodes, "ls", "--timeout", "5s").out, "nothing is locked")
 }
 
-// The user may not run TIME, and doctor reported that the server does not answer.
+// When the user may not run TIME, doctor used to report that the server does not answer.
 func TestDefectDoctorTookARefusalForSilence(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

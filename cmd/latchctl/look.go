@@ -21,7 +21,7 @@ type lock struct {
 	age time.Duration // how long ago it was granted; 0: unknown
 }
 
-// state is one word for the kind of holder.
+// state returns one word for the kind of holder.
 func (l lock) state() string {
 	switch {
 	case !l.Held:
@@ -41,8 +41,8 @@ func (l lock) state() string {
 // looker reads the state of locks from the servers.
 type looker struct {
 	engine  *locker.Engine
-	permits *locker.Engine // the same for semaphores; nil on a quorum, which has none
-	ahead   time.Duration  // the time of the server's clock, to which Info.Since refers
+	permits *locker.Engine // a Locker for the permits of semaphores; nil on a quorum, which has no permits
+	ahead   time.Duration  // how far the server's clock is ahead; Info.Since is a time of the server's clock
 }
 
 // look connects a looker.
@@ -57,7 +57,7 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 			return nil, err
 		}
 	}
-	for _, c := range cs { // the clock of the first server that answers; the clocks of a quorum are close together
+	for _, c := range cs { // ask until a server answers; one clock is enough, because the clocks of a quorum are close together
 		if ahead, err := clockOf(ctx, c); err == nil {
 			l.ahead = ahead
 			break
@@ -66,8 +66,8 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 	return l, nil
 }
 
-// clockOf is how far a server's clock is ahead of ours. A node that hangs must not use up the time
-// for the others.
+// clockOf returns how far a server's clock is ahead of this machine's clock. Its time-out is
+// short, so that a node that hangs does not use up the time for the other nodes.
 func clockOf(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -91,7 +91,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	}
 	info, err := engine.Inspect(ctx, key)
 	if err == nil && info.Mode == locker.Shared && l.permits != nil {
-		info, err = l.engine.Inspect(ctx, key) // counts the readers
+		info, err = l.engine.Inspect(ctx, key) // l.engine also counts the readers
 	}
 	if err != nil {
 		return lock{}, err
@@ -99,7 +99,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	return lock{key, info, l.since(info.Since)}, nil
 }
 
-// since returns how long ago an event at the server happened.
+// since returns how long ago the server's clock showed the time at.
 func (l *looker) since(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
@@ -107,10 +107,10 @@ func (l *looker) since(at time.Time) time.Duration {
 	return max(time.Since(at)+l.ahead, 0)
 }
 
-// atOnce is how many keys are looked at at the same time.
+// atOnce is the number of keys that are inspected at the same time.
 const atOnce = 64
 
-// all looks at all keys that match. It leaves out keys that have become free meanwhile.
+// all inspects all keys that match. It leaves out keys that have become free meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {
@@ -147,7 +147,7 @@ var orders = map[string]func(a, b lock) int{
 	"left":    func(a, b lock) int { return cmp.Compare(a.ends(), b.ends()) },
 }
 
-// ends is the time at which a lock ends, for sorting: locks that never end come last.
+// ends returns the time until a lock ends, for sorting. A lock that never ends comes last.
 func (l lock) ends() time.Duration {
 	if !l.Held || l.Left < 0 {
 		return math.MaxInt64

@@ -68,8 +68,8 @@ the server, in small steps that do not block it (SCAN).`,
 	return c
 }
 
-// withLooker connects, and runs a command that reads or revokes leases. The bound of --timeout is
-// in the command's context.
+// withLooker connects to the servers, and calls do, which reads or revokes leases. The command's
+// context has the time-out of --timeout.
 func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	ctx, cancel := s.bound(c.Context())
 	defer cancel()
@@ -162,10 +162,10 @@ func listTable(w io.Writer, locks []lock) error {
 	return err
 }
 
-// columns are the columns of ls and top.
+// columns are the headings of the columns of ls and top.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
-// cells are the texts of a lock's columns.
+// cells returns the texts that a lock has in these columns.
 func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {

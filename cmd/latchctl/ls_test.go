@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// ls and show name the holder and the waiters of a key, on every kind of server, and show no
+// ls and show name the holder and the waiters of a key on every kind of server. They show no
 // secret.
 func TestLsAndShow(t *testing.T) {
 	t.Parallel()
@@ -109,8 +109,8 @@ func TestLsOfEveryKind(t *testing.T) {
 	locktest.Release(t, waiter.Granted(10*time.Second))
 }
 
-// A wrong command line ends with code 64 and advice, and a server that is down with code 69. No
-// message has the password of a URL.
+// A wrong command line ends with code 64 and advice. A server that is down leads to code 69. No
+// message contains the password of a URL.
 func TestWrongCommandLines(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -143,7 +143,7 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// --help shows an example of each command, which begins with the command's name.
+// --help shows an example of each command. Each example begins with the command's name.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range newRoot().Commands() {

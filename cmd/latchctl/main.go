@@ -20,20 +20,20 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Exit codes, as in flock(1). If the command ran, its own code is the exit code.
+// The exit codes are those of flock(1). If the command has run, its exit code is latchctl's, too.
 const (
-	exitFailed      = 1  // the work was not done: the lock was not free, or was lost; or doctor found a defect
+	exitFailed      = 1  // no success: the lock was not free, or was lost; or doctor has found a defect
 	exitUsage       = 64 // EX_USAGE: the command line is wrong
 	exitUnavailable = 69 // EX_UNAVAILABLE: the servers do not answer, or the command cannot be started
 )
 
 func main() {
-	redis.SetLogger(silent{}) // the errors of the calls contain what go-redis would log
+	redis.SetLogger(silent{}) // go-redis would log errors that the results of the calls contain anyway
 	err := newRoot().ExecuteContext(context.Background())
 	os.Exit(report(os.Stderr, err))
 }
 
-// silent is a logger for go-redis.
+// silent is a logger for go-redis that logs nothing.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -118,7 +118,7 @@ have set. A token, which proves that a holder is the holder, is never shown.`,
 	return root
 }
 
-// version is the module's version, as go install has recorded it.
+// version returns the module's version that go install has recorded.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Version
@@ -126,7 +126,7 @@ func version() string {
 	return "unknown"
 }
 
-// exactly is cobra.ExactArgs with our exit code.
+// exactly does the work of cobra.ExactArgs with latchctl's own exit code.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// asLatchctl makes the test binary behave like latchctl.
+// asLatchctl is the environment variable that makes the test binary behave like latchctl.
 const asLatchctl = "LATCHCTL_TEST_BE"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is the output and the exit code of a run.
+// said is what a run has printed, and its exit code.
 type said struct {
 	out, err string
 	exit     int
@@ -62,7 +62,7 @@ func call(t *testing.T, nodes []string, args ...string) said {
 	return said{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// exits fails the test unless a run ends with that code, and returns the output.
+// exits fails the test unless a run ends with the exit code want. It returns the run's output.
 func exits(t *testing.T, want int, nodes []string, args ...string) said {
 	t.Helper()
 	s := call(t, nodes, args...)
@@ -72,7 +72,7 @@ func exits(t *testing.T, want int, nodes []string, args ...string) said {
 	return s
 }
 
-// has fails the test unless a text contains all the others.
+// has fails the test unless text contains all parts.
 func has(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -86,10 +86,10 @@ func has(t *testing.T, text string, parts ...string) {
 type site struct {
 	nodes  []string // URLs
 	direct []*redis.Client
-	locker func(t *testing.T) *locker.Engine // makes a Locker of another process
+	locker func(t *testing.T) *locker.Engine // makes a Locker as another process would have it
 }
 
-// sites are all kinds of servers.
+// sites returns all kinds of servers.
 func sites(t *testing.T) map[string]site {
 	t.Helper()
 	one, cluster, sentinel := redistest.Start(t), redistest.StartCluster(t), redistest.StartSentinel(t)
@@ -135,7 +135,7 @@ func sites(t *testing.T) map[string]site {
 	}
 }
 
-// tokens are the secrets that lie on the servers.
+// tokens returns the tokens that the servers store for a key, which are secret.
 func (s site) tokens(t *testing.T, key string) (all []string) {
 	t.Helper()
 	for _, c := range s.direct {
@@ -143,7 +143,7 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // MOVED: another master has it
+		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // an error is no failure: another master may have the key, and then this one answers MOVED
 		for _, entry := range queue {
 			token, inbox, _ := strings.Cut(entry, "|")
 			inbox, _, _ = strings.Cut(inbox, "|")
@@ -156,7 +156,7 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 	return all
 }
 
-// lockedAndWaitedFor holds a key, and makes another process wait for it.
+// lockedAndWaitedFor acquires a key, and makes another process wait for it.
 func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
 	t.Helper()
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7"})

@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// printable escapes the control characters of a foreign text, such as a key or the metadata of a
-// holder, because a terminal would obey them.
+// printable escapes the control characters of a text from others, such as a key or the metadata of
+// a holder. Without the escapes, a terminal would obey the characters.
 func printable(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text
@@ -17,7 +17,7 @@ func printable(text string) string {
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// span formats a duration with three digits.
+// span formats a duration with three significant digits.
 func span(d time.Duration) string {
 	switch {
 	case d < time.Second:

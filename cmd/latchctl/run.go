@@ -106,7 +106,7 @@ func (r *running) flags(c *cobra.Command) {
 	f.DurationVar(&r.skew, "max-skew", 0, "on a quorum, Sentinel or Cluster: how far the servers' clocks differ, as WithMaxSkew")
 }
 
-// check refuses flags that contradict each other, and fills in the rule.
+// check refuses flags that contradict each other. It fills in the rule.
 func (r *running) check(c *cobra.Command, to *servers) error {
 	switch {
 	case r.noWait && c.Flags().Changed("wait"):
@@ -128,7 +128,7 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 		if err != nil {
 			host = "unknown host"
 		}
-		r.rule.Metadata = fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), filepath.Base(r.command[0])) // arguments may be secret
+		r.rule.Metadata = fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), filepath.Base(r.command[0])) // the metadata has only the command's name, because the arguments may be secret
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func (r *running) run(to *servers) error {
 	ctx, interrupt := context.WithCancelCause(context.Background())
 	defer interrupt(nil)
 	granted := make(chan struct{})
-	go func() { // before the grant, a signal ends the wait; after the grant it goes to the command
+	go func() { // a signal before the grant ends the wait; a signal after the grant goes to the command
 		select {
 		case s := <-signals:
 			interrupt(interruption{s.(syscall.Signal)}) //nolint:forcetypeassert // of os/signal
@@ -171,15 +171,16 @@ func (r *running) run(to *servers) error {
 	return r.result(ctx, exit, err)
 }
 
-// errNotDone makes locker.Run treat the command's failure as work that is not done.
+// errNotDone tells locker.Run that the command has failed, so that its work does not count as
+// done.
 var errNotDone = errors.New("the command has failed")
 
-// interruption is the cause when a signal ends a wait.
+// interruption is the cause of the end of a wait that a signal has ended.
 type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
 
-// result turns the outcome into an exit code.
+// result returns an error with the exit code for the outcome of a run.
 func (r *running) result(ctx context.Context, exit int, err error) error {
 	var i interruption
 	var cannot *startError
@@ -197,7 +198,7 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 		}
 		return &exitError{r.lost, err}
 	case errors.Is(err, errNotDone):
-		return &exitError{code: exit} // the command has printed its error
+		return &exitError{code: exit} // nothing is printed here, because the command has printed its own error
 	case errors.As(context.Cause(ctx), &i):
 		return &exitError{128 + int(i.signal), i}
 	case errors.Is(err, locker.ErrBusy):
@@ -210,7 +211,7 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 	return err
 }
 
-// locker makes the Locker for the flags.
+// locker makes the Locker that the flags describe.
 func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clients, error) {
 	asking, cancel := to.bound(ctx)
 	defer cancel()
@@ -244,8 +245,8 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	return l, cs, nil
 }
 
-// closeWithin waits for the undo of a wait that has failed. A lease whose undo is not confirmed in
-// that time ends by its TTL.
+// closeWithin waits for the undo of an acquire that has failed, but no longer than bound. If the
+// undo is not confirmed in that time, the lease ends by its TTL.
 func closeWithin(l *locker.Engine, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

@@ -2,8 +2,8 @@ package main
 
 import "syscall"
 
-// attributes are those of the command's process. The kernel kills it when latchctl is killed,
-// because nothing would renew the lease.
+// attributes returns the attributes of the command's process. They make the kernel kill the
+// process when latchctl is killed, because nothing would renew the lease any more.
 func attributes(ownGroup bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: ownGroup, Pdeathsig: syscall.SIGKILL}
 }

@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// attributes are those of the command's process.
+// attributes returns the attributes of the command's process.
 func attributes(ownGroup bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: ownGroup}
 }

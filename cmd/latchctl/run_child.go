@@ -27,8 +27,8 @@ type startError struct{ err error }
 func (e *startError) Error() string { return "the command cannot be started: " + e.err.Error() }
 func (e *startError) Unwrap() error { return e.err }
 
-// guard runs the command until it ends, or ends it when ctx, the context of the lease, ends. It
-// returns the command's exit code.
+// guard runs the command until it ends. If ctx, the context of the lease, ends first, guard ends
+// the command. It returns the command's exit code.
 func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	lease, _ := locker.FromContext(ctx)
 	cmd := exec.Command(r.command[0], r.command[1:]...) //nolint:gosec,noctx // the user chose the command; the whole group is ended below
@@ -39,7 +39,8 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	ended := make(chan error, 1)
 	started := make(chan error)
 	go func() {
-		// On Linux the command dies with the thread that started it, not with the process.
+		// On Linux, the kernel kills the command when the thread that has started it ends. So this
+		// goroutine keeps its thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -54,7 +55,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	group := family{pid: cmd.Process.Pid, shared: atTerminal}
 	lost := ctx.Done()
 	var late <-chan time.Time
-	var deadline time.Time // the end of the grace
+	var deadline time.Time // the end of the time that the command gets to end by itself
 	for {
 		select {
 		case err := <-ended:
@@ -63,7 +64,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 			}
 			return exitCode(cmd, err)
 		case s := <-signals:
-			if lost != nil { // otherwise latchctl itself ended it
+			if lost != nil { // the lease was lost; otherwise latchctl itself has ended the lease
 				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
 			}
 		case <-lost:
@@ -78,18 +79,18 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	}
 }
 
-// family is the command and its descendants. In the background they are a process group of their
-// own. At a terminal they stay in the group that the shell has made for latchctl, so that Ctrl-C
-// and Ctrl-Z reach all of them, and the shell can continue all of them.
+// family is the command and its descendants. Without a terminal, they are a process group of their
+// own. At a terminal, they stay in the group that the shell has made for latchctl. So Ctrl-C and
+// Ctrl-Z reach all of them, and the shell can continue all of them.
 //
 // A signal to processes that have ended has no effect, and is not an error.
 type family struct {
 	pid    int
-	shared bool // the process group is that of latchctl
+	shared bool // the family is in latchctl's own process group
 }
 
-// forward passes a signal on. The terminal itself sends the command the signals of keys such as
-// Ctrl-C.
+// forward passes a signal on to the command. At a terminal, it leaves out the signals of keys such
+// as Ctrl-C, because the terminal itself sends them to the command.
 func (f family) forward(s syscall.Signal) {
 	if !f.shared {
 		_ = syscall.Kill(-f.pid, s)
@@ -98,8 +99,8 @@ func (f family) forward(s syscall.Signal) {
 	}
 }
 
-// terminate asks all processes of the group to end, including stopped ones. latchctl itself ignores
-// the signal.
+// terminate asks all processes of the group to end, even stopped ones. latchctl itself ignores
+// this signal.
 func (f family) terminate() {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
 		if f.shared {
@@ -110,7 +111,7 @@ func (f family) terminate() {
 	}
 }
 
-// kill ends all processes of the group. At a terminal it kills only the command, because latchctl
+// kill kills all processes of the group. At a terminal it kills only the command, because latchctl
 // is in the same group.
 func (f family) kill() {
 	if f.shared {
@@ -120,8 +121,9 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended, too, and kills the remaining ones at the end of
-// the grace. At a terminal they cannot be distinguished from other processes.
+// outlive waits until the descendants have ended too. At the time late, it kills those that are
+// left. At a terminal it does nothing, because the descendants cannot be distinguished from other
+// processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
@@ -134,7 +136,7 @@ func (f family) outlive(late time.Time) {
 	}
 }
 
-// exitCode is the command's exit code, as a shell reports it.
+// exitCode returns the exit code with which the command has ended, as a shell would report it.
 func exitCode(cmd *exec.Cmd, err error) (int, error) {
 	var failed *exec.ExitError
 	if err != nil && !errors.As(err, &failed) {

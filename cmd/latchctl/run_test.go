@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// guarded is latchctl run in the background, with a shell as its command.
+// guarded is a latchctl run in the background. Its command is a shell script.
 type guarded struct {
 	t        *testing.T
 	cmd      *exec.Cmd
@@ -29,7 +29,8 @@ type guarded struct {
 	folder   string
 }
 
-// runs starts latchctl run with a shell script. The script writes files into its folder.
+// runs starts latchctl run with a shell script. The script writes its files into a folder of the
+// test.
 func runs(t *testing.T, nodes []string, script string, flags ...string) *guarded {
 	t.Helper()
 	g := &guarded{t: t, folder: t.TempDir()}
@@ -48,7 +49,7 @@ func runs(t *testing.T, nodes []string, script string, flags ...string) *guarded
 	return g
 }
 
-// file waits for a file that the script writes, and returns its text.
+// file waits until the script has written a file, and returns the file's text.
 func (g *guarded) file(name string) (text string) {
 	g.t.Helper()
 	locktest.Eventually(g.t, "the command writes "+name, func() bool {
@@ -59,7 +60,7 @@ func (g *guarded) file(name string) (text string) {
 	return text
 }
 
-// pid waits for a file with the number of a process.
+// pid waits until the script has written a process id into a file, and returns the id.
 func (g *guarded) pid(name string) int {
 	g.t.Helper()
 	pid, err := strconv.Atoi(g.file(name))
@@ -69,7 +70,7 @@ func (g *guarded) pid(name string) int {
 	return pid
 }
 
-// ends waits for latchctl, and fails the test unless it ends with that code.
+// ends waits until latchctl has ended. It fails the test unless the exit code is want.
 func (g *guarded) ends(want int) string {
 	g.t.Helper()
 	var failed *exec.ExitError
@@ -122,7 +123,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 }
 
-// With --once a job that has succeeded does not run again, and one that has failed does.
+// With --once, a job that has succeeded does not run again, but a job that has failed does.
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
@@ -138,8 +139,8 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// Two racing processes never run their commands at the same time: no increment of a file's counter
-// is lost.
+// Two processes compete, and never run their commands at the same time. Otherwise an increment of
+// the number in a file would be lost.
 func TestRunExcludes(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -179,12 +180,12 @@ func TestRunShared(t *testing.T) {
 	first.ends(0)
 }
 
-// notes is a script that records the signals that it receives, and ends with code 9 on SIGTERM.
+// notes is a script that writes down the signals that it receives. SIGTERM ends it with code 9.
 const notes = `trap 'echo term > term; exit 9' TERM; trap 'echo usr1 > usr1' USR1; (trap "" TERM; sleep 100) &
 echo $! > child; echo $$ > pid; while :; do wait; done`
 
-// A lost lease ends the command and its descendants with SIGTERM, and with SIGKILL if they ignore
-// SIGTERM.
+// When the lease is lost, the command and its descendants get SIGTERM. Those that ignore SIGTERM
+// get SIGKILL.
 func TestRunOfALostLease(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -200,7 +201,7 @@ func TestRunOfALostLease(t *testing.T) {
 	gone(t, child) // the child ignores SIGTERM
 }
 
-// run used to print three lines about one loss. One of them was "the command has failed".
+// run used to print three lines about one lost lease. One of them was "the command has failed".
 func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -214,7 +215,7 @@ func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	}
 }
 
-// A command that does not end by itself is killed after the grace.
+// A command that does not end when it is asked to is killed after the grace.
 func TestRunKillsAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -272,8 +273,8 @@ func TestRunInterruptedWhileItWaits(t *testing.T) {
 	}
 }
 
-// When latchctl was stopped for longer than the TTL, it finds its lease lost, and ends the command.
-// Meanwhile another process got the lock.
+// When latchctl was stopped for longer than the TTL, it finds that its lease is lost, and ends the
+// command. Meanwhile another process got the lock.
 func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
@@ -322,7 +323,8 @@ func TestRunAtATerminal(t *testing.T) {
 	}
 }
 
-// With --limit n, n commands run at once; ls and show list the permits, and break takes one away.
+// With --limit n, n commands run at the same time. ls and show list the permits, and break takes
+// one permit away.
 func TestRunWithALimit(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)

@@ -22,7 +22,7 @@ type servers struct {
 	timeout time.Duration
 }
 
-// variable is the environment variable that may name the nodes instead of the command line.
+// variable is the environment variable that names the nodes if the command line does not.
 const variable = "LATCHCTL_NODES"
 
 func (s *servers) flags(f *pflag.FlagSet) {
@@ -30,7 +30,7 @@ func (s *servers) flags(f *pflag.FlagSet) {
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for the servers, 0 for ever")
 }
 
-// bound limits the time of one command's requests.
+// bound returns a context with the time-out of one command's requests.
 func (s *servers) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.timeout <= 0 {
 		return context.WithCancel(ctx)
@@ -52,7 +52,7 @@ func (s *servers) urls() []string {
 // connect makes a client of each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
-	if len(urls) > 1 { // a node that hangs must not use up the time for the others
+	if len(urls) > 1 { // with several nodes, each has its own time-out, so that one that hangs does not use up the time for the others
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)
 		defer cancel()
@@ -72,7 +72,7 @@ func (s *servers) connect(ctx context.Context) (clients, error) {
 	return all, nil
 }
 
-// probeWithin is how long each of several nodes may take to say whether it belongs to a Cluster.
+// probeWithin is the time-out for the question whether one of several nodes belongs to a Cluster.
 const probeWithin = time.Second
 
 // clients has a client for each node.
@@ -82,7 +82,7 @@ type clients []redis.UniversalClient
 func (cs clients) Close() {
 	for _, c := range cs {
 		if c != nil {
-			_ = c.Close() // the process ends
+			_ = c.Close() // an error does not matter, because the process ends
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (cs clients) forLocker() []locker.Client {
 	return all
 }
 
-// engine is a Locker that shows and revokes leases of every kind: with readers or without.
+// engine makes a Locker that shows and revokes leases of every kind: with readers or without.
 func (cs clients) engine() (*locker.Engine, error) {
 	l, err := locker.NewReadWrite(cs.forLocker())
 	if err != nil {
@@ -104,7 +104,8 @@ func (cs clients) engine() (*locker.Engine, error) {
 	return l, nil
 }
 
-// dial makes the client for a URL. The URL or the server determines the kind of client.
+// dial makes the client for a URL. The kind of client follows from the URL, or from what the
+// server answers.
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)
@@ -129,8 +130,8 @@ func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	}
 	o.ContextTimeoutEnabled = true
 	c := redis.NewClient(o)
-	// If the server does not answer, or refuses INFO, dial assumes a single server: the next
-	// command reports the error.
+	// If the server does not answer, or refuses INFO, dial treats it as a single server. The next
+	// command then reports the error.
 	if says, err := c.Info(ctx, "cluster").Result(); err == nil && strings.Contains(says, "cluster_enabled:1") {
 		_ = c.Close()
 		return dialCluster(text, wrong)
@@ -156,7 +157,7 @@ func withoutPassword(text string) string {
 	return u.Redacted()
 }
 
-// hideURL removes the URL, and so its password, from errors of net/url.
+// hideURL removes the URL from errors of net/url, because the URL may contain a password.
 func hideURL(err error) error {
 	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse returns the bare URL
 		return e.Err

@@ -64,7 +64,7 @@ On a quorum no order is promised, and waiters say nothing about themselves.`,
 	return c
 }
 
-// waiter is an entry of a queue, with its age.
+// waiter is an entry of a queue, with the time since it came.
 type waiter struct {
 	locker.Waiter
 	age time.Duration
@@ -80,7 +80,7 @@ func (w waiter) state() string {
 	return "waits"
 }
 
-// mode is the mode that the waiter wants.
+// mode returns a word for the mode that the waiter wants.
 func (w waiter) mode() string {
 	if w.Weight > 0 {
 		return fmt.Sprintf("%d/%d", w.Weight, w.Limit)
@@ -157,7 +157,7 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 	return table.Flush()
 }
 
-// explain describes the state in a sentence.
+// explain describes the state of a lock in a sentence.
 func (l lock) explain() string {
 	switch state := l.state(); state {
 	case "shared":
@@ -175,7 +175,7 @@ func (l lock) explain() string {
 	}
 }
 
-// showReaders lists the leases that share a key.
+// showReaders prints the leases that share a key.
 func showReaders(out io.Writer, readers []locker.Reader) error {
 	if len(readers) == 0 {
 		return nil

@@ -83,23 +83,23 @@ type again struct{}
 type watching struct {
 	look    func() tea.Msg
 	every   time.Duration
-	order   string // a name in orders
+	order   string // the name of a way to sort, as in orders
 	pattern string
 
 	seen          looked
 	width, height int
 }
 
-// Init begins with a look.
+// Init starts the first look at the servers.
 func (w watching) Init() tea.Cmd { return w.look }
 
-// Update handles a message. Only one look is under way at a time: the next one begins after a
-// pause.
+// Update handles a message. Only one look at the servers is under way at a time: the next look
+// begins after a pause.
 func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := message.(type) {
 	case looked:
 		if m.err != nil {
-			m.locks = w.seen.locks // the screen keeps the last result
+			m.locks = w.seen.locks // the screen keeps the last result that is no error
 		}
 		w.seen = m
 		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return again{} })
@@ -113,7 +113,7 @@ func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	return w, nil
 }
 
-// key handles a key of the keyboard.
+// key handles a key that the user has pressed.
 func (w watching) key(name string) (tea.Model, tea.Cmd) {
 	switch name {
 	case "q", "ctrl+c", "esc":
@@ -137,8 +137,8 @@ func (w watching) View() tea.View {
 	return view
 }
 
-// screen is the text on the screen. No line is wider than the screen, and the locks that do not fit
-// are counted.
+// screen returns the text on the screen. No line is wider than the screen. If not all locks fit,
+// the text has the number of the others.
 func (w watching) screen() string {
 	waiters := 0
 	for _, l := range w.seen.locks {

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// top draws the locks in a terminal, shows changes, keeps the last picture while the server is
-// down, and restores the terminal on q.
+// top draws the locks at a terminal and shows changes. While the server is down, it keeps the last
+// picture. The key q ends top, and restores the terminal.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -23,7 +23,7 @@ func TestTop(t *testing.T) {
 	term.await("1 keys, 1 waiters, by waiters")
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: "order:2", Metadata: "newcomer"})
 	term.await("newcomer")
-	term.forget() // only what has changed is drawn
+	term.forget() // from here on, only what has changed is drawn
 	term.typed("k")
 	term.await("key")
 	locktest.Release(t, lease)
@@ -38,8 +38,8 @@ func TestTop(t *testing.T) {
 	has(t, exits(t, 64, s.nodes, "top").err, "use ls")
 }
 
-// The screen has the keys with the most waiters first. No line is too long, and the locks that do
-// not fit are counted.
+// The keys with the most waiters come first on the screen. No line is too long. If not all locks
+// fit, the screen shows the number of the others.
 func TestTopsScreen(t *testing.T) {
 	t.Parallel()
 	w := watching{order: "waiters", pattern: "*", width: 40, height: 8}

@@ -34,8 +34,9 @@ func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Opt
 	return NewServiceInterceptor(l, rules, nil, opts...)
 }
 
-// NewServiceInterceptor is [NewInterceptor] for the handlers of one service, which may be a
-// [grpclock.KeyProvider]: connect-go does not show the service to an interceptor.
+// NewServiceInterceptor does the work of [NewInterceptor] for the handlers of one service, which
+// may be a [grpclock.KeyProvider]. It is needed because connect-go does not show the service to an
+// interceptor.
 func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, opts ...grpclock.Option) (connect.Interceptor, error) {
 	opts = append(slices.Clip(opts), grpclock.WithBoundRules())
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)
@@ -64,7 +65,7 @@ func (s ServiceInfo) GetServiceInfo() map[string]grpc.ServiceInfo {
 		all[name] = grpc.ServiceInfo{}
 		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {
-			continue // Bind then reports that none of its methods has a rule
+			continue // Bind will report that none of the service's methods has a rule
 		}
 		service, ok := found.(protoreflect.ServiceDescriptor)
 		if !ok {
@@ -139,16 +140,16 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// repeated is a stored answer. connect does not know its type.
+// repeated is a stored answer, which has a type that connect does not know.
 type repeated struct{ proto.Message }
 
-// handled is the error of a handler. grpclock reads its status.
+// handled is the error of a handler, with the status that grpclock reads.
 type handled struct{ error }
 
 // Unwrap returns what the handler returned.
 func (h *handled) Unwrap() error { return h.error }
 
-// GRPCStatus is the handler's error as a status of gRPC.
+// GRPCStatus returns the handler's error as a status of gRPC.
 func (h *handled) GRPCStatus() *status.Status {
 	var failure *connect.Error
 	if !errors.As(h.error, &failure) {
@@ -161,7 +162,7 @@ func (h *handled) GRPCStatus() *status.Status {
 	return status.FromProto(st)
 }
 
-// failure converts err to the error that connect sends.
+// failure converts err to the error that connect sends to the client.
 func (t *transport) failure(err error) error {
 	var own *handled
 	var p *grpclock.Problem
@@ -171,7 +172,7 @@ func (t *transport) failure(err error) error {
 	case errors.As(err, &own):
 		return own.error
 	}
-	if st, ok := status.FromError(err); ok { // a stored failure
+	if st, ok := status.FromError(err); ok { // the error is a failure that grpclock has stored
 		failure := failureOf(st)
 		t.writeTo(failure.Meta(), failure.Meta())
 		return failure
@@ -192,7 +193,7 @@ func (t *transport) refusal(p *grpclock.Problem) error {
 func failureOf(st *status.Status) *connect.Error {
 	failure := connect.NewError(connect.Code(st.Code()), errors.New(st.Message()))
 	for _, detail := range st.Proto().GetDetails() {
-		if d, err := connect.NewErrorDetail(detail); err == nil { // each detail of a status is a message
+		if d, err := connect.NewErrorDetail(detail); err == nil { // NewErrorDetail cannot fail, because each detail of a status is a message
 			failure.AddDetail(d)
 		}
 	}
@@ -212,8 +213,8 @@ func (r *refusal) Error() string { return r.why.Error() }
 // Unwrap returns both errors. Connect sends the first one.
 func (r *refusal) Unwrap() []error { return []error{r.sent, r.why} }
 
-// Reason returns why a call was refused, such as grpclock.ReasonBusy, from the error that a client
-// of connect-go got. It is false for other errors.
+// Reason returns why a call was refused, such as grpclock.ReasonBusy. err is the error that a
+// client of connect-go got. ok is false if err does not come from a lock.
 func Reason(err error) (reason string, ok bool) {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
@@ -227,8 +228,8 @@ func Reason(err error) (reason string, ok bool) {
 	return "", false
 }
 
-// RetryAfter returns after which time a refused call may be repeated. It returns false if the call
-// may not be repeated, or if the server sent no time.
+// RetryAfter returns the time after which a refused call may be repeated. It returns false if the
+// call must not be repeated, or if the server sent no time.
 func RetryAfter(err error) (time.Duration, bool) {
 	var failure *connect.Error
 	if _, ours := Reason(err); !ours || !errors.As(err, &failure) {

@@ -86,7 +86,7 @@ func place(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Respon
 	return connect.NewResponse(receipt(ctx)), nil
 }
 
-// want checks how a call has ended; code 0 stands for success.
+// want checks how a call has ended. The code 0 stands for success.
 func want(t *testing.T, err error, code connect.Code, reason string) {
 	t.Helper()
 	if code == 0 {
@@ -149,7 +149,7 @@ func TestStreamsRunUnderTheirLocks(t *testing.T) {
 					return s.Send(receipt(ctx))
 				},
 			}, grpclock.FromDescriptors())
-			for range 2 { // the second time for the release
+			for range 2 { // the second call must get the lock that the first call has released
 				watched, err := client(s, shop.Shop_Watch_FullMethodName, opts...).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
 				if err != nil || !watched.Receive() || watched.Msg().GetKey() != "order:42" || watched.Receive() || watched.Err() != nil {
 					t.Errorf("watch: %v, %v", err, watched.Err())
@@ -174,7 +174,7 @@ func TestStreamsRunUnderTheirLocks(t *testing.T) {
 			}
 			store.Occupy("order:42", 0)
 			busy := client(s, shop.Shop_Fill_FullMethodName, opts...).CallClientStream(t.Context())
-			_ = busy.Send(&shop.Order{OrderId: "42"}) // fails when the stream was refused already
+			_ = busy.Send(&shop.Order{OrderId: "42"}) // Send fails if the stream was refused already
 			_, err := busy.CloseAndReceive()
 			want(t, err, connect.CodeAborted, grpclock.ReasonBusy)
 		})
@@ -193,7 +193,7 @@ func TestALostLockEndsTheHandler(t *testing.T) {
 			s.Receive()
 			store.Steal("order:43")
 			<-ctx.Done()
-			return connect.NewResponse(receipt(ctx)), nil // a handler that ignores its context
+			return connect.NewResponse(receipt(ctx)), nil // this handler ignores the end of its context
 		},
 	}, grpclock.FromDescriptors())
 	_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
@@ -324,7 +324,8 @@ func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
 	_ = s.Close()
 }
 
-// Clients cancel at random moments, some of them while they wait for their lock. No lock stays.
+// Clients cancel their calls at random moments, some of them while they wait for their lock. No
+// lock stays held.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, lockertest.NewLocker(t, store), handlers{
@@ -348,7 +349,7 @@ func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		all.Go(func() {
 			for i := range 30 {
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-				order := &shop.Order{OrderId: fmt.Sprint(i % 7)} // some wait for each other
+				order := &shop.Order{OrderId: fmt.Sprint(i % 7)} // there are few keys, so that some calls wait for others
 				if worker%2 == 0 {
 					if w, err := watch.CallServerStream(ctx, connect.NewRequest(order)); err == nil {
 						for w.Receive() {
@@ -357,7 +358,7 @@ func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 					}
 				} else {
 					f := fill.CallClientStream(ctx)
-					_ = f.Send(order) // fails when the time is over
+					_ = f.Send(order) // Send fails when the time of the call is over
 					<-ctx.Done()
 					_, _ = f.CloseAndReceive()
 				}

@@ -15,8 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A client that does not read loses the lock of its stream. Two goroutines never write to its
-// connection at once: the end of the stream follows the message that could not be sent.
+// A client that does not read loses the lock of its stream. A message may still be under way to
+// this client. The end of the stream is written after this message, because two goroutines must
+// never write to the connection at once.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A lock is lost while the client does not read.
+// The lock is lost while the client does not read, so a Send waits.
 func TestALostLockEndsASendThatWaits(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -71,7 +72,8 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	}
 }
 
-// A client that has stopped sending receives the reason for the end of its stream.
+// When the lock of a stream is lost, its client receives the reason, even after it has stopped
+// sending.
 func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +99,8 @@ func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	}
 }
 
-// flood sends more than the buffers between server and client can hold. The text is random, because
-// connect-go compresses it.
+// flood sends more than the buffers between server and client can hold. Its text is random,
+// because connect-go compresses messages.
 func flood(_ context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
 	noise := make([]byte, 64<<10)
 	for range 1000 {

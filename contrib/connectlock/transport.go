@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// transport replaces the transport of a gRPC server: it collects the metadata that grpclock and
-// handlers set for the response.
+// transport takes the place of the transport of a gRPC server. It collects the metadata that
+// grpclock and handlers set for the response.
 type transport struct {
 	procedure string
 
@@ -28,7 +28,7 @@ var _ grpc.ServerTransportStream = (*transport)(nil)
 
 func newTransport(procedure string) *transport { return &transport{procedure: procedure} }
 
-// Method returns the procedure.
+// Method returns the name of the procedure.
 func (t *transport) Method() string { return t.procedure }
 
 // SetHeader adds md to the response's header.
@@ -50,7 +50,7 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// writeTo adds what was collected to a response.
+// writeTo adds the collected metadata to a response.
 func (t *transport) writeTo(head, trail http.Header) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +70,7 @@ func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 	}
 }
 
-// incoming is the context of a call as a gRPC server would make it.
+// incoming returns the context that a gRPC server would make for a call.
 func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) context.Context {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -79,7 +79,7 @@ func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) 
 			if strings.HasSuffix(name, "-bin") {
 				raw, err := connect.DecodeBinaryHeader(v)
 				if err != nil {
-					continue // the header counts as not sent
+					continue // an invalid value counts as if the header had not been sent
 				}
 				v = string(raw)
 			}
@@ -100,7 +100,7 @@ var _ net.Addr = address("")
 func (address) Network() string  { return "tcp" }
 func (a address) String() string { return string(a) }
 
-// encoded is the form of a value in an HTTP header.
+// encoded returns the form that a value has in an HTTP header.
 func encoded(name, value string) string {
 	if strings.HasSuffix(strings.ToLower(name), "-bin") {
 		return connect.EncodeBinaryHeader([]byte(value))
@@ -108,12 +108,13 @@ func encoded(name, value string) string {
 	return value
 }
 
-// serverStream makes a stream for gRPC's interceptors from a connection of connect.
+// serverStream makes a connection of connect look like a stream of gRPC, for grpclock's
+// interceptors.
 //
 // A guarded handler may return while a Send still waits for its client, because the lock was lost
-// or the client has stalled. grpc-go allows that. connect-go would write the end of the stream into
-// the message. So end waits for the Send, and no Send begins after end. The lock is released before
-// that wait.
+// or the client has stalled. grpc-go allows that. connect-go would write the end of the stream
+// into the middle of the message. So end waits for the Send, and no Send begins after end. The
+// lock is released before end waits.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Foreign begins the steps of any Store, each on a goroutine of its own, because a user's Store may
-// block. A [Starter] needs no goroutine.
+// Foreign begins the steps of any Store. It begins each step on a separate goroutine, because a
+// user's Store may block. The steps of a [Starter] need no goroutine.
 type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
@@ -58,7 +58,8 @@ func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 
-// Releases returns releases without a waiting caller, or nil when each would need a goroutine.
+// Releases returns an object that sends releases without a waiting caller, or nil when each
+// release would need a goroutine.
 func (f *Foreign) Releases() Releases {
 	if f.starter == nil {
 		return nil
@@ -66,8 +67,8 @@ func (f *Foreign) Releases() Releases {
 	return leaving{f.starter}
 }
 
-// leaving sends releases at once, because calls that go to several servers cannot be recalled
-// together.
+// leaving sends all releases at once. It delays none, because calls to several servers cannot be
+// recalled together.
 type leaving struct{ Starter }
 
 // ReleaseBeside makes a release without a waiting caller.
@@ -133,10 +134,10 @@ func (f *Foreign) Undo(ch Chore) {
 	}))
 }
 
-// Close waits until all undos are confirmed, at most until ctx ends.
+// Close waits until all undos are confirmed, but no longer than ctx.
 func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 
-// Attempts makes a link.Chore of a Chore. release begins a release.
+// Attempts turns a Chore into a link.Chore. Each of its attempts calls release.
 func Attempts(ch Chore, release func(c store.Claim, answered func(store.Grant, error))) link.Chore {
 	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
 		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(OutcomeOf(err), err) })

@@ -12,26 +12,27 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Pool runs calls to the Store, each on a goroutine of its own, because go-redis does not stop a
-// call under way when its context ends. So a caller can wait for the answer or for another event,
-// and can leave at any time. There are as many goroutines as there were calls at the same time.
-// They are kept for later calls, because the stack of a new goroutine would have to grow again.
-// The goroutine of an abandoned call ends when the call returns. The zero value is ready.
+// Pool runs calls to the Store on goroutines of its own, because go-redis does not stop a call
+// under way when its context ends. So a caller can wait for the answer or for another event, and
+// can leave at any time. There are as many goroutines as there were calls at the same time. They
+// are kept for later calls, because the stack of a new goroutine would have to grow again. The
+// goroutine of an abandoned call is busy until the call returns. The zero value is ready.
 type Pool struct {
 	Store store.Store
 
 	live    Tasks        // the goroutines, idle or not
-	hanging atomic.Int32 // number of abandoned steps under way
+	hanging atomic.Int32 // number of abandoned calls under way
 
 	mu      sync.Mutex
-	idle    []*worker   // a stack: the top worker has worked last, so its memory is warm
-	spare   int         // the smallest number of idle workers since trim: so many were not needed
+	idle    []*worker   // a stack: the worker on top has worked last, so its memory is still in the processor's cache
+	spare   int         // the smallest number of idle workers since the last trim; as many workers were not needed
 	trimmer *time.Timer // runs while there may be idle workers
 	armed   bool
 	closed  bool
 }
 
-// workerIdle is how long an idle worker is kept, at least. It may be twice as long.
+// workerIdle is the shortest time for which an idle worker is kept. It may be kept for twice as
+// long.
 const workerIdle = 30 * time.Second
 
 // step is a call to the Store that has one Claim and one Grant: Store.Acquire or Store.Release.
@@ -40,7 +41,7 @@ type step func(store.Store, context.Context, store.Claim) (store.Grant, error)
 // worker is one goroutine and its task: a job, or a step for which a caller may wait.
 type worker struct {
 	of   *Pool
-	work chan struct{} // a signal starts the task; the goroutine ends when work is closed
+	work chan struct{} // each signal starts one task; closing work ends the goroutine
 
 	job func()
 
@@ -53,8 +54,8 @@ type worker struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the call was abandoned
 }
 
-// The fate of a step. Answer and abandonment may come together: the first goroutine that swaps the
-// fate decides.
+// The fate of a call. Answer and abandonment may come together: the first goroutine that swaps the
+// fate decides it.
 const (
 	UnderWay int32 = iota
 	Answered
@@ -84,7 +85,7 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 	return c
 }
 
-// Answer returns the answer of the Store. It may be called after done was signalled.
+// Answer returns the answer of the Store. It may be called after a receive from done.
 func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
 	c.of.put(c)
@@ -94,12 +95,12 @@ func (c *worker) Answer() (store.Grant, error) {
 // Answered is signalled when the answer has arrived.
 func (c *worker) Answered() <-chan struct{} { return c.done }
 
-// Abandon gives up the call: its answer is dropped.
+// Abandon gives up the call, so that its answer is dropped.
 func (c *worker) Abandon() (sent bool) {
 	c.of.hanging.Add(1)
 	if !c.fate.CompareAndSwap(UnderWay, Abandoned) {
 		c.of.hanging.Add(-1)
-		<-c.done // the answer came at the same moment
+		<-c.done // the answer came at the moment when the call was abandoned
 		c.of.put(c)
 	}
 	return true
@@ -118,7 +119,8 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// Ask runs any other call. If its caller does not wait, the answer is dropped.
+// Ask runs a call other than a step. If its caller does not receive the answer, the answer is
+// dropped.
 func Ask[T any](cs *Pool, call func() (T, error)) <-chan Answer[T] {
 	ch := make(chan Answer[T], 1)
 	cs.Do(func() {
@@ -154,8 +156,8 @@ func (c *worker) run() {
 	}
 }
 
-// take returns an idle worker or makes one. It refuses no call: a Release after Close is still
-// sent.
+// take returns an idle worker, or makes a new one. It refuses no call: a Release after Close is
+// still sent.
 func (cs *Pool) take() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -211,7 +213,7 @@ func (cs *Pool) end(n int) {
 	cs.spare = len(cs.idle)
 }
 
-// Stop waits until no call is under way and no goroutine is left, at most until ctx ends.
+// Stop waits until no call is under way and no goroutine is left, but no longer than ctx.
 func (cs *Pool) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closed = true

@@ -11,7 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// slowStore answers after delay, with the Claim's Block as the fence.
+// slowStore is a Store that answers after delay. The fence in its answer is the claim's
+// FenceCount.
 type slowStore struct {
 	store.Store
 	delay time.Duration
@@ -74,7 +75,7 @@ func TestCallers(t *testing.T) {
 	bubble("an answer that comes as its call is abandoned reaches nobody else", time.Second, func(t *testing.T, cs *Pool) {
 		for n := range 1000 {
 			call := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: n})
-			time.Sleep(time.Second) //nolint:forbidigo // in a bubble; the answer comes now
+			time.Sleep(time.Second) //nolint:forbidigo // in a bubble; now the answer comes
 			call.Abandon()
 			ask(t, cs, n+1)
 		}
@@ -89,7 +90,7 @@ func TestCallers(t *testing.T) {
 			<-c.Answered()
 			_, _ = c.Answer()
 		}
-		for range 10 { // one of them stays in use
+		for range 10 { // one worker stays in use
 			time.Sleep(workerIdle / 4) //nolint:forbidigo // in a bubble
 			ask(t, cs, 1)
 		}
@@ -126,7 +127,7 @@ func TestCallers(t *testing.T) {
 		}
 	})
 
-	t.Run("who asks and who goes do not meet", func(t *testing.T) { // for the race detector
+	t.Run("who asks and who goes do not meet", func(t *testing.T) { // this case is for the race detector
 		t.Parallel()
 		cs := &Pool{Store: slowStore{}}
 		var wg sync.WaitGroup
@@ -138,7 +139,7 @@ func TestCallers(t *testing.T) {
 					} else {
 						<-call.Answered()
 						g, err := call.Answer()
-						if errors.Is(err, errHanging) { // too many were abandoned just now
+						if errors.Is(err, errHanging) { // too many calls were abandoned just before
 							continue
 						}
 						if g.Fence != uint64(n) {
@@ -155,7 +156,8 @@ func TestCallers(t *testing.T) {
 	})
 }
 
-// What a call costs above the call itself. Without allocations: go test -bench Callers -benchmem.
+// BenchmarkCallers measures what a call costs in addition to the Store's own work. It makes no
+// allocations: go test -bench Callers -benchmem.
 func BenchmarkCallers(b *testing.B) {
 	cs := &Pool{Store: slowStore{}}
 	over := make(chan struct{})

@@ -16,8 +16,8 @@ type started struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the step was abandoned
 }
 
-// start begins a step. The number of abandoned steps under way is bounded, as it is for steps on
-// goroutines.
+// start begins a step of a Starter. The number of abandoned steps under way has the same limit as
+// that of steps on goroutines.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refused)
@@ -41,10 +41,10 @@ func (s *started) answered(g store.Grant, err error) {
 // Answered is signalled when the answer has arrived.
 func (s *started) Answered() <-chan struct{} { return s.done }
 
-// Answer returns the answer of the Store. It may be called after Answered was signalled.
+// Answer returns the answer of the Store. It may be called after a receive from Answered.
 func (s *started) Answer() (store.Grant, error) { return s.grant, s.err }
 
-// Abandon gives up the step: its answer is dropped.
+// Abandon gives up the step, so that its answer is dropped.
 func (s *started) Abandon() (sent bool) {
 	s.of.hanging.Add(1)
 	if !s.fate.CompareAndSwap(UnderWay, Abandoned) {

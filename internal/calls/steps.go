@@ -23,15 +23,15 @@ type Question interface {
 	Abandon() (sent bool) // sent is true if the server may execute the step, or has executed it
 }
 
-// Steps begins the steps of a Store, so that their callers can leave. Steps uses only the values of
-// ctx.
+// Steps begins the steps of a Store, so that callers can leave before the answer arrives. Steps
+// uses only the values of ctx.
 type Steps interface {
 	BeginAcquire(ctx context.Context, c store.Claim) Question
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
 	// BeginRenew renews leases. It calls answered for parts of cs, as replies come, and once for
-	// each lease. places are the indices in cs of the answered leases; grants has an answer or an
-	// error at these indices. Several goroutines call answered, which must not block.
+	// each lease. places are the indices in cs of the answered leases. At these indices, grants
+	// has an answer or an error. Several goroutines call answered, which must not block.
 	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.
@@ -40,11 +40,12 @@ type Steps interface {
 
 // Releases are Steps that can send a release without a waiting caller.
 type Releases interface {
-	// Prompt reports whether the latest replies of the key's server came soon.
+	// Prompt reports whether the last replies of the key's server came soon after their requests.
 	Prompt(key string) bool
 
-	// ReleaseBeside releases a lease. It calls answered once with the answer, unless recall has
-	// returned true. Then the release was not sent and never will be. answered must not block.
+	// ReleaseBeside releases a lease without a waiting caller. It calls answered once with the
+	// answer, unless recall has returned true. If recall returns true, the release was not sent
+	// and never will be. answered must not block.
 	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
 }
 
@@ -57,7 +58,7 @@ const (
 	WithOthers When = iota
 	// Soon sends the release with the next flight.
 	Soon
-	// AtOnce sends the release like one with a waiting caller. The answer may come before the call
+	// AtOnce sends the release as if a caller waited for it. The answer may come before the call
 	// returns.
 	AtOnce
 )
@@ -68,7 +69,7 @@ type Starter interface {
 	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 
-	// Prompt reports whether the latest replies of all servers came soon.
+	// Prompt reports whether the last replies of all servers came soon after their requests.
 	Prompt(key string) bool
 }
 
@@ -86,20 +87,20 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 	return g, err
 }
 
-// Joins begins the questions of a store.Joiner.
+// Joins begins the joins of a store.Joiner.
 type Joins interface {
 	// BeginJoin begins a Join. It calls answered once. answered must not block.
 	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 }
 
-// A Chore is a release without a waiting caller. It is repeated until it is answered or useless.
+// A Chore is a release for which no caller waits. It is repeated until it is answered or useless.
 type Chore struct {
 	Claim   store.Claim
 	Keep    time.Time // the end of Rule.AtLeast; zero: no AtLeast
-	Useless time.Time // from then on there is nothing to release
+	Useless time.Time // from this time on, there is nothing to release
 }
 
-// At returns the claim of a release that is sent at that time.
+// At returns the claim for a release that is sent at the time now.
 func (ch *Chore) At(now time.Time) store.Claim {
 	claim := ch.Claim
 	if !ch.Keep.IsZero() {

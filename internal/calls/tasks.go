@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// Tasks counts the tasks under way, so that Close can wait for them. Unlike a sync.WaitGroup it may
-// grow while a caller waits, and Close refuses new tasks. Its zero value is ready.
+// Tasks counts the tasks under way, so that a caller can wait for their end. Unlike a
+// sync.WaitGroup, it may count new tasks during the wait. After Close it refuses new tasks. The
+// zero value is ready.
 type Tasks struct {
 	mu     sync.Mutex
 	n      int

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Timers is a pool of timers, because nearly all timers are stopped long before they fire. Each
-// Engine has its own pool, because a timer that was made in a testing/synctest bubble must stay in
-// the bubble.
+// Timers is a pool of timers. Nearly all timers are stopped long before they fire, so they can be
+// used again. Each Engine has its own pool, because a timer that was made in a testing/synctest
+// bubble must stay in the bubble.
 type Timers struct{ pool sync.Pool }
 
 // Start returns a timer that fires after d. Give it back with Stop.

@@ -26,8 +26,8 @@ type bundle struct {
 	key     string
 }
 
-// hurry is how long the client waits for a reply: long enough for a real reply under the race
-// detector, and short enough for tests that wait until it is over.
+// hurry is how long the client waits for a reply. It is long enough for a real reply under the
+// race detector. It is short enough for tests that wait until a call times out.
 const hurry = 300 * time.Millisecond
 
 func setup(t *testing.T, mod ...func(*redis.Options)) bundle {
@@ -136,7 +136,7 @@ func TestLoseReplies(t *testing.T) {
 			t.Error("the first answered")
 		}
 		lost.Lift()
-		lost.Lift() // lifting twice is allowed
+		lost.Lift() // Lift may be called twice
 		must(t, b.client.Incr(t.Context(), b.key).Err())
 		if lost.Hits() != 1 {
 			t.Errorf("%d hits, want 1", lost.Hits())
@@ -277,7 +277,7 @@ func TestCut(t *testing.T) {
 	if got := conn.ask("PING"); got != "+PONG\r\n" {
 		t.Fatalf("answered %q", got)
 	}
-	if n := b.proxy.Cut(); n != 2 { // this one, and the client's
+	if n := b.proxy.Cut(); n != 2 { // two connections: the test's own and the client's
 		t.Errorf("cut %d connections, want 2", n)
 	}
 	if got, err := conn.receive(10 * time.Second); err == nil || timedOut(err) {
@@ -334,8 +334,8 @@ func TestSubscriptions(t *testing.T) {
 			receive[*redis.Message](t, sub)
 			receive[*redis.Message](t, sub)
 
-			// If the proxy took a message or a confirmation for a reply, this fault would hit a
-			// later reply.
+			// The proxy must not take a message or a confirmation for a reply. Otherwise this
+			// fault would hit a later reply.
 			lost := b.proxy.LoseReplies(1, chaos.Command("PING"))
 			must(t, sub.Ping(ctx, "still there?"))
 			lost.Await(t, 1)
@@ -347,7 +347,8 @@ func TestSubscriptions(t *testing.T) {
 			lost := b.proxy.SwallowReplies(1, chaos.Command("SUBSCRIBE"))
 			sub := b.client.Subscribe(ctx, b.key)
 			defer sub.Close()
-			for end := time.Now().Add(10 * time.Second); lost.Hits() == 0 && time.Now().Before(end); { // the client dials again if its greeting gets no reply within hurry
+			// The client connects again if its greeting gets no reply within hurry.
+			for end := time.Now().Add(10 * time.Second); lost.Hits() == 0 && time.Now().Before(end); {
 				if m, err := sub.ReceiveTimeout(ctx, hurry); err == nil {
 					t.Errorf("received %v", m)
 				}
@@ -367,7 +368,7 @@ func receive[T any](t *testing.T, sub *redis.PubSub) T {
 	t.Helper()
 	end := time.Now().Add(10 * time.Second)
 	got, err := sub.ReceiveTimeout(t.Context(), 10*time.Second)
-	for err != nil && time.Now().Before(end) { // the client dials again if its greeting gets no reply within hurry
+	for err != nil && time.Now().Before(end) { // the client connects again if its greeting gets no reply within hurry
 		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the condition above
 		got, err = sub.ReceiveTimeout(t.Context(), time.Until(end))
 	}
@@ -405,7 +406,7 @@ func (w wire) ask(command string) string {
 func (w wire) receive(within time.Duration) (string, error) {
 	w.t.Helper()
 	must(w.t, w.SetReadDeadline(time.Now().Add(within)))
-	answer := make([]byte, 1024) // longer than every reply in these tests
+	answer := make([]byte, 1024) // there is room for every reply in these tests
 	n, err := w.Read(answer)
 	return string(answer[:n]), err
 }
@@ -431,7 +432,7 @@ func (b bundle) awaitValue(t *testing.T, want string) {
 	await(t, func() bool { return b.value(t) == want })
 }
 
-// await polls a condition that has no event.
+// await waits until the condition holds. It polls, because no event shows the change.
 func await(t *testing.T, condition func() bool) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)

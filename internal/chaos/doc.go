@@ -11,7 +11,7 @@
 // The proxy parses enough of the protocol to match replies with requests. It counts the commands
 // that clients send, so that a test can check what an operation costs.
 //
-// Replication is not a protocol of requests and replies. A [Pipe] passes it on, and can freeze it.
+// Replication has no requests and replies. A [Pipe] passes replication on, and can freeze it.
 //
 // Faults are switched on and off during traffic. Each fault counts its hits, so that a test can
 // check that the fault happened.

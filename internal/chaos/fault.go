@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Every is the n of a fault that hits until it is lifted.
+// Every is the number n for a fault that hits each matching request until the fault is lifted.
 const Every = math.MaxInt
 
-// patience bounds the wait for a hit of a fault. Only a failing test waits for that long.
+// patience is the longest wait for a hit of a fault. Only a failing test waits for that long.
 const patience = 30 * time.Second
 
 // Fault is a fault of a [Proxy]. Its methods may be called from any goroutine, except Await, which
@@ -23,7 +23,7 @@ type Fault struct {
 	left   int           // number of requests that it may still hit
 	hits   int           // number of hits
 	struck chan struct{} // closed at the next hit
-	lifted chan struct{} // closed at the end
+	lifted chan struct{} // closed when the fault is lifted
 }
 
 type kind int
@@ -32,7 +32,7 @@ const (
 	losing     kind = iota // close the connection instead of passing the reply on
 	swallowing             // drop the reply
 	holding                // keep the request
-	blackhole              // keep everything
+	blackhole              // keep all messages
 )
 
 func newFault(kind kind, n int, match Match) *Fault {
@@ -46,7 +46,8 @@ func (f *Fault) Hits() int {
 	return f.hits
 }
 
-// Await returns when the fault has hit n times. It ends the test if that takes too long.
+// Await returns when the fault has hit n times. It ends the test if this takes longer than
+// patience.
 func (f *Fault) Await(t testing.TB, n int) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -74,7 +75,8 @@ func (f *Fault) Lift() {
 	}
 }
 
-// pick reports whether the fault applies to this request. If so, the request counts towards n.
+// pick reports whether the fault applies to this request. If so, the fault has one request less to
+// hit.
 func (f *Fault) pick(request message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

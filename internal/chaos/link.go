@@ -18,14 +18,14 @@ type link struct {
 	server  net.Conn // nil until connected
 	closed  bool
 	waiting []exchange // requests without a reply, the oldest first
-	listens bool       // the client has subscribed to a channel
+	listens bool       // the client has subscribed to a channel, so messages may come that are no replies
 }
 
 // exchange is a request that waits for its reply.
 type exchange struct {
 	command string
-	replies int    // number of outstanding replies: a subscription has one for each channel
-	fault   *Fault // applies to the reply; nil: none
+	replies int    // number of replies that are still to come: a subscription has one for each channel
+	fault   *Fault // the fault that applies to the reply; nil: none
 }
 
 // serve passes messages on until either side ends the connection.
@@ -57,8 +57,9 @@ func (l *link) connect() bool {
 	return true
 }
 
-// passRequests ends when the client closes its connection and all its requests were sent to the
-// server. As in a real network, delayed requests arrive even if their sender is gone.
+// passRequests passes requests on. It ends when the client has closed its connection and all
+// requests were sent to the server. As in a real network, delayed requests arrive even if their
+// sender is gone.
 func (l *link) passRequests() {
 	from := bufio.NewReader(l.client)
 	for {
@@ -75,16 +76,17 @@ func (l *link) passRequests() {
 			break
 		}
 	}
-	if !l.admit(nil, blackhole) { // the end of a connection is kept too
+	if !l.admit(nil, blackhole) { // a black hole keeps the end of a connection too
 		return
 	}
-	// Only the sending half is closed. If the receiving half were closed too, the server's next
-	// reply would cause a reset, and the server would drop the requests that it has not read yet.
+	// Only the sending half of the connection is closed. If the receiving half were closed too,
+	// the server's next reply would cause a reset, and the server would drop the requests that it
+	// has not read yet.
 	_ = l.server.(*net.TCPConn).CloseWrite()
 }
 
-// passReplies ends when the server closes the connection. The server does that when it has answered
-// all requests and the client's side is closed.
+// passReplies passes replies on. It ends when the server closes the connection. The server does
+// that after it has answered all requests, if the client's side is closed.
 func (l *link) passReplies() {
 	defer l.close()
 	from := bufio.NewReader(l.server)
@@ -101,15 +103,15 @@ func (l *link) passReplies() {
 			silent = true
 		}
 		if !silent {
-			// passRequests detects that a client is gone. The server's replies are still read, so
-			// that the server does not stall.
+			// An error is ignored, because passRequests detects that a client is gone. The
+			// server's replies are still read, so that the server does not stall.
 			_, _ = l.client.Write(reply)
 		}
 	}
 }
 
-// admit waits until no fault of these kinds keeps the message. It returns false if the link was
-// closed first; then the message is dropped.
+// admit waits while a fault of these kinds keeps the message. It returns false if the link was
+// closed meanwhile. Then the message is dropped.
 func (l *link) admit(m message, kinds ...kind) bool {
 	for {
 		f := l.proxy.pick(m, kinds...)
@@ -127,7 +129,7 @@ func (l *link) admit(m message, kinds ...kind) bool {
 	}
 }
 
-// expectReply records which reply is expected, and which fault applies to it.
+// expectReply records that the request will get a reply, and which fault applies to the reply.
 func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.first()),
@@ -175,7 +177,7 @@ func (l *link) answered(reply message) *Fault {
 	return fault
 }
 
-// subscription reports whether a command is confirmed by pushes instead of a reply.
+// subscription reports whether the server confirms a command by pushes instead of a reply.
 func subscription(command string) bool {
 	return slices.Contains([]string{
 		"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE",

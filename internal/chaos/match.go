@@ -9,13 +9,13 @@ import (
 // concurrent use.
 type Match func(request []byte) bool
 
-// Containing selects requests that contain text, such as a key. Scripts are sent with their keys,
-// so Containing finds EVALSHA too.
+// Containing selects requests that contain text, such as a key. A script is sent with its keys, so
+// Containing also selects the EVALSHA of a key.
 func Containing(text string) Match {
 	return func(request []byte) bool { return bytes.Contains(request, []byte(text)) }
 }
 
-// Command selects requests by the name of their command, in upper or lower case.
+// Command selects requests by the name of their command. Upper and lower case count as equal.
 func Command(name string) Match {
 	return func(request []byte) bool { return strings.EqualFold(message(request).first(), name) }
 }

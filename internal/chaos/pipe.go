@@ -7,9 +7,10 @@ import (
 	"testing"
 )
 
-// Pipe passes all bytes on, also replication, which a [Proxy] cannot parse. It can freeze
-// replication. It never freezes clients, which may connect through it too. [NewPipe] makes a Pipe;
-// the zero value is not usable. Its methods may be called from any goroutine.
+// Pipe passes all bytes on, including those of replication, which a [Proxy] cannot parse. It can
+// freeze replication. Clients may connect through it too, but it never freezes their traffic.
+// [NewPipe] makes a Pipe; the zero value is not usable. Its methods may be called from any
+// goroutine.
 type Pipe struct {
 	target   string
 	listener net.Listener
@@ -57,8 +58,8 @@ func (p *Pipe) Thaw() {
 	close(p.thawed)
 }
 
-// Kept returns how many pieces of replication the last Freeze has kept. If Kept is 0, the test has
-// frozen nothing.
+// Kept returns the number of pieces of replication that were kept since the last Freeze. If it is
+// 0, the test has frozen nothing.
 func (p *Pipe) Kept() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +70,7 @@ func (p *Pipe) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
-			return // closed
+			return // the listener was closed
 		}
 		p.work.Go(func() { p.serve(client) })
 	}
@@ -82,7 +83,8 @@ func (p *Pipe) serve(client net.Conn) {
 		return
 	}
 	defer p.own(server)()
-	// A replica's connection begins with a few commands; one of them is PSYNC.
+	// A replica's connection begins with a few commands. One of them is PSYNC, which shows that it
+	// is a replica.
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup
@@ -95,7 +97,8 @@ func (p *Pipe) serve(client net.Conn) {
 	back.Wait()
 }
 
-// own registers a connection that close closes. The returned function closes the connection too.
+// own registers a connection, which close will close. The returned function closes the connection
+// earlier.
 func (p *Pipe) own(c net.Conn) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,16 +45,17 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// LoseReplies closes the connection instead of passing the reply on, for the next n requests that
-// match. The server has executed these requests, but the client gets no reply. Requests that were
-// pipelined behind such a request lose their replies too.
+// LoseReplies makes the server execute the next n requests that match. But it does not pass their
+// replies on: it closes the connection instead. Requests that were pipelined behind such a request
+// lose their replies too.
 //
-// The first EVALSHA of a script may return NOSCRIPT, so run the script once before.
+// The first EVALSHA of a script may get the reply NOSCRIPT, so run the script once before.
 func (p *Proxy) LoseReplies(n int, match Match) *Fault { return p.arm(newFault(losing, n, match)) }
 
-// SwallowReplies drops the replies to the next n requests that match. The server has executed these
-// requests, and the client waits until its time-out. The connection stays open, but all later
-// replies on it are dropped too: the client would take a later reply for the missing one.
+// SwallowReplies drops the replies to the next n requests that match. The server has executed
+// these requests, and the client waits until its time-out. The connection stays open. But all
+// later replies on it are dropped too, because the client would take a later reply for the missing
+// one.
 func (p *Proxy) SwallowReplies(n int, match Match) *Fault {
 	return p.arm(newFault(swallowing, n, match))
 }
@@ -82,8 +83,8 @@ func (p *Proxy) Cut() int {
 	return len(links)
 }
 
-// Commands returns how many of each command clients have sent, by upper-case name. It does not
-// count commands that scripts run on the server. It counts the commands of a new connection (HELLO,
+// Commands returns how often clients have sent each command, by upper-case name. It does not count
+// commands that scripts run on the server. It counts the commands of a new connection (HELLO,
 // CLIENT).
 func (p *Proxy) Commands() map[string]int {
 	p.mu.Lock()
@@ -128,7 +129,7 @@ func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
-			return // closed
+			return // the listener was closed
 		}
 		l := &link{proxy: p, client: client, gone: make(chan struct{})}
 		p.mu.Lock()

@@ -42,7 +42,7 @@ func appendMessage(to message, r *bufio.Reader) (message, error) {
 		switch kind {
 		case '%':
 			n *= 2
-		case '|': // comes before the reply that it describes, and is part of it
+		case '|': // attributes come before the reply that they describe, and are part of it
 			n = 2*n + 1
 		}
 		for range n { // -1 means no elements
@@ -51,7 +51,7 @@ func appendMessage(to message, r *bufio.Reader) (message, error) {
 			}
 		}
 		return to, nil
-	default: // everything else is one line, an inline command too
+	default: // all other messages are one line, even an inline command
 		return to, nil
 	}
 }
@@ -68,7 +68,7 @@ func length(header []byte) (int, error) {
 // empty if a reply does not begin with a string.
 func (m message) first() string {
 	if len(m) > 0 && (m[0] == '*' || m[0] == '>') {
-		parts := strings.SplitN(string(m), "\r\n", 4) // *n, $n, the word, the rest
+		parts := strings.SplitN(string(m), "\r\n", 4) // the parts are *n, $n, the word, and the rest
 		if len(parts) < 4 || parts[1][0] != '$' {
 			return ""
 		}

@@ -59,7 +59,7 @@ func TestWordsOfMessage(t *testing.T) {
 		words int
 	}{
 		"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n":                {"GET", 2},
-		">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n": {"message", 0}, // only requests are counted
+		">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n": {"message", 0}, // the count is 0, because only requests are counted
 		"PING hello\r\n":                                {"PING", 2},
 		"*2\r\n:1\r\n:2\r\n":                            {"", 2},
 		"*0\r\n":                                        {"", 0},

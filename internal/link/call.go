@@ -11,7 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Class is the urgency of a call. It decides which calls go first when a flight cannot take all.
+// A Class is the urgency of a call. It decides which calls go first when not all calls fit into a
+// flight.
 type Class uint8
 
 // The classes, the most urgent first. No class starves: there are at most as many renewals and
@@ -24,7 +25,7 @@ const (
 	classes
 )
 
-// Errors of calls that a server has not answered. All but ErrNoAnswer prove that the call was not
+// Errors of calls that have no answer of a server. All but ErrNoAnswer prove that the call was not
 // sent.
 var (
 	ErrNoAnswer = errors.New("no answer in time")
@@ -42,20 +43,20 @@ type Call struct {
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
-	// Together can make this call and other calls of its kind by one script, if they travel
-	// together; nil: no script can.
+	// Together makes this call and other calls of the same kind by one script, if they travel in
+	// one flight; nil: there is no such script.
 	Together *Together
 
 	// OnAnswer is called with the answered call, on a goroutine of the link. It must not block.
 	// When OnAnswer is nil, Done is signalled.
 	OnAnswer func(*Call)
 
-	values context.Context // the context whose values hooks see
+	values context.Context // its values are the values that hooks see
 	sent   time.Time
-	hops   int  // how often the call was sent to another node
+	hops   int  // how many times the call was sent on to another node
 	asking bool // the slot is moving to the node
 	done   chan struct{}
-	idle   *sync.Pool // where done goes for reuse
+	idle   *sync.Pool // the pool to which done goes back
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used
@@ -66,8 +67,8 @@ type Call struct {
 	acksErr error
 }
 
-// The fate of a call. The first goroutine that swaps the fate decides: a caller may leave at the
-// moment when the flight starts, or when the answer comes.
+// The fate of a call. The first goroutine that swaps the fate decides it. For example, a caller
+// may leave at the moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back
@@ -79,14 +80,15 @@ const (
 // Done is signalled when the answer is there, for one receiver.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Answer returns the answer of the node. It may be called after Done, and in OnAnswer.
+// Answer returns the answer of the node. It may be called after a receive from Done, and in
+// OnAnswer.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
 
-// Take does the work of Answer for a caller that has received from Done, and that must not use
+// Take does the work of Answer for a caller that has received from Done. The caller must not use
 // Done any more.
 func (c *Call) Take() (string, error) {
 	if c.idle != nil {
-		c.idle.Put(c.done) // done is empty: a call is signalled once
+		c.idle.Put(c.done) // done is empty and can be used again, because a call is signalled only once
 		c.done, c.idle = nil, nil
 	}
 	return c.text, c.err
@@ -96,7 +98,8 @@ func (c *Call) Take() (string, error) {
 // that number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
 
-// Sent returns a time between the start of [Links.Send] and the sending of the call.
+// Sent returns a time that is not earlier than the start of [Links.Send] and not later than the
+// sending of the call.
 func (c *Call) Sent() time.Time { return c.sent }
 
 // Leave is for a caller that does not wait any more. Answer must not be used after Leave. sent is
@@ -114,8 +117,8 @@ func (c *Call) Leave() (sent bool) {
 	}
 }
 
-// Recall takes back a call that was not sent. Such a call is never sent or answered. Recall returns
-// false when the call may have been sent.
+// Recall takes back a call that was not sent: the call is then never sent or answered. Recall
+// returns false when the call may have been sent.
 func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 
 // hand turns a fresh call into a listed one.
@@ -125,7 +128,7 @@ func (c *Call) hand(ctx context.Context, now time.Time) {
 }
 
 // expect prepares the channel on which another goroutine signals the answer. It must run before
-// the call can be answered. A channel is used again after its signal was received, so the channel
+// the call can be answered. A channel is used again when its signal was received, so the channel
 // of a caller that has left is not used again. Each Links has its own channels, because a channel
 // that was made in a testing/synctest bubble must stay in the bubble.
 func (c *Call) expect(idle *sync.Pool) {
@@ -139,14 +142,16 @@ func (c *Call) expect(idle *sync.Pool) {
 	c.idle = idle
 }
 
-// there is the channel of calls that were answered on their caller's goroutine.
+// there is the Done channel of all calls that were answered on their callers' goroutines. Its
+// signal is always there.
 var there = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// take returns true when the call may be sent, because its caller has not left.
+// take marks a call as under way. It returns false when the call must not be sent, because its
+// caller has left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
 // relist turns a call that was provably not executed back into a listed one. It returns false when
@@ -173,7 +178,7 @@ func (c *Call) deliver(text string, err error) {
 		c.OnAnswer(c)
 		return
 	}
-	if c.done == nil { // a direct call: its caller runs this line
+	if c.done == nil { // a direct call, whose caller runs this line
 		c.done = there
 		return
 	}
@@ -181,8 +186,8 @@ func (c *Call) deliver(text string, err error) {
 }
 
 // command returns the command to send. With inFull, the command carries the script's text. Each
-// command has words of its own: a hook may change the words, for example put a prefix before all
-// keys, and the next attempt must begin with the original words.
+// command has its own copy of the words. A hook may change the words, for example put a prefix
+// before all keys, but the next attempt must begin with the original words.
 func (c *Call) command(ctx context.Context, inFull bool) once {
 	var words []any
 	if c.make != nil {
@@ -196,10 +201,10 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	return once{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command. err is the error of sending it.
+// result reads the answer of a command. err is the error with which sending it has ended.
 func result(cmd once, err error) (string, error) {
 	text, own := cmd.Result()
-	if own == nil && err != nil && text == "" { // a hook has returned the error
+	if own == nil && err != nil && text == "" { // a hook has returned the error, and not the command
 		return "", err
 	}
 	return text, own

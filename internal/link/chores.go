@@ -21,7 +21,7 @@ const (
 
 // A Chore is a step without a waiting caller. It is repeated until it is answered or useless.
 type Chore struct {
-	Useless time.Time // the time from which the step has no effect
+	Useless time.Time // from this time on, the step has no effect
 
 	// Try begins an attempt and does not block. It calls done once when the attempt has ended, on
 	// any goroutine.
@@ -33,8 +33,8 @@ type Chore struct {
 // After the first answer all chores are tried. The zero value is ready.
 type Chores struct {
 	Warn func(error) // receives a refusal that ends a chore; may be nil
-	// One is set for a node of a quorum. While the Locker closes, Stop does not wait for such a
-	// node when it cannot be reached: its lease is lost already, or will expire.
+	// One is set for a node of a quorum. While the Locker closes, Stop does not wait for a
+	// quorum's node that cannot be reached: its lease is lost already, or will expire.
 	One bool
 
 	work tasks
@@ -43,16 +43,16 @@ type Chores struct {
 	waiting []Chore
 	failing bool // the last attempt had no answer
 	probe   *time.Timer
-	probing bool // the timer runs, or the attempt that the timer has begun is under way
+	probing bool // the timer runs, or the attempt that it has begun is under way
 	pause   time.Duration
 	closing bool
-	dropped bool // no more attempts
+	dropped bool // no more attempts are made
 }
 
-// The pauses between two probes.
+// The shortest and the longest pause between two probes.
 const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// Add adds a chore. A chore that comes after Stop is tried once. If that is not enough, its lease
+// Add adds a chore. A chore that comes after Stop is tried once. If this attempt fails, its lease
 // expires by its TTL.
 func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
@@ -72,7 +72,8 @@ func (cs *Chores) Add(ch Chore) {
 	cs.try(ch, false)
 }
 
-// try makes one attempt. A probe is an attempt while the node does not answer.
+// try makes one attempt. probe is true for an attempt that finds out whether the node answers
+// again.
 func (cs *Chores) try(ch Chore, probe bool) {
 	ch.Try(func(o Outcome, err error) { cs.tried(ch, probe, o, err) })
 }
@@ -133,7 +134,7 @@ func (cs *Chores) plan() {
 	}
 }
 
-// next drops the useless chores, and tries one of the other chores.
+// next drops the chores that have become useless, and tries one of the other chores.
 func (cs *Chores) next() {
 	cs.mu.Lock()
 	now, n := time.Now(), 0
@@ -164,11 +165,12 @@ func (cs *Chores) idle() bool {
 	return len(cs.waiting) == 0 && !cs.probing
 }
 
-// Stop waits until all chores have ended, at most until ctx ends, and then drops the rest.
+// Stop waits until all chores have ended, but no longer than ctx. Then it drops the remaining
+// chores.
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closing = true
-	if cs.probe != nil && cs.probe.Stop() { // stop the timer, and probe without a pause
+	if cs.probe != nil && cs.probe.Stop() { // probe at once, instead of when the timer ends
 		cs.probe.Reset(0)
 	}
 	cs.mu.Unlock()
@@ -176,7 +178,7 @@ func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.dropped = true
-	if cs.probe != nil && cs.probe.Stop() { // the stopped timer does not count the waiting chores any more
+	if cs.probe != nil && cs.probe.Stop() { // the stopped timer will not end the waiting chores, so they are ended here
 		for range cs.waiting {
 			cs.work.leave()
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// attempts is a node that counts the attempts of chores.
+// attempts is a node that counts how often chores are tried.
 type attempts struct {
 	outcome, n, now, most atomic.Int64
 }
@@ -116,7 +116,7 @@ func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// A chore that came while Stop waited for another one was dropped.
+// When Stop waited for one chore and another chore came, the other one was dropped.
 func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, cs := node(Unanswered), node(Answered), &Chores{}

@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// at returns a key with this name in a slot of one master, and the slot.
+// at returns a key whose slot is on one of the masters and whose name ends with name. It also
+// returns the slot.
 func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
 	t.Helper()
 	for i := range 10000 {
@@ -80,13 +81,13 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	}
 	count(key)
 	move := cluster.Migrate(t, slot, cluster.Masters[0], cluster.Masters[1])
-	count(key)       // the key is still on the source
-	count(key + "2") // the key is not on the source, so the other node serves it: ASK
+	count(key)       // the key is still on the source, which serves it
+	count(key + "2") // the source does not have the key and answers ASK, so the target serves it
 	move.Carry()
-	count(key) // ASK
+	count(key) // the source answers ASK
 	move.Finish()
 	for range 20 {
-		count(key) // MOVED
+		count(key) // the source answers MOVED
 	}
 	if failed := among(t, ls, 20, func(int) string { return key }); failed != nil {
 		t.Error(failed)
@@ -99,7 +100,8 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	}
 }
 
-// After a failover calls go to the new master, although the old master sends no redirection.
+// After a failover, calls go to the new master, although the old master answers no call with
+// MOVED.
 func TestCallsFollowAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -119,7 +121,7 @@ func TestCallsFollowAFailover(t *testing.T) {
 	})
 }
 
-// Calls to a cluster that cannot be reached are refused, and no caller has to wait.
+// Calls to a cluster that cannot be reached are refused, so no caller has to wait.
 func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--cluster-enabled", "yes")

@@ -13,20 +13,21 @@ type crew struct {
 	live tasks // goroutines, idle or not
 
 	mu      sync.Mutex
-	idle    []*worker // a stack: the top worker has worked last, so its memory is warm
-	spare   int       // the smallest number of idle workers since trim: so many were not needed
+	idle    []*worker // a stack: the worker on top has worked last, so its memory is still in the processor's cache
+	spare   int       // the smallest number of idle workers since the last trim; as many workers were not needed
 	trimmer *time.Timer
 	armed   bool
 	closed  bool
 }
 
-// idleFor is how long an idle goroutine is kept, at least. It may be twice as long.
+// idleFor is the shortest time for which an idle goroutine is kept. It may be kept for twice as
+// long.
 const idleFor = 30 * time.Second
 
-// job is what a goroutine does.
+// job is what a goroutine of the crew does.
 type job interface{ run() }
 
-// do makes a job of a function.
+// do turns a function into a job.
 type do func()
 
 func (f do) run() { f() }
@@ -35,7 +36,7 @@ func (f do) run() { f() }
 // closed.
 type worker struct{ jobs chan job }
 
-// start runs a job on a goroutine of its own. It refuses no job: calls that are made after Close
+// start runs a job on a goroutine of the crew. It refuses no job: calls that are made after Close
 // are still sent.
 func (c *crew) start(j job) {
 	c.mu.Lock()
@@ -103,7 +104,7 @@ func (c *crew) end(n int) {
 	c.spare = len(c.idle)
 }
 
-// stop waits until all goroutines have ended, at most until ctx ends.
+// stop waits until all goroutines have ended, but no longer than ctx.
 func (c *crew) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -116,7 +117,7 @@ func (c *crew) stop(ctx context.Context) error {
 }
 
 // tasks counts the tasks under way, so that a caller can wait for their end. Unlike a
-// sync.WaitGroup it may grow during the wait. The zero value is ready.
+// sync.WaitGroup, it may count new tasks during the wait. The zero value is ready.
 type tasks struct {
 	mu   sync.Mutex
 	n    int

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// prompted makes a link prompt, by a flight that is answered.
+// prompted makes a link prompt by a flight that is answered at once.
 func prompted(t *testing.T, ls *Links) {
 	t.Helper()
 	c := named("prompt", Step)
@@ -63,7 +63,7 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 		slow := named("slow", Step)
 		ls.Send(t.Context(), slow)
 		takes(t, slow, time.Microsecond)
-		f.slow(time.Millisecond) // so that a flight cannot be answered before Send returns
+		f.slow(time.Millisecond) // the delay ensures that a flight is not answered before Send returns
 		byFlight := named("by flight", Step)
 		if ls.Send(t.Context(), byFlight); isThere(byFlight) {
 			t.Error("the next call was made directly too")
@@ -77,8 +77,8 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	})
 }
 
-// The caller of a direct call is back at most 250 ms after its end, also when the call began early
-// in its slot.
+// The caller of a direct call waits for at most 250 ms, even if the call began when its slot had
+// just begun.
 func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 	for _, into := range []time.Duration{0, time.Millisecond, every / 2, every - 1, every, 3 * every} {
 		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {
@@ -122,9 +122,9 @@ func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
 		prompted(t, ls)
 		func() {
 			defer func() { _ = recover() }()
-			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake takes strings only
+			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake panics, because it takes only strings
 		}()
-		f.mu.Unlock() // the panic has left it locked
+		f.mu.Unlock() // the panic has left the mutex locked
 		if look(ls, func(l *link) bool { return l.direct > 0 }) {
 			t.Error("a direct call counts as under way for ever")
 		}

@@ -1,8 +1,7 @@
 // Package link sends calls to Redis nodes. It knows nothing of locks. A call is a script or a
 // command, with a class for its urgency and a way to receive the answer.
 //
-// One rule holds: a caller waits only for its own call and its own answer, and can leave at any
-// time.
+// One rule holds: a caller waits only for the answer to its own call, and can leave at any time.
 //
 //	links    all calls of one Locker through one client: one link, or on a Cluster one for each
 //	         master

@@ -24,7 +24,7 @@ type fake struct {
 	stopped chan struct{} // closed when the fake continues; nil: it is not stopped
 	err     error
 	flights [][]string // the commands that were sent together
-	most    int        // commands or pipelines under way at once
+	most    int        // the largest number of commands or pipelines that were under way together
 	now     int
 }
 
@@ -124,7 +124,7 @@ func (f *fake) fail(err error) {
 	f.err = err
 }
 
-// atOnce returns how many commands or pipelines were under way at once.
+// atOnce returns the largest number of commands or pipelines that were under way together.
 func (f *fake) atOnce() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,12 +145,13 @@ func look[T any](ls *Links, what func(l *link) T) T {
 	return what(ls.single)
 }
 
-// named returns a call that is answered with its name.
+// named returns a call whose answer is its name.
 func named(name string, class Class) *Call {
 	return &Call{Words: []any{"echo", name}, Class: class, Key: name}
 }
 
-// bubble runs a test with a fake node. With pipes the link treats the client as one of go-redis'.
+// bubble runs a test with a fake node. If pipes is true, the link treats the client as a client of
+// go-redis.
 func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, ls *Links)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +182,7 @@ func takes(t *testing.T, c *Call, within time.Duration) {
 	}
 }
 
-// fails expects that a call ends with an error at a certain time.
+// fails expects that a call ends with this error after this time.
 func fails(t *testing.T, c *Call, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -9,17 +9,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// flight is a group of calls that are under way together. It is a job of the crew. After its calls
-// it continues with the calls that were listed in the meantime.
+// flight is a group of calls that are under way together. It is a job of the crew. When its calls
+// have been answered, it continues with the calls that were listed in the meantime.
 type flight struct {
 	lane  *lane
 	calls []*Call
 	ctx   *slot
 
-	// Guarded by the link's mutex:
+	// The link's mutex guards the fields below.
 	slot  *slot
-	place int  // the place among the flights of the slot
-	lost  bool // the flight was given up: its answers are dropped
+	place int  // index of the flight in slot.flights
+	lost  bool // the flight was given up, so its answers are dropped
 	doubt bool // the link is not prompt, so its slots may have moved to another node
 }
 
@@ -54,12 +54,12 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	k.mu.Lock()
 	if f.lost {
 		k.hung--
-		f.calls = nil // giveUp still reads the old slice
+		f.calls = nil // f.calls is not used again, because giveUp still reads the old slice
 	} else {
 		l.flying--
 		k.crowd = len(f.calls)
 		f.slot.land(f)
-		if sent && !l.acked { // a WAIT sleeps, so its duration is not the node's delay
+		if sent && !l.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
 			k.note(took, gotReply)
 		}
 	}
@@ -71,7 +71,7 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	return more
 }
 
-// send sends each call once, several calls by one script where that is possible. gotReply reports
+// send sends each call once. Where possible, one script makes several calls. gotReply reports
 // whether the node has replied, and sent whether there was a call to send. took is how long the
 // node took, without the time of calls that a script has left out.
 func (f *flight) send() (gotReply, sent bool, took time.Duration) {
@@ -92,9 +92,9 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	return gotReply, true, took
 }
 
-// transmit sends calls. When the node does not have a script, the script's calls are sent again at
-// once. The first of them has the script's text, which loads the script for the others. Calls
-// whose script is unknown even then are sent with the text.
+// transmit sends calls. When the node does not have a script, the calls of this script are sent
+// again at once. The first of them has the script's text, so the node loads the script for the
+// others. If the node still does not know the script of a call, the call is sent with the text.
 func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	unknown, gotReply := f.attempt(calls, byName)
 	if len(unknown) > 0 {
@@ -106,7 +106,7 @@ func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	return gotReply
 }
 
-// The ways in which an attempt names its scripts.
+// The ways in which an attempt tells the node which script to run.
 const (
 	byName = iota
 	firstInFull
@@ -135,7 +135,7 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool
 	}
 	for i, c := range calls {
 		if c.asking {
-			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // the pipeline only queues commands until Exec
+			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // no reply is awaited, because a pipeline only queues commands until Exec
 		}
 		sent[i] = c.command(ctx, how == inFull || how == firstInFull && c.Script != nil && !known[c.Script])
 		if known != nil {
@@ -165,7 +165,8 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool
 	return unknown, gotReply
 }
 
-// answer delivers an answer. If the call's slot has moved, answer sends the call to the new node.
+// answer delivers an answer to its call. If the call's slot has moved, answer sends the call to
+// the new node.
 func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error) {
 	if f.lane.link.owner.redirect(c, err) {
 		return

@@ -75,7 +75,7 @@ func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	})
 }
 
-// A server executes a whole flight before it serves another client.
+// A server executes a whole flight before it serves another client. So a large call travels alone.
 func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 	for _, tt := range []struct {
 		trip    time.Duration
@@ -119,7 +119,7 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		ls.Put(t.Context(), goesRound)
 		takes(t, goesRound, promptWithin+time.Millisecond)
 		fails(t, hangs, ErrNoAnswer, flightFor+every-time.Since(began))
-		after := named("after", Step) // the lane is free, although the goroutine still hangs
+		after := named("after", Step) // the lane is free again, although the goroutine of the hung flight still hangs
 		ls.Put(t.Context(), after)
 		takes(t, after, time.Microsecond)
 		close(held)
@@ -129,7 +129,7 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		for i := range 200 { // for less than a second
+		for i := range 200 { // calls come for less than a second
 			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}
@@ -140,7 +140,7 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	})
 }
 
-// For ten minutes a node answers nothing, and the client has no time-out.
+// A node answers nothing for ten minutes, and the client has no time-out.
 func TestFlightsThatHangAreBounded(t *testing.T) {
 	for name, pipes := range map[string]bool{"pipelines": true, "a wrapper": false} {
 		t.Run(name, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 				for i := range 10000 {
 					c := named(fmt.Sprint(g, i), Step)
 					ls.Put(context.Background(), c)
-					if i%2 == 0 { // at the same time as the answer
+					if i%2 == 0 { // every second caller leaves at the time when the answer comes
 						c.Leave()
 						continue
 					}
@@ -226,7 +226,7 @@ func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 		ls.Put(t.Context(), named("first", Step))
 		synctest.Wait()
 		began := time.Now()
-		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // no flight may overtake another one
+		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another one
 		c := named("second", Renewal)
 		ls.Put(t.Context(), c)
 		takes(t, c, 2*time.Second)
@@ -243,7 +243,7 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 			first := named("first", Step)
 			ls.Put(t.Context(), first)
 			takes(t, first, time.Second)
-			synctest.Wait() // the link has noted the round trip
+			synctest.Wait() // now the link has noted the duration of the round trip
 			for i := range 20 {
 				ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			}

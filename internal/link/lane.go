@@ -3,15 +3,16 @@ package link
 import "time"
 
 const (
-	mostCalls = 128      // the largest number of calls of a flight
-	mostBytes = 32 << 10 // the approximate largest size of a flight
-	largeCall = 2 << 10  // approximately a renewal of some 50 leases
-	undoCalls = 16       // the calls of every flight that are reserved for undos
-	// laterFor is how long a call without a waiting caller waits for a flight or direct call.
+	mostCalls = 128      // the largest number of calls in a flight
+	mostBytes = 32 << 10 // the approximate largest size of a flight in bytes
+	largeCall = 2 << 10  // the approximate size in bytes of a renewal of 50 leases
+	undoCalls = 16       // the number of calls in each flight that are reserved for undos
+	// laterFor is how long a call without a waiting caller waits for a flight or direct call to
+	// travel with.
 	laterFor = time.Millisecond
 )
 
-// lane is a list of calls and the flights that take them. The link's mutex guards all of it.
+// lane is a list of calls, and the flights that take them. The link's mutex guards all fields.
 type lane struct {
 	link  *link
 	pipe  pipeliner // nil: flights of one call each
@@ -19,11 +20,11 @@ type lane struct {
 	slots slots
 
 	queues [classes][]*Call
-	n      int     // calls in all queues
+	n      int     // number of calls in all queues
 	later  []*Call // calls without waiting callers: they travel with other calls
-	flying int     // flights under way that do not hang
-	usual  int     // the number of flights that may begin at once
-	most   int     // the number of flights while some take long
+	flying int     // number of flights under way that do not hang
+	usual  int     // the number of flights up to which a new one begins at once
+	most   int     // the number of flights up to which a new one begins when the others take long
 
 	timer *time.Timer // starts the next flight beside the slow ones
 	armed bool
@@ -40,8 +41,8 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound starts one more flight at the given time if calls are still listed then, because the
-// flights under way are slow.
+// goRound starts one more flight at the given time, if calls are still listed at that time because
+// the flights under way are slow.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return
@@ -73,8 +74,8 @@ func (l *lane) round() {
 	l.goRound(next)
 }
 
-// putOff lists a call that travels with other calls. Without other calls, a flight begins after
-// laterFor.
+// putOff lists a call that travels with other calls. If no other call is sent within laterFor, a
+// flight begins for it.
 func (l *lane) putOff(c *Call) {
 	l.later = append(l.later, c)
 	if l.delayed {
@@ -88,7 +89,7 @@ func (l *lane) putOff(c *Call) {
 	}
 }
 
-// goNow begins a flight for calls that have waited for laterFor.
+// goNow begins a flight for the calls in later, which have waited for laterFor.
 func (l *lane) goNow() {
 	k := l.link
 	k.mu.Lock()
@@ -129,7 +130,7 @@ func (l *lane) along() []*Call {
 	n := min(len(l.later), mostCalls-1)
 	calls := make([]*Call, 0, n+1)
 	for _, c := range l.later[:n] {
-		if c.take() { // false: it was recalled
+		if c.take() { // false: the call was recalled
 			calls = append(calls, c)
 		}
 	}
@@ -151,10 +152,10 @@ func (l *lane) oldest() time.Time {
 }
 
 // batch takes the calls of the next flight: the most urgent class first, and the oldest calls of
-// each class first. A flight to a near server has at most one large call. A server executes all
-// commands that it has received from one connection before it looks at the next connection. So a
-// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
-// two.
+// each class first. A flight to a near server has at most one large call, because a server
+// executes all commands that it has received from one connection before it looks at the next
+// connection. A flight of five renewals of 100 leases each would delay all other clients for a
+// millisecond or two.
 func (l *lane) batch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes
@@ -191,8 +192,8 @@ func (l *lane) batch(into []*Call) []*Call {
 	return into
 }
 
-// giveUp gives up the flights of a slot that has ended. The goroutines of these flights wait until
-// the client returns.
+// giveUp gives up the flights of a slot that has ended. The goroutine of such a flight still waits
+// until the client returns.
 func (l *lane) giveUp(s *slot) {
 	k := l.link
 	k.mu.Lock()
@@ -222,8 +223,8 @@ func (l *lane) giveUp(s *slot) {
 	}
 }
 
-// goOn begins the flights that may begin now. When too many flights hang, no call can be sent, and
-// goOn returns the listed calls.
+// goOn begins the flights that may begin now. When too many flights hang, no call can be sent.
+// Then goOn returns the listed calls, which must be refused.
 func (l *link) goOn() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {

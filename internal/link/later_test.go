@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// later returns a call for which no caller waits; the channel receives its answer.
+// later returns a call for which no caller waits, and a channel that receives the call's answer.
 func later(name string) (*Call, chan error) {
 	c, answer := named(name, Release), make(chan error, 1)
 	c.OnAnswer = func(c *Call) {
@@ -61,7 +61,8 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
-		// A call that is put off while the timer of another call runs waits for its own time.
+		// When a call is put off while the timer of another call runs, it still waits for the
+		// whole of laterFor.
 		first, _ := later("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
@@ -105,7 +106,7 @@ func TestARecalledCallIsNotSent(t *testing.T) {
 	})
 }
 
-// A node that is not prompt gets the call at once, and Prompt reports this.
+// A call to a node that is not prompt is sent at once, and Prompt returns false.
 func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		if ls.Prompt("a") {
@@ -131,7 +132,7 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 	})
 }
 
-// A call that travels with a direct one ends with it, also when a hook panics.
+// A call that travels with a direct call ends with it, even when a hook panics.
 func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		prompted(t, ls)

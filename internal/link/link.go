@@ -22,16 +22,17 @@ type pipeliner interface {
 }
 
 const (
-	// promptWithin is the largest delay of an answer after which the next single call is direct.
+	// promptWithin is the longest time that an answer may take if the next single call is to be
+	// direct.
 	promptWithin = 20 * time.Millisecond
-	// directFor bounds a direct call, and flightFor bounds a flight. Calls of one slot end
-	// together, so a call may end up to 50 ms earlier.
+	// directFor is the time-out of a direct call, and flightFor is the time-out of a flight. All
+	// calls of one slot end together, so a call may end up to 50 ms earlier.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
-	// mostDirect bounds the direct calls that are under way together. With more callers than that,
-	// flights cost less than a connection for each caller.
+	// mostDirect is the largest number of direct calls that are under way together. For more
+	// callers, flights cost less than a connection for each caller.
 	mostDirect = 8
-	// mostHung bounds the hung flights.
+	// mostHung is the largest number of hung flights.
 	mostHung = 64
 )
 
@@ -40,28 +41,28 @@ type link struct {
 	owner   *Links
 	client  Client
 	pipe    pipeliner // nil: flights of one call each
-	bounded bool      // the client ends a call with its context, so callers may make it themselves
+	bounded bool      // the client ends a call with its context, so callers may make direct calls
 	most    int       // the number of flights that may hang
 	chores  Chores
 
 	mu      sync.Mutex
-	plain   lane  // calls
-	acked   lane  // calls that replicas must acknowledge
+	plain   lane  // lane of the calls that need no acknowledgement
+	acked   lane  // lane of the calls that replicas must acknowledge
 	directs slots // the contexts of direct calls
-	direct  int   // the number of direct calls under way
-	crowd   int   // the number of calls of the last flight that landed
-	prompt  bool  // the last answer came soon, and no flight hangs
-	hung    int   // the number of flights that were given up and have not returned
-	gone    bool  // the link was forgotten; a later call gets a new link
-	adding  int   // the number of running calls of add
+	direct  int   // number of direct calls under way
+	crowd   int   // number of calls in the last flight that has landed
+	prompt  bool  // the last answer came within promptWithin, and no flight hangs
+	hung    int   // number of flights that were given up and have not returned
+	gone    bool  // the link was forgotten; a later call uses a new link
+	adding  int   // number of calls of add under way
 	trips   trips
 
-	apart atomic.Int32 // the number of flights to come that make each call by itself: see Together
+	apart atomic.Int32 // the number of further flights in which each call is made by itself: see Together
 }
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	if own, ok := c.(*redis.Client); ok { // only the exact type: see the package's comment
+	if own, ok := c.(*redis.Client); ok { // only the exact type: see the package's comment, on clients with their own Process
 		options := own.Options()
 		l.pipe, l.bounded = own, bounded(options)
 		if options.PoolSize > 0 {
@@ -76,17 +77,17 @@ func newLink(owner *Links, c Client) *link {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
-		pipe, _ := c.(pipeliner) // WithReplicaAck is set: the constructor has checked the client
+		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
 		l.acked = lane{link: l, acked: true, most: 16, usual: 8, pipe: pipe}
 		l.acked.slots = slots{life: owner.options.Within + flightFor + every, over: l.acked.giveUp}
 	}
 	return l
 }
 
-// CallsByGoroutine reports whether calls through a client need another goroutine only because the
-// client's options do not bound them.
+// CallsByGoroutine reports whether a client's options are the only reason why its calls need
+// another goroutine: they set no time-out for the calls.
 func CallsByGoroutine(c Client) bool {
-	switch c := c.(type) { // only the exact type: see the package's comment
+	switch c := c.(type) { // only the exact type: see the package's comment, on clients with their own Process
 	case *redis.Client:
 		return !bounded(c.Options())
 	case *redis.ClusterClient:
@@ -98,7 +99,8 @@ func CallsByGoroutine(c Client) bool {
 	return false
 }
 
-// bounded reports whether the client itself ends a call in time. A client turns the option -2 into
+// bounded reports whether the client itself ends a call at its time-out. A client turns the option
+// -2 into -1, and then sets no deadlines at all.
 // -1, and then sets no deadlines at all.
 func bounded(o *redis.Options) bool {
 	if o.ContextTimeoutEnabled {
@@ -119,16 +121,16 @@ func (l *link) lane(c *Call) *lane {
 // put lists a call for the next flight, which usually begins at once.
 func (l *link) put(c *Call) {
 	if err := l.list(c); err == errGone {
-		l.owner.to(l.client.(*redis.Client)).put(c) //nolint:forcetypeassert // only nodes of a Cluster leave
+		l.owner.to(l.client.(*redis.Client)).put(c) //nolint:forcetypeassert // only links to nodes of a Cluster are forgotten
 	} else if err != nil {
 		c.refuse(err)
 	}
 }
 
-// errGone: the link was forgotten just before it was used.
+// errGone means that the link was forgotten just before it was used.
 var errGone = errors.New("the link is gone")
 
-// putOff lists a call that travels with other calls.
+// putOff lists a call that travels with other calls, if the node is prompt.
 func (l *link) putOff(c *Call) {
 	l.mu.Lock()
 	if l.prompt && !l.gone {
@@ -166,8 +168,8 @@ func (l *link) list(c *Call) error {
 	return nil
 }
 
-// tryDirect makes the call on the caller's goroutine if the client bounds the call and few calls
-// are under way. It returns false when the call needs a flight.
+// tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
+// and few calls are under way. It returns false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
@@ -181,11 +183,11 @@ func (l *link) tryDirect(c *Call) bool {
 	slot := l.directs.at(c.sent)
 	along := l.plain.along()
 	l.mu.Unlock()
-	if !c.take() { // only this goroutine could have left the call
+	if !c.take() { // cannot happen, because no other goroutine could have changed the call's fate
 		panic("latchkit: a call was sent twice")
 	}
 	gotReply := false
-	defer func() { // also when a hook panics
+	defer func() { // deferred, because a hook may panic
 		for _, other := range along {
 			other.answer("", ErrNoAnswer)
 		}
@@ -196,7 +198,7 @@ func (l *link) tryDirect(c *Call) bool {
 	}()
 	if len(along) > 0 {
 		f := flight{lane: &l.plain, ctx: slot}
-		// transmit, because send may need several round trips, and the caller waits here.
+		// send might need several round trips, but the caller waits here. So transmit is called.
 		if gotReply = f.transmit(append(along, c)); !gotReply {
 			l.owner.doubt()
 		}
@@ -227,12 +229,14 @@ func (l *link) note(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
 	if gotReply && l.pipe != nil {
 		l.trips.note(took)
-		// One flight at a time is right only when a round trip takes almost no time.
+		// If a round trip takes almost no time, one flight at a time is right. Otherwise there are
+		// more flights.
 		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
 	}
 }
 
-// forget marks an idle link as gone. A caller that still has this link uses its successor.
+// forget marks an idle link as gone. A caller that still has this link uses the new link to the
+// node.
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -266,7 +270,7 @@ func (l *link) end() {
 	l.directs.leave()
 }
 
-// trips has the shortest duration of the last round trips, of which there are 256 to 511.
+// trips knows the shortest of the last 256 to 511 round trips.
 type trips struct {
 	n            int
 	now, earlier time.Duration // shortest round trips; 0: none

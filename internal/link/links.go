@@ -11,8 +11,8 @@ import (
 
 // Options are the options of a Links. The zero value is valid.
 type Options struct {
-	Replicas int           // the number of replicas that must acknowledge a call with Acked
-	Within   time.Duration // the time limit of the acknowledgements
+	Replicas int           // how many replicas must acknowledge a call with Acked
+	Within   time.Duration // how long to wait for the acknowledgements
 	Warn     func(error)   // receives the refusals that end a chore
 	One      bool          // the client is for one server of a quorum: see Chores.One
 }
@@ -23,37 +23,37 @@ type Links struct {
 	client  Client
 	options Options
 	crew    crew
-	signals sync.Pool // the channels for expect
+	signals sync.Pool // the idle channels for expect
 
-	single  *link       // used for all calls; nil: calls go to the nodes of the Cluster
+	single  *link       // the link for all calls; nil: the calls go to the nodes of the Cluster
 	cluster Cluster     // nil: there is one server
 	nodes   sync.Map    // the nodes of the Cluster: *redis.Client → *link
-	chores  Chores      // the chores of keys whose node is not known yet
+	chores  Chores      // the chores whose key's node is not known yet
 	loaded  atomic.Bool // the client knows the Cluster's state, so asking for a node does not block
 	helpers atomic.Int32
 
 	mu      sync.Mutex
-	pending []*Call     // the calls that wait for the Cluster's state
+	pending []*Call     // the calls that wait until the Cluster's state is loaded
 	loading bool        // a goroutine loads the Cluster's state
-	overdue *time.Timer // refuses the pending calls; nil: no call is pending
+	overdue *time.Timer // runs when the pending calls must be refused; nil: no call is pending
 }
 
 // New returns the links to the nodes of a client. The client must outlive them. New sends nothing.
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
-	if _, own := c.(*redis.ClusterClient); !own { // by exact type: see the package's comment
+	if _, own := c.(*redis.ClusterClient); !own { // only the exact type: see the package's comment, on clients with their own Process
 		ls.single = newLink(ls, c)
 	}
 	return ls
 }
 
-// Send makes the call on the goroutine of its caller if it can. Then the answer is there when Send
-// returns, within 250 ms. Otherwise Send does what [Links.Put] does. Only the values of ctx count.
-// A caller that does not want to wait any more uses [Call.Leave].
+// Send makes a direct call if it can. Then the answer is there when Send returns, within 250 ms.
+// Otherwise Send does what [Links.Put] does. Only the values of ctx count. A caller that does not
+// want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
-	if ls.single == nil || c.Acked { // on a Cluster the node of the call may be unknown
+	if ls.single == nil || c.Acked { // not direct, because on a Cluster the node of the call may be unknown
 		c.expect(&ls.signals)
 	}
 	if l := ls.find(c); l != nil && !l.tryDirect(c) {
@@ -62,7 +62,7 @@ func (ls *Links) Send(ctx context.Context, c *Call) {
 	}
 }
 
-// Put gives the call to the next flight, and does not wait.
+// Put lists the call for the next flight, and does not wait for the answer.
 func (ls *Links) Put(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	c.expect(&ls.signals)
@@ -82,8 +82,8 @@ func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	}
 }
 
-// Prompt reports whether the node of key has given its last answer within 20 ms and no flight to it
-// hangs.
+// Prompt reports whether the node of key gave its last answer within 20 ms, and no flight to the
+// node hangs.
 func (ls *Links) Prompt(key string) bool {
 	l := ls.single
 	if l == nil {
@@ -109,7 +109,7 @@ func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 // Go runs a job on a goroutine of the Links. Close waits for the job.
 func (ls *Links) Go(job func()) { ls.crew.start(do(job)) }
 
-// Chore repeats an attempt that concerns key until it is answered: see [Chores].
+// Chore repeats the attempt of ch, at the node of key, until the node answers it: see [Chores].
 func (ls *Links) Chore(key string, ch Chore) {
 	l := ls.single
 	if l == nil {
@@ -123,7 +123,7 @@ func (ls *Links) Chore(key string, ch Chore) {
 	}
 }
 
-// Close waits until all chores are confirmed and all goroutines have ended, at most until ctx ends.
+// Close waits until all chores have ended and all goroutines have ended, but no longer than ctx.
 // Calls that are made after Close are still sent.
 func (ls *Links) Close(ctx context.Context) (err error) {
 	finish := func(l *link) {

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// Sender makes calls and waits for their answers: a [Links] is one.
+// Sender makes calls and waits for their answers. A [Links] is a Sender.
 type Sender interface {
 	Do(ctx context.Context, c *Call) (string, error)
 }
 
 var _, _ Sender = (*Links)(nil), Plain{}
 
-// Plain makes each call on the goroutine of its caller, for as long as the client takes.
+// Plain makes each call on the goroutine of its caller. A call takes as long as the client lets
+// it.
 type Plain struct{ Client Client }
 
-// Do makes the call. The end of ctx ends the call if the client's options allow that.
+// Do makes the call. The call ends with ctx only if the client's options say so.
 func (p Plain) Do(ctx context.Context, c *Call) (string, error) {
 	c.sent = time.Now()
 	cmd := c.command(ctx, false)

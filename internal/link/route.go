@@ -18,17 +18,17 @@ type Cluster interface {
 var _ Cluster = (*redis.ClusterClient)(nil)
 
 const (
-	// mostHops bounds how often a call follows its slot to another node. After that, the caller
-	// repeats the call after a pause.
+	// mostHops is the largest number of times that a call is sent on to another node because its
+	// slot has moved. After that, the caller repeats the call after a pause.
 	mostHops = 3
-	// mostHelpers bounds the goroutines that look for nodes.
+	// mostHelpers is the largest number of goroutines that look for nodes.
 	mostHelpers = 8
 )
 
-// find returns the link of a listed call, or nil while the node is unknown. A call whose node is
-// unknown is sent, or refused, when the Cluster's state has been loaded.
+// find returns the link for a call that is to be listed. It returns nil while the node is unknown,
+// and then the call is sent or refused when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
-	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // a WAIT must use the same connection as its call
+	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // the client itself finds the node; but a WAIT must use the same connection as its call
 		return ls.single
 	}
 	if l := ls.serving(c.Key); l != nil {
@@ -56,7 +56,7 @@ func (ls *Links) to(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link) //nolint:forcetypeassert // the map has only links
 	}
-	ls.nodes.Range(func(node, l any) bool { // a new node is rare, so this is the time to forget idle links
+	ls.nodes.Range(func(node, l any) bool { // new nodes are rare, so idle links are forgotten only now
 		if l.(*link).forget() { //nolint:forcetypeassert // as above
 			ls.nodes.CompareAndDelete(node, l)
 		}
@@ -66,8 +66,8 @@ func (ls *Links) to(node *redis.Client) *link {
 	return l.(*link) //nolint:forcetypeassert // as above
 }
 
-// await keeps a call until the client knows the Cluster's state. Loading the state may hang, so a
-// goroutine loads it. A call is kept at most as long as a flight may take.
+// await keeps a call until the client knows the Cluster's state. It starts a goroutine that loads
+// the state, because loading may hang. A call is kept no longer than a flight may take.
 func (ls *Links) await(c *Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -126,7 +126,7 @@ func (e noState) Error() string {
 
 func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
 
-// doubt is called when a node has not answered: another node may now serve its slots.
+// doubt is called when a node has not answered, because another node may serve its slots now.
 func (ls *Links) doubt() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())
@@ -150,8 +150,8 @@ func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 	return stay
 }
 
-// redirect sends a call to the node to which its slot has moved, if err is such a redirection. It
-// does not block, because a goroutine looks for the node.
+// redirect looks at the error of a call. If it says that the call's slot has moved, redirect sends
+// the call to the new node. It does not block: a goroutine looks for the node.
 func (ls *Links) redirect(c *Call, err error) bool {
 	if err == nil || ls.cluster == nil || c.hops == mostHops {
 		return false

@@ -7,8 +7,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis sends at most once. If go-redis retried a call whose reply was
-// lost, the answer could be wrong: the second execution of a release finds no lease.
+// once is a command that go-redis sends at most once. If go-redis repeated a call whose reply was
+// lost, the second answer could be wrong: a repeated release finds no lease.
 type once struct{ *redis.StringCmd }
 
 // NoRetry makes go-redis send the command only once.
@@ -17,7 +17,7 @@ func (once) NoRetry() bool { return true }
 // A Script is a Lua program.
 type Script struct {
 	text string
-	sha  any // a string, boxed once instead of for every call
+	sha  any // a string, boxed once for all calls
 }
 
 // NewScript returns a script.
@@ -29,7 +29,8 @@ func NewScript(text string) *Script {
 // Text returns the program.
 func (s *Script) Text() string { return s.text }
 
-// Room is memory for the words of a short call, in one piece. Its zero value is ready for one use.
+// Room is memory for the words of a short call, in one piece. Its zero value is ready, for one
+// call.
 type Room struct {
 	words   [12]any
 	texts   [6]string
@@ -55,11 +56,10 @@ func larger() ([]any, []string, []int64) {
 	return all.words[:0], all.texts[:0], all.numbers[:0]
 }
 
-// WordsIn returns the words that Words returns. It puts them into a given room if they are few
-// enough.
+// WordsIn does the work of Words. If the words are few enough, it puts them into a given Room.
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
-// allocation instead of one for each word, and hooks, which see pointers, cannot show tokens. Only
+// allocation instead of one for each word. Hooks see pointers, so they cannot show tokens. Only
 // the first key is a plain string, because commands are routed and identified by it. args must not
 // escape from here, because the callers would then have to allocate each argument.
 func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
@@ -105,7 +105,8 @@ type Writer struct {
 	numbers []int64
 }
 
-// Writer begins the words of a call with the given numbers of keys, further texts and numbers.
+// Writer returns a Writer of a call with the given numbers of keys, texts after the keys, and
+// numbers.
 func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	w := &Writer{
 		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),
@@ -116,7 +117,7 @@ func (s *Script) Writer(keys, texts, numbers int) *Writer {
 
 // Text writes a key, or a text after the keys.
 func (w *Writer) Text(text string) {
-	if len(w.words) == 3 { // see WordsIn
+	if len(w.words) == 3 { // the first key is a plain string: see WordsIn
 		w.words = append(w.words, text)
 		return
 	}

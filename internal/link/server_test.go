@@ -19,7 +19,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// counts increments a counter and returns its name, so a second execution is noticed.
+// counts increments the counter at a key and returns the key, so that a test notices a second
+// execution.
 var counts = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
 // counting returns a call that increments the counter at a key.
@@ -27,7 +28,7 @@ func counting(key string) *Call {
 	return &Call{Script: counts, Words: counts.Words([]string{key}), Key: key, Class: Step}
 }
 
-// made returns the Links of a client, and closes them with the test.
+// made returns the Links of a client. The end of the test closes them.
 func made(t *testing.T, c Client, o Options) *Links {
 	t.Helper()
 	ls := New(c, o)
@@ -76,7 +77,8 @@ func (s *spy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// note puts a prefix before the first key of each script, if there is one.
+// note records commands. If the spy has a prefix, note puts it before the first key of each
+// script.
 func (s *spy) note(cmds ...redis.Cmder) {
 	stack := make([]byte, 16<<10)
 	s.mu.Lock()
@@ -93,7 +95,7 @@ func (s *spy) note(cmds ...redis.Cmder) {
 	}
 }
 
-// among runs many calls at once, and returns those that failed.
+// among makes n calls at the same time, and returns the errors of the calls that failed.
 func among(t *testing.T, ls *Links, n int, key func(i int) string) (failed []error) {
 	t.Helper()
 	var calls []*Call
@@ -146,7 +148,8 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 				defer s.mu.Unlock()
 				return slices.ContainsFunc(s.stacks, func(stack string) bool { return strings.Contains(stack, t.Name()[:10]) })
 			}
-			if c.direct { // on a busy machine an answer may take 20 ms, and then the next call gets a flight
+			// On a busy machine an answer may take 20 ms, and then the next call gets a flight.
+			if c.direct {
 				await(t, "a call is made on its caller's goroutine", made)
 				return
 			}
@@ -196,7 +199,7 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	}
 	server.Pause()
 	var others sync.WaitGroup
-	if state != "a connection is there" { // in the other states, another caller takes the answers
+	if state != "a connection is there" { // in the other states, another caller uses the connection
 		for range 3 {
 			others.Go(func() { client.Ping(context.Background()) })
 		}
@@ -223,11 +226,11 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	_ = client.Close()
 }
 
-// busy is how late a goroutine may be on a machine that runs other tests.
+// busy is how much later than planned a goroutine may run on a machine that runs other tests.
 const busy = 750 * time.Millisecond
 
-// When a server stalls, each bounded call would close one connection and open another. So few calls
-// may be made in that way.
+// When a server stalls, each direct call that reaches its time-out closes its connection, and the
+// next call opens a new one. So only few calls may be direct.
 func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []int{20, 300} {
@@ -273,7 +276,7 @@ func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	}
 }
 
-// dialled counts new connections.
+// dialled is a hook that counts new connections.
 type dialled struct{ n *atomic.Int32 }
 
 func (d dialled) DialHook(next redis.DialHook) redis.DialHook {
@@ -325,7 +328,8 @@ func TestUnknownScriptsOfAFlightRunOnce(t *testing.T) {
 	}
 }
 
-// A connection that breaks under a flight leaves its calls unclear. They are not sent again.
+// When a connection breaks during a flight, the calls of the flight are unclear. They are not sent
+// again.
 func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -348,7 +352,7 @@ func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	}
 }
 
-// Hooks see every call, alone or in a pipeline.
+// The hooks of the client see every call, alone or in a pipeline.
 func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -380,9 +384,9 @@ func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 	}
 }
 
-// A script that the server does not know is sent again. The hook, which has put a prefix before the
-// keys of the first attempt, must not find this prefix in the second one: the call would go to
-// another key than all others.
+// A script that the server does not know is sent again. A hook has put a prefix before the keys of
+// the first attempt. It must not find this prefix in the second attempt, because the call would
+// then go to another key.
 func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -433,7 +437,7 @@ func TestAClientsOwnProcessIsNeverBypassed(t *testing.T) {
 	}
 }
 
-// A dead connection delays only the calls that use it, and the others for a moment.
+// A dead connection delays the calls that use it. It delays all other calls only for a moment.
 func TestCallsGoRoundABlackHole(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -457,7 +461,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	if _, err := hole.Answer(); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("the call in the black hole ended with %v", err)
 	}
-	proxy.Cut() // this ends the goroutine of the hung call
+	proxy.Cut() // ends the goroutine of the hung call
 }
 
 // A call that was never sent is distinguished from an unclear call.

@@ -9,18 +9,18 @@ import (
 const every = 50 * time.Millisecond
 
 // slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
-// these calls. When the context ends, a dial and a wait for a connection end too. Its deadline
-// ends reads and writes if the client's options allow that. The link's mutex guards all of it.
+// these calls. The end of the context also ends a dial and a wait for a connection. Its deadline
+// ends reads and writes, if the client's options allow that. The link's mutex guards all fields.
 type slot struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	silence func() bool // keeps over from being called
+	silence func() bool // silence keeps over from being called
 	began   time.Time
-	past    bool      // a newer slot is the present one
+	past    bool      // a newer slot has taken its place
 	flights []*flight // flights that have not landed
 }
 
-// slots makes slots. The calls of a slot end when the slot has reached the age life.
+// slots makes slots. A slot ends all its calls at the age life.
 type slots struct {
 	life    time.Duration
 	over    func(*slot) // called when a slot ends while its flights are under way; may be nil
@@ -42,7 +42,7 @@ func (s *slots) at(now time.Time) *slot {
 	return n
 }
 
-// leave ends the present slot when its flights have landed.
+// leave makes the present slot a past one. It ends when its flights have landed.
 func (s *slots) leave() {
 	if s.present == nil {
 		return

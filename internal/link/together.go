@@ -11,9 +11,9 @@ import (
 
 // Together is a script that makes several calls of another script at once. It makes a call only if
 // the call takes the other script's usual path. It costs the server and the client a fraction of
-// the single calls. The script returns the answers with line feeds between them. An empty answer
-// means that nothing was done for its call, which is then sent by itself. So the script may leave
-// out any call, and an error of the script must prove that nothing was done.
+// what the single calls cost. The script returns the answers with line feeds between them. An
+// empty answer means that the script has left out a call, which is then sent by itself. The script
+// may leave out any call. An error of the script must prove that it has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // the script gets this many keys of each call, from the first
@@ -21,10 +21,11 @@ type Together struct {
 }
 
 const (
-	// fewest is the smallest number of calls that are made by one script.
+	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// apartAfter is how many flights make each call by itself after many calls were left out.
-	// apartRefused is the same number after the server has refused a script for several calls.
+	// apartAfter is the number of flights that make each call by itself after a script has left
+	// out many calls. apartRefused is this number after the server has refused a script for
+	// several calls.
 	apartAfter   = 32
 	apartRefused = 1000
 )
@@ -33,14 +34,15 @@ const (
 type group struct {
 	Call
 	members []*Call
-	left    []*Call // calls to be sent by themselves
+	left    []*Call // the calls that were left out, and must be sent by themselves
 	refused bool
 }
 
-// gather replaces calls that one script can make by one call. It does not change the given slice.
+// gather replaces calls that one script can make by a call of this script. It does not change the
+// given slice.
 func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	l := f.lane.link
-	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot share one call
+	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot be in one call
 		return calls, nil
 	}
 	if l.apart.Load() > 0 {
@@ -65,7 +67,7 @@ func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	return gathered, groups
 }
 
-// join adds a call to its group.
+// join puts a call into its group.
 func (t *Together) join(groups []*group, c *Call) []*group {
 	if g := groupOf(groups, c); g != nil {
 		g.members = append(g.members, c)
@@ -109,8 +111,9 @@ func (t *Together) words(calls []*Call) []any {
 	return words
 }
 
-// share gives each member its answer. An error of the script itself may concern one member only.
-// An empty text is not an answer of the script, and it is then unknown what was done.
+// share gives each call of the group its answer. An error of the script itself may be due to one
+// of the calls. If the answer is an empty text, it is not the script's answer, so it is unknown
+// what was done.
 func (g *group) share(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
@@ -119,7 +122,7 @@ func (g *group) share(*Call) {
 	}
 	whole := err == nil && strings.Count(text, "\n") == len(g.members)-1
 	for _, c := range g.members {
-		answer := text // an answer that cannot be read is given to all members
+		answer := text // if the answer cannot be read, each call gets the whole answer
 		if whole {
 			answer, text, _ = strings.Cut(text, "\n")
 		}
@@ -134,10 +137,10 @@ func (g *group) share(*Call) {
 	}
 }
 
-// ownRefusal reports whether an error reply may concern one key only or the script itself, so that
-// single calls can have other answers. OOM is such an error: a full server refuses the lease of a
-// free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
-// commands in scripts. Single calls would have all other errors too.
+// ownRefusal reports whether an error reply may be due to only one key, or to the script itself,
+// so that single calls can have other answers. OOM is such an error: a full server refuses the
+// lease of a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors
+// of commands in scripts. Single calls would get all other errors, too.
 func ownRefusal(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
@@ -148,7 +151,7 @@ func ownRefusal(err error) bool {
 }
 
 // leftOf returns the calls that the groups have left out and whose callers still wait. When there
-// are many such calls, the next flights send each call by itself.
+// are many such calls, the next flights make each call by itself.
 func (f *flight) leftOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {

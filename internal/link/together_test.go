@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// countsEach is counts for several keys. It leaves out the keys with "alone" in their names.
+// countsEach does the work of countsOne for several keys. It leaves out the keys whose names
+// contain "alone".
 var countsEach = &Together{Keys: 1, Args: []int{1}, Script: NewScript(`
 local answers = {}
 for i, key in ipairs(KEYS) do
@@ -39,12 +40,12 @@ func meeting(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
 }
 
-// meet makes a call for each of names, in one flight if possible, and returns the answers and the
+// meet makes a call for each name, in one flight if possible. It returns the answers and the
 // errors.
 func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))
-	ls.single.mu.Lock() // so that the calls meet
+	ls.single.mu.Lock() // while the mutex is locked, no flight begins, so the calls meet in one flight
 	for i, name := range names {
 		if calls[i] = meeting(name); i%2 == 1 {
 			calls[i] = meeting(name, "x", "+")
@@ -67,7 +68,7 @@ func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []e
 	return answers, failed
 }
 
-// mine returns n names, and puts word into some of them.
+// mine returns n names. The names at the indices in where contain word.
 func mine(n int, word string, where ...int) []string {
 	names := make([]string, n)
 	for i := range names {
@@ -130,7 +131,7 @@ func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
 	}
 }
 
-// A server that does not know the scripts gets their texts, and executes each call once.
+// A server that does not know the scripts gets their texts. It executes each call once.
 func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
@@ -146,8 +147,8 @@ func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// When many calls are left out, the next flights make each call by itself. Later flights try the
-// script again.
+// When a script leaves out many calls, the next flights make each call by itself. Later flights
+// try the script again.
 func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
@@ -163,7 +164,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 		}
 		return s.names["evalsha"] + s.names["eval"]
 	}
-	flights(mine(8, "")) // the scripts are known
+	flights(mine(8, "")) // now the server knows the scripts
 	if n := flights(mine(8, "alone", 0, 1)); n < 3 {
 		t.Fatalf("positive control: %d commands", n)
 	}
@@ -177,7 +178,7 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	}
 }
 
-// If a caller has left, its call is not sent again.
+// A call that was left out is not sent again if its caller has left.
 func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	t.Parallel()
 	f := &flight{lane: &lane{link: &link{}}}
@@ -230,7 +231,7 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	}
 }
 
-// A hook that changes keys sees all of them as KEYS, and what it changes stays in its command.
+// A hook that changes keys sees all of them as KEYS. Its changes stay in its own command.
 func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -275,8 +276,8 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	}
 }
 
-// Some errors of a script for several calls may concern only one of the calls. The texts are those
-// of Redis 6.2 and 7.
+// Some errors of a script for several calls may be due to only one of the calls. The texts are
+// those of Redis 6.2 and 7.
 func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
 	t.Parallel()
 	for text, own := range map[string]bool{

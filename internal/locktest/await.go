@@ -10,20 +10,21 @@ import (
 	"time"
 )
 
-// Slack is how much later than promised an event may happen on a busy machine.
+// Slack is how much later than promised an event may happen, because the machine may be busy.
 const Slack = 5 * time.Second
 
-// Overstay is how much longer than its context or its wait a call may take. Room is the additional
-// time after which the caller may run again on a busy machine.
+// Overstay is how much longer than its context or its wait a call may take. Room is how much later
+// than that its caller may run again, because the machine may be busy.
 const (
 	Overstay = 250 * time.Millisecond
 	Room     = 750 * time.Millisecond
 )
 
-// StuckAfter is the time after which a waiting caller counts as stuck.
+// StuckAfter is the time after which a caller that still waits counts as stuck.
 const StuckAfter = 25 * time.Second
 
-// Eventually awaits a condition that depends on another process or connection.
+// Eventually waits until a condition holds. It is for conditions that depend on another process or
+// connection.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -61,16 +62,17 @@ func Back(t *testing.T, promised time.Duration, what string, call func()) {
 	}
 }
 
-// Goroutines returns the stacks of all goroutines in a package of latchkit, such as "locker". The
-// package's external tests do not belong to it.
+// Goroutines returns the stacks of all goroutines that run code of a package of latchkit, such as
+// "locker". The package's external tests are no code of it.
 func Goroutines(pkg string) []string {
 	all := make([]byte, 8<<20)
 	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
 	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/"+pkg+".") })
 }
 
-// RunTogether lets more tests run at once than there are processors, unless -parallel gives the
-// number: the tests wait for servers and for leases to run out most of the time.
+// RunTogether makes more tests run at once than there are processors, because most of the time the
+// tests wait for servers and for the ends of leases. If -parallel gives the number, RunTogether
+// does nothing.
 func RunTogether() {
 	flag.Parse()
 	given := false

@@ -1,3 +1,3 @@
-// Package locktest has helpers for the tests of several packages: for leases that must be granted,
-// errors that must be of a kind, acquires in the background, and connections that break.
+// Package locktest has helpers for the tests of several packages. They check that leases are
+// granted and errors are of a kind, make acquires in the background, and break connections.
 package locktest

@@ -28,7 +28,7 @@ func Release(t *testing.T, lease *locker.Lease) {
 	}
 }
 
-// Lost awaits the end of a lease. The cause of the end must be each of the targets.
+// Lost awaits the end of a lease. The cause of the end must match each of the targets.
 func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
 	select {
@@ -39,7 +39,7 @@ func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)
 }
 
-// WantErr checks that err is each of the targets, and an *Error with key.
+// WantErr checks that err matches each of the targets, and is an *Error with this key.
 func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Error {
 	t.Helper()
 	for _, target := range targets {
@@ -57,7 +57,7 @@ func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Erro
 	return e
 }
 
-// WantNot checks that err is none of the targets.
+// WantNot checks that err matches none of the targets.
 func WantNot(t *testing.T, err error, targets ...error) {
 	t.Helper()
 	for _, target := range targets {

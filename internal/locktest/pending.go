@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Pending is an acquire in the background, in real time.
+// Pending is an acquire in the background. It is for tests in real time.
 type Pending struct {
 	*testing.T
 	Rule   locker.Rule
@@ -22,7 +22,7 @@ type Pending struct {
 	At     time.Time // when the acquire ended
 }
 
-// Asks starts an acquire.
+// Asks starts an acquire in the background.
 func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	t.Helper()
 	p := &Pending{T: t, Rule: rule, Done: make(chan struct{})}
@@ -40,8 +40,8 @@ func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	return p
 }
 
-// Queues starts an acquire, and returns when its entry is in the server's queue, behind all earlier
-// entries.
+// Queues starts an acquire in the background. It returns when the entry of the acquire is in the
+// server's queue, behind all earlier entries.
 func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
 	t.Helper()
 	before := Queued(t, c, rule.Key)
@@ -60,7 +60,7 @@ func Queued(t *testing.T, c redis.Cmdable, key string) int {
 	return int(n)
 }
 
-// Granted awaits the lease for at most d + Slack.
+// Granted waits for the lease for at most d + Slack, and returns it.
 func (p *Pending) Granted(d time.Duration) *locker.Lease {
 	p.Helper()
 	select {

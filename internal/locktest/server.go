@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NothingLeftBut fails the test if the server has keys other than fence counters and the given
-// notes, which expire by themselves.
+// NothingLeftBut fails the test if the server has keys other than fence counters and keys that
+// begin with one of notes. Such keys expire by themselves.
 func NothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
 	t.Helper()
 	for _, key := range c.Keys(t.Context(), "*").Val() {

@@ -12,14 +12,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Visitors are readers and writers of one process.
+// Visitors are the readers and writers of one process.
 type Visitors struct {
 	Addr, Name, Key  string
 	Readers, Writers int
 	For, Hold        time.Duration
 }
 
-// Run lets the visitors lock repeatedly for v.For, and returns all their stays.
+// Run makes each visitor acquire and release the key again and again for v.For. It returns all
+// their visits.
 func (v Visitors) Run(l *locker.Engine) []Visit {
 	var mu sync.Mutex
 	var all []Visit
@@ -67,8 +68,8 @@ func (v Visitors) visit(l *locker.Engine, who string, mode locker.Mode) Visit {
 	return s
 }
 
-// Visit is one stay of a visitor. It lies within the lease. Times are by the machine's clock, which
-// all processes share.
+// Visit is the stay of one visitor while it holds its lease. Its times are those of the machine's
+// clock, which all processes share.
 type Visit struct {
 	Who               string
 	Mode              locker.Mode
@@ -77,15 +78,16 @@ type Visit struct {
 	Failed            string
 }
 
-// CheckVisits fails the test if there was an error, if a writer's stay overlaps another stay, or if
-// fences do not grow from phase to phase. On a quorum, readers that overlap may have different
+// CheckVisits fails the test if there was an error, if a writer's visit overlaps another visit, or
+// if fences do not grow from phase to phase. On a quorum, readers that overlap may have different
 // fences, but all later writers must have larger ones. CheckVisits returns the numbers of reads,
-// writes and phases, and the largest number of phases that began while one writer waited.
+// writes and phases. It also returns the largest number of phases that began while one writer
+// waited.
 func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases, overtaken int) {
 	t.Helper()
 	slices.SortFunc(all, func(a, b Visit) int { return cmp.Compare(a.Start, b.Start) })
-	var writer, last Visit // the last writer, and who had the largest fence
-	var ended int64        // when the last of all had left
+	var writer, last Visit // the last writer, and the visit with the largest fence
+	var ended int64        // when the last of all visitors had left
 	began := make(map[uint64]int64)
 	for _, s := range all {
 		if s.Failed != "" {
@@ -107,7 +109,9 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
 			}
 		}
-		before := writer // writers with a smaller fence than this one
+		// The fence must not be smaller than that of before. On a quorum, a reader is compared only
+		// with the last writer.
+		before := writer
 		if s.Mode == locker.Exclusive || !quorum {
 			before = last
 		}
@@ -122,12 +126,12 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 		}
 		ended = max(ended, s.End)
 		if t.Failed() {
-			return // later failures would follow from this one
+			return // stop here, because later failures would follow from this one
 		}
 	}
 	subscribed := make(map[string]bool)
 	for _, s := range all {
-		if s.Mode == locker.Shared || !subscribed[s.Who] { // at its first wait, Who must subscribe before it can queue
+		if s.Mode == locker.Shared || !subscribed[s.Who] { // a visitor's first wait does not count, because it must subscribe before it can queue
 			subscribed[s.Who] = s.Mode == locker.Exclusive
 			continue
 		}

@@ -45,17 +45,18 @@ type HeldBack struct {
 	SHA     string // the script's SHA-1
 	Gate    chan struct{}
 	Arrived *sync.WaitGroup // done when the first call waits at the gate
-	Passed  atomic.Int32    // how many calls have passed the gate and were executed by the server
+	Passed  atomic.Int32    // how many calls the server has executed after they passed the gate
 	once    sync.Once
 }
 
-// Process lets the calls of the script wait at the gate.
+// Process makes the calls of the script wait at the gate.
 func (h *HeldBack) Process(ctx context.Context, cmd redis.Cmder) error {
 	if args := cmd.Args(); len(args) > 1 && args[1] == h.SHA {
 		h.once.Do(h.Arrived.Done)
 		<-h.Gate
 		defer h.Passed.Add(1)
-		ctx = context.WithoutCancel(ctx) // the caller may have given the call up, but the server must still execute it
+		// The caller may have given the call up, but the server must still execute it.
+		ctx = context.WithoutCancel(ctx)
 	}
 	return h.Client.Process(ctx, cmd)
 }

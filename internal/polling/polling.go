@@ -15,15 +15,15 @@ import (
 )
 
 // polling is the Store on redislock. Unlike other Stores, it remembers the locks of its owners,
-// because redislock can refresh and release only a lock that it has obtained. The server, and not
-// this memory, decides who holds a lock.
+// because redislock can refresh and release only a lock that it has obtained. But the server, and
+// not this memory, decides who holds a lock.
 type polling struct {
 	client *redislock.Client
 
 	mu     sync.Mutex
 	held   map[owned]*obtained
-	undone map[owned]time.Time // owners that must not get a lock any more, and until when
-	sweep  int                 // the size of both maps at which tidy runs next
+	undone map[owned]time.Time // for each owner that must not get a lock any more: until when
+	sweep  int                 // tidy runs when both maps together have this size
 }
 
 // owned is a key and one of its owners.
@@ -68,7 +68,7 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	case err != nil:
 		return store.Grant{}, redisstore.Refused(err)
 	}
-	if _, undone := p.remember(c, lock); undone { // the caller has given up the acquire during the call
+	if _, undone := p.remember(c, lock); undone { // the caller has given up the acquire while the call was under way
 		if _, err := p.Release(context.WithoutCancel(ctx), c); err != nil {
 			return store.Grant{}, err
 		}
@@ -77,19 +77,21 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Granted, FenceCount: 1}, nil
 }
 
-// obtain makes one attempt. redislock treats an owner as the holder if the holder's value begins
-// with the owner's token. So obtain adds a character to the token that no owner's token contains.
-// The character is not a colon, so that no other Locker takes the lock for one of its own leases.
+// obtain makes one attempt. redislock regards an owner as the holder if the holder's value begins
+// with the owner's token. So obtain adds a character to the token that no token contains. The
+// character is not a colon, because another Locker would take such a value for one of its own
+// leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
 	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }
 
-// whole rounds d up to whole milliseconds, because redislock cuts off the rest.
+// whole rounds d up to whole milliseconds, because redislock rounds down.
 func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// Renew refreshes the locks, some at a time. It returns the error for a lock without an answer.
+// Renew refreshes the locks. It refreshes several locks at the same time. For a lock without an
+// answer, it returns the error.
 func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
 	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
@@ -113,9 +115,9 @@ func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, e
 	return grants, nil
 }
 
-// renew extends one lock. Refresh sets the remaining time and can shorten it. So if the new TTL is
-// smaller than the last one, renew reads the remaining time first. Only one renewal of a lock runs
-// at a time.
+// renew extends one lock. Refresh sets the remaining time, so it could shorten this time. So if
+// the new TTL is smaller than the last one, renew reads the remaining time first. Only one renewal
+// of a lock runs at a time.
 func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error) {
 	o := p.find(c)
 	if o == nil {
@@ -144,8 +146,8 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Granted}, nil
 }
 
-// Release releases the lock, or refreshes it to keep the key for KeepFor. If an owner's acquire got
-// no answer, it is unknown whether the owner has the lock. Then Release obtains the lock for that
+// Release releases the lock, or refreshes it to keep the key for KeepFor. After an acquire without
+// an answer, it is unknown whether the owner has the lock. Then Release obtains the lock for this
 // owner and releases it.
 func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
@@ -196,7 +198,7 @@ func (p *polling) find(c store.Claim) *obtained {
 	return p.held[owned{c.Key, c.Owner}]
 }
 
-// keep records that the lock is refreshed for ttl.
+// keep records that the lock was refreshed with this ttl.
 func (p *polling) keep(o *obtained, ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Child is a running [Program], or what [Start] has started. Expect and Wait may end the test, so
-// call them on the test's goroutine. The other methods report by t.Error and may be called from any
-// goroutine.
+// Child is a running [Program], or a program that [Start] has started. Expect and Wait may end the
+// test, so call them on the test's goroutine. The other methods report by t.Error and may be
+// called from any goroutine.
 type Child struct {
 	t       testing.TB
 	name    string
@@ -21,7 +21,7 @@ type Child struct {
 	stdin   io.Writer
 	said    *lines
 
-	// endKnown is set when the test has ended the child or has seen its end. Any other end with an
+	// endKnown is true when the test has ended the child or has seen its end. If it is false, an
 	// exit code other than 0 is a failure.
 	endKnown atomic.Bool
 }
@@ -34,7 +34,8 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 		t.Fatal("proc: this test binary does not call proc.Main: write func TestMain(m *testing.M) { os.Exit(proc.Main(m).Run()) }")
 	}
 	cmd := exec.Command(os.Args[0], args...)
-	// A child is often killed before it could report a race at its end.
+	// With this setting a race ends the child at once. Otherwise the child would report a race at
+	// its end, and it is often killed before.
 	cmd.Env = append(os.Environ(), environment+"="+p.name, "GORACE=halt_on_error=1")
 	return Start(t, p.name, cmd)
 }
@@ -72,7 +73,7 @@ func (c *Child) Expect(t testing.TB, prefix string) string {
 	t.Helper()
 	deadline := time.After(patience)
 	for {
-		ended := c.ended() // read before the last line is taken, so that no line is missed
+		ended := c.ended() // ended is read before the last line is taken, so that no line is missed
 		line, ok := c.said.take()
 		switch {
 		case ok && strings.HasPrefix(line, prefix):
@@ -103,8 +104,8 @@ func (c *Child) Send(line string) {
 // Pause stops the child with SIGSTOP, and returns when the child has stopped.
 func (c *Child) Pause() { c.t.Helper(); c.report(c.process.Pause()) }
 
-// AwaitStop returns when the child has stopped itself with SIGSTOP. So a child can stop at an exact
-// place in its code.
+// AwaitStop returns when the child has stopped itself with SIGSTOP. It is for a child that must
+// stop at an exact place in its code.
 func (c *Child) AwaitStop() { c.t.Helper(); c.report(c.process.awaitStop()) }
 
 // Resume continues a paused child with SIGCONT.

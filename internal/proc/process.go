@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// patience bounds every wait for another process. It is long enough for a loaded machine under
-	// the race detector. Only a failing test waits for that long.
+	// patience is the longest wait for another process. It is long enough for a loaded machine
+	// under the race detector. Only a failing test waits for that long.
 	patience = 30 * time.Second
 
-	// glance is the polling interval of waits without an event of the kernel.
+	// glance is the polling interval of waits for which the kernel has no event.
 	glance = 2 * time.Millisecond
 )
 
@@ -25,16 +25,18 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Launch starts cmd in a new process group, so that a Ctrl-C for the tests does not end the child
-// first and look like a failure. On Linux, the child is killed when the test binary dies, even by
-// SIGKILL. Of cmd.SysProcAttr, Launch uses only the Credential: some servers refuse to run as root.
+// Launch starts cmd in a new process group. Otherwise a Ctrl-C for the tests would end the child
+// first, and this would look like a failure. On Linux, the child is killed when the test binary
+// dies, even by SIGKILL. Of cmd.SysProcAttr, Launch uses only the Credential: some servers refuse
+// to run as root.
 func Launch(cmd *exec.Cmd) (*Process, error) {
 	given := cmd.SysProcAttr
 	cmd.SysProcAttr = attributes()
 	if given != nil {
 		cmd.SysProcAttr.Credential = given.Credential
 	}
-	// If another process keeps the output of an ended process open, the test must not wait for it.
+	// After its process has ended, another process may keep its output open. The test must not
+	// wait for that.
 	cmd.WaitDelay = patience
 	if err := cmd.Start(); err != nil {
 		return nil, err
@@ -42,13 +44,13 @@ func Launch(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{cmd: cmd, exited: make(chan struct{})}
 	go func() {
 		defer close(p.exited)
-		// The result is in cmd.ProcessState; ExitCode returns it.
+		// The error is not needed: the result is in cmd.ProcessState, which ExitCode reads.
 		_ = cmd.Wait()
 	}()
 	return p, nil
 }
 
-// Pid is the process id, also after the process has ended.
+// Pid returns the process id, even after the process has ended.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Exited is closed once the process has ended and all its output was taken.
@@ -60,8 +62,8 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Pause stops the process with SIGSTOP, and returns when all its threads have stopped: the signal
-// does not stop them at once.
+// Pause stops the process with SIGSTOP. It returns when all threads of the process have stopped,
+// because the signal does not stop them at once.
 func (p *Process) Pause() error {
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("pause process %d: %w", p.Pid(), err)
@@ -69,7 +71,7 @@ func (p *Process) Pause() error {
 	return p.awaitStop()
 }
 
-// awaitStop returns when all threads have stopped.
+// awaitStop returns when all threads of the process have stopped.
 func (p *Process) awaitStop() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()

@@ -23,7 +23,7 @@ func stopped(pid int) bool {
 		if err != nil {
 			return false
 		}
-		// pid (name) state …, where the name may hold anything, ")" too.
+		// The text is: pid (name) state …. The name may contain anything, even ")".
 		_, state, found := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
 		if !found || state[0] != 'T' {
 			return false

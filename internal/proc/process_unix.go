@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// attributes gives the process its own group. Only Linux can also kill it when the test binary
-// dies: on other systems, the servers of a killed test binary continue to run.
+// attributes gives the process its own group. It cannot also make the system kill the process when
+// the test binary dies, as on Linux. So on other systems, the servers of a killed test binary
+// continue to run.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

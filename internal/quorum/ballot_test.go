@@ -19,7 +19,7 @@ func ballotOfThree() (*quorum, *ballot) {
 	return q, q.ballots.open(store.Claim{Key: "k", Owner: "o", TTL: time.Second}, time.Second)
 }
 
-// asks begins a round that must ask these nodes.
+// asks begins a round, and checks which nodes it asks.
 func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
 	t.Helper()
 	if ask, _, _, ok := b.begin(q); !ok || ask != want {
@@ -49,8 +49,8 @@ var (
 	errCutOff = errors.New("reset")
 )
 
-// An abandoned acquire waits for a node that hangs, while its repetition runs. When the abandoned
-// acquire loses, the repetition may be counting the same votes.
+// An abandoned acquire still waits for a node that hangs, while its repetition runs. When the
+// abandoned acquire loses, the repetition may be counting the same votes.
 func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -61,11 +61,11 @@ func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	b.ends(t, false, false, 0)
 	b.records(t, 1, yes, nil, leaveIt)
 	b.ends(t, true, false, 0)
-	b.records(t, 2, yes, nil, leaveIt) // the vote is won
+	b.records(t, 2, yes, nil, leaveIt) // this vote completes the quorum
 }
 
-// A won vote stays only as long as a quorum may have it. Otherwise a lost vote would stay at its
-// node until the release.
+// A won vote stays only while a quorum may have the lease. Otherwise a vote of a lost lease would
+// stay at its node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -95,8 +95,8 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	}
 }
 
-// With a node whose answer is unclear, the votes may be a quorum. So neither these votes nor a late
-// vote are given back.
+// When the answer of one node is unclear, the votes of the other nodes may be a quorum. So neither
+// these votes nor a late vote are given back.
 func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -118,7 +118,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.asks(t, q, 0b011)
 	b.records(t, 0, yes, nil, leaveIt)
 	no := &store.Refusal{Temporary: true, Err: errCutOff}
-	b.records(t, 1, poll{}, no, leaveIt) // a refusal does not concern the first acquire
+	b.records(t, 1, poll{}, no, leaveIt) // the refusal says nothing about the first acquire, which may have had an effect
 	b.ends(t, false, true, 0)
 	b.asks(t, q, 0b011)
 	b.records(t, 1, poll{}, no, leaveIt)
@@ -139,8 +139,8 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	}
 }
 
-// A process whose callers often give up remembers the undone tokens of some seconds, and not those
-// of a minute.
+// When callers often give up, the process remembers the tokens that were undone in the last few
+// seconds, and not those of the last minute.
 func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs ballots

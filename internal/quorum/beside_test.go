@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// holdsReleases makes the releases at all nodes wait until open is called. begun counts them, and
-// votes counts the requests for votes.
+// holdsReleases makes the releases at all nodes wait until open is called. begun is the number of
+// releases that wait, and votes is the number of requests for votes.
 func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 	gate, begun, votes := make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	for _, m := range ms {
@@ -30,15 +30,15 @@ func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 	return sync.OnceFunc(func() { close(gate) }), begun, votes
 }
 
-// leaves makes a Run whose release no node answers until open is called. left reports whether Run
-// has returned all the same. On a busy machine a node may not be prompt, and then Run waits for the
-// release.
+// leaves calls Run, whose release no node answers until open is called. left reports whether Run
+// has returned all the same. On a busy machine a node may not be prompt, and then Run waits for
+// the release.
 func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
 	t.Helper()
 	ran, held := make(chan error, 1), make(chan struct{})
 	go func() {
 		ran <- locker.Run(t.Context(), l, locker.Rule{Key: key}, func(ctx context.Context) error {
-			for _, m := range ms { // no vote for this key is still under way
+			for _, m := range ms { // continue when no vote for this key is under way
 				for m.Exists(ctx, key).Val() == 0 && ctx.Err() == nil {
 					time.Sleep(time.Millisecond) //nolint:forbidigo // until the condition above
 				}
@@ -59,7 +59,7 @@ func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left boo
 }
 
 // Run returns before any node has answered the release. The next acquire of the same process does
-// not overtake the release: no node is asked for a vote before.
+// not overtake the release: no node is asked for a vote before it has answered the release.
 func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -80,7 +80,7 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 				next <- err
 			}()
 			eventually(t, "the release is sent to a quorum", func() bool { return begun.Load() >= 2 })
-			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the next acquire would be sent
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // time enough to send the next acquire
 			if n := votes.Load(); n > 0 {
 				t.Errorf("the next acquire has overtaken the release: %d nodes were asked", n)
 			}
@@ -140,7 +140,7 @@ func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 	}
 }
 
-// A node that hangs lets Run wait for the release, which the other nodes decide.
+// While a node hangs, Run waits for its release, which the other nodes decide.
 func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -152,7 +152,7 @@ func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	defer l.Close(context.Background())
 	servers[2].Pause()
 	defer servers[2].Resume()
-	for i := range 3 { // after these, the node's calls are known to hang
+	for i := range 3 { // after three acquires, the node's calls are known to hang
 		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("warm", i)})
 		if err != nil {
 			t.Fatal(err)
@@ -160,7 +160,7 @@ func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(500 * time.Millisecond) //nolint:forbidigo // a call is given up after a second
+		time.Sleep(500 * time.Millisecond) //nolint:forbidigo // half the time after which a call is given up
 	}
 	if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)

@@ -50,9 +50,9 @@ func skewedNode(t testing.TB, s *redistest.Server, by time.Duration) skewed {
 	return c
 }
 
-// A lease has a block of fences, one for each caller to which the process hands it on. A node whose
-// clock is behind reserves only one fence. This bounds the block, even if other nodes have reserved
-// more and the vote of that node is not necessary.
+// A lease has a block of fences, one for each caller to which the process hands the lease on. A
+// node whose clock is behind reserves only one fence. So the lease's block has only one fence,
+// even if other nodes have reserved more and the vote of that node is not necessary.
 func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -74,7 +74,7 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 		}
 		claim := store.Claim{Key: "a", Owner: crand.Text(), TTL: time.Minute, FenceCount: 64}
 		var g store.Grant
-		for range 2 { // a repetition finds the fence on which the first call has agreed
+		for range 2 { // the second call is a repetition, which finds the fence on which the first call has agreed
 			var err error
 			if g, err = s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 				t.Fatal(g.State, err)

@@ -46,7 +46,7 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		sent = time.Now()
 		<-time.After(4 * time.Second)
 		for i := range 2 {
-			c.note(i, sent, sent) // the server's time is old, so the clock seems to be 2 s behind
+			c.note(i, sent, sent) // the answer has an old time, so the clock seems to be 2 s behind
 		}
 		if d := c.off(2); d != 0 {
 			t.Errorf("%v off, because the answers of the others came late", d)

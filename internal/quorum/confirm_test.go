@@ -35,7 +35,7 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 			minted         int
 			fence, last    int
 			counter, after int
-			until          int64  // the end of the reader's part
+			until          int64  // when the reader's part runs out
 			raised         string // the value of L after
 		}{
 			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},

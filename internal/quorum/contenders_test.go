@@ -51,8 +51,8 @@ func TestAnAcquireThatWasGivenUpLeavesNoVote(t *testing.T) {
 	}
 }
 
-// Three processes always ask at the same time. Each of them is served, one at a time, and fences
-// grow.
+// Three processes always ask at the same time. The key is granted to each of them, to one at a
+// time, and fences grow.
 func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -88,8 +88,8 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// Any node can notify a waiter of its turn. Without a message the waiter would ask ten seconds
-// later.
+// Any node can tell a waiter that it is its turn. Without a message the waiter would ask ten
+// seconds later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -98,7 +98,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 		key := fmt.Sprint("node ", i)
 		waiter := redlockOn(t, servers)
 		lease := acquire(t, holder, locker.Rule{Key: key})
-		for _, s := range servers { // the last vote may come a little later
+		for _, s := range servers { // wait for the last vote, which may come a little later
 			c := s.Client(t)
 			eventually(t, "every node has voted", func() bool { return c.Exists(t.Context(), key).Val() == 1 })
 		}
@@ -108,7 +108,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 			eventually(t, "it waits at every node", func() bool { return inLine(t, c, key) == 1 })
 		}
 		for j, s := range servers {
-			if j != i { // the other nodes know of no waiter
+			if j != i { // the nodes other than j know of no waiter
 				s.Client(t).Del(t.Context(), redisstore.QueueKey(key))
 			}
 		}
@@ -121,7 +121,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	}
 }
 
-// rounds records how many round trips acquires took.
+// rounds records how many rounds of requests each acquire took.
 type rounds struct {
 	mu  sync.Mutex
 	all []int

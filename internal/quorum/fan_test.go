@@ -12,23 +12,24 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// waits makes each call on a new goroutine.
+// waits turns a call that waits for its answer into a begin function, with a new goroutine for
+// each call.
 func waits(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
-// A caller that waits for a quorum is not woken by each answer. So every answer that may decide the
-// step must wake it. In a bubble, a missing wake-up shows as a wait until the nodes' time is over.
+// A caller that waits for a quorum is not woken by each answer. So each answer that may decide the
+// step must wake it. In a bubble, a missing wake-up shows as a wait until the step's time is over.
 func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
 		name    string
-		late    nodes   // nodes that are late with an earlier call
+		late    nodes   // the nodes that have not answered an earlier call in time
 		to      nodes   // the nodes that are asked
 		replies []error // the answers of the nodes, in their order, a millisecond apart; nodes without an answer here hang
 		quiet   bool
-		want    int           // how many answers come at once
-		within  time.Duration // the time within which they come
+		want    int           // how many answers wake the caller together
+		within  time.Duration // the time within which these answers come
 	}{
 		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
 		{name: "what three say does not decide", to: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
@@ -83,16 +84,16 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	}
 }
 
-// A node that does not answer in time, or fails a few calls in a row, delays a step only once, as
-// long as the other nodes are a quorum. When the node answers again, steps wait for it again.
+// A node may fail to answer in time, or may fail a few calls in a row. Then it delays only one
+// step, as long as the other nodes are a quorum. When it answers again, steps wait for it again.
 func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quorum{need: 2, patience: time.Second}
 		for i := range 3 {
 			q.nodes = append(q.nodes, &node{index: i})
 		}
-		// waitsFor returns how long a step waits for all three nodes when the last one answers by
-		// last.
+		// waitsFor returns how long a step waits for all three nodes when the third node answers
+		// with last.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
 			f := fanOut(q, q.all(), nil, waits(func(n *node) (int, error) {

@@ -17,8 +17,9 @@ import (
 // standstill is how long nodes hang.
 const standstill = 20 * time.Second
 
-// One node of three is stopped for 20 s. No lease is lost, all calls succeed, and each call returns
-// when the other nodes have answered. When the node continues, no key is left there.
+// One node of three is stopped for 20 s. No lease is lost, all calls succeed, and each call
+// returns when the other nodes have answered. After the stopped node has continued, no key is left
+// there.
 func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
@@ -135,7 +136,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 		promised := patience
 		switch what {
 		case "Release":
-			promised = 2 * time.Second // a release continues although its ctx has ended
+			promised = 2 * time.Second // a release continues for this long although its ctx has ended
 		case "a renewal":
 			promised = time.Second // the TTL
 		}
@@ -154,7 +155,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	}
 }
 
-// hanging makes three nodes, and a Locker that has locked before.
+// hanging makes three nodes, and a Locker that has already acquired and released a key.
 func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)) ([]*redistest.Server, *locker.Engine) {
 	t.Helper()
 	servers := enrolled(t, 3)
@@ -167,8 +168,8 @@ func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*
 	return servers, l
 }
 
-// A node that hangs is sent a few calls, and not one for each lock of the process: each vote that
-// the node gives late must be given back.
+// A node that hangs is sent a few calls, and not one for each lock of the process. Otherwise the
+// node would later give many late votes, and each of them would have to be given back.
 func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -186,7 +187,8 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	for i := range locks {
 		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
 	}
-	if n, most := int(sent.Load()), few*(1+int(time.Since(began)/time.Second)); n > most { // a call is given up after a second
+	// A call is given up after a second, so a few calls a second can be sent.
+	if n, most := int(sent.Load()), few*(1+int(time.Since(began)/time.Second)); n > most {
 		t.Errorf("%d calls were sent to a node that hangs during %d locks, want at most %d", n, locks, most)
 	} else if n == 0 {
 		t.Error("positive control: the node got no call")

@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Revoke of a phase of readers ends the named phase, and not a phase that has begun since.
+// Revoke ends the phase of readers whose fence it names, and not a phase that has begun since.
 func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -48,7 +48,8 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	two := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared, TTL: 20 * time.Second})
 	everywhere(t, servers, "doc")
 	close(gate)
-	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) { // a call without an answer ends after a second
+	// A call without an answer ends after a second.
+	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) {
 		t.Errorf("Break of a phase that is over: %v", err)
 	}
 	eventually(t, "all nodes have executed the late calls", func() bool {
@@ -94,24 +95,26 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	}
 }
 
-// The mark of a refused Complete, on one node of three, does not count.
+// A Complete was refused, and only one node of three has its done mark. This mark does not count.
 func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	rule := locker.Rule{Key: "job", Once: time.Minute, Wait: locker.NoWait}
-	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute) // as after a Complete whose lease the two other nodes have revoked
+	// As after a Complete that only this node has executed, because the lease was revoked at the
+	// two other nodes.
+	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute)
 	working := acquire(t, redlockOn(t, servers), rule)
 	asks := redlockOn(t, servers)
 	for answers := 0; answers < 50; {
 		switch _, err := asks.Acquire(t.Context(), rule); {
 		case errors.Is(err, locker.ErrBusy):
 			answers++
-		case err == nil || !errors.Is(err, locker.ErrUnavailable): // any other result is no answer
+		case err == nil || !errors.Is(err, locker.ErrUnavailable): // ErrUnavailable is no answer, and all other results are wrong
 			t.Fatalf("%v, while another one works", err)
 		}
 	}
-	release(t, working) // the work has failed
+	release(t, working) // the work has failed, so it is not marked as done
 	if err := acquire(t, asks, rule).Complete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +122,8 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	wantErr(t, err, "job", locker.ErrDone)
 }
 
-// When RunAll does not get all keys, it gives the others back, and they are not kept for AtLeast,
-// because no work was done.
+// When RunAll does not get all keys, it gives back those that it has. It does not keep them for
+// AtLeast, because no work was done.
 func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *locker.Engine{
@@ -147,8 +150,8 @@ func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	}
 }
 
-// A NewRedlock and a NewReadWrite on the same nodes notify each other. The waiters here would ask
-// again only much later.
+// Lockers of NewRedlock and NewReadWrite on the same nodes notify each other. Without a message,
+// the waiters here would ask again only much later.
 func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -158,7 +161,8 @@ func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 		lease := acquire(t, c.holds, locker.Rule{Key: key})
 		waiter := asks(t, c.waits, locker.Rule{Key: key})
 		received := make(chan string, 16)
-		eventually(t, "the waiter is in the queues of a quorum", func() bool { // at a node where the key is free, the waiter is not in the queue
+		// A waiter is not in the queue of a node where the key is free.
+		eventually(t, "the waiter is in the queues of a quorum", func() bool {
 			n := 0
 			for _, s := range servers {
 				n += locktest.Queued(t, s.Client(t), key)
@@ -193,7 +197,7 @@ func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
 	}
 }
 
-// When a wait ends while the client still dials, the error names the nodes.
+// When a wait ends while the client still connects to the nodes, the error names the nodes.
 func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -210,7 +214,7 @@ func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	}
 }
 
-// libraryOn opens a Locker with readers on some servers.
+// libraryOn opens a Locker with readers and writers on some servers.
 func libraryOn(t *testing.T, servers []*redistest.Server) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewReadWrite(clients(clientsOf(t, servers)))

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// straggler is a client whose first release of a vote gets no answer, and runs on the server when
-// late is called.
+// straggler is a client whose first release of a vote gets no answer. The server executes this
+// release when late is called.
 type straggler struct {
 	*redis.Client
 	sha string
@@ -45,8 +45,8 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// A vote is given back after a lost round, and may then be given again to the same token. At that
-// time the first attempt to give it back may still be under way.
+// A vote is given back after a lost round. The node may then give a vote to the same token again,
+// while the first attempt to give the old vote back is still under way.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	for mode, kind := range map[locker.Mode]struct {
 		release string
@@ -105,14 +105,14 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	}
 }
 
-// An abandoned acquire may have asked no node yet when it is undone. Here all nodes have refused it
-// before, so no node needs an undo.
+// An acquire may be undone before it has asked any node. In this test all nodes have refused its
+// token before, so no node needs an undo.
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	s := openQuorum(t, cs, quorumStore)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
-	for _, c := range cs { // a full server refuses
+	for _, c := range cs { // make each server full, so that it refuses the acquire
 		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	}
 }
 
-// latecomer is a client whose votes are given when late is closed.
+// latecomer is a client whose nodes give their votes when late is closed.
 type latecomer struct {
 	*redis.Client
 	sha   string

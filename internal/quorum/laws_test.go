@@ -27,8 +27,8 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	})
 }
 
-// quorumCan returns the abilities of a quorum. A quorum keeps no order: nodes can disagree about
-// the waiters, so no node hands a key over.
+// quorumCan returns the abilities of a quorum. A quorum serves waiters in no certain order: nodes
+// can disagree about the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
 	can.Queue, can.Notify, can.Join, can.Next = false, false, false, false
@@ -102,8 +102,8 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) sto
 	}
 }
 
-// unhurried is the patience for laws: all nodes answer, but on a busy machine some of them answer
-// late.
+// unhurried is how long a step waits for a node while laws are checked. It is long, because all
+// nodes answer, but some answer late on a busy machine.
 const unhurried = 10 * time.Second
 
 type quorumOpener = func(cs []locker.Client, patience time.Duration) locker.Store

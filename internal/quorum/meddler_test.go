@@ -28,7 +28,8 @@ type meddler struct {
 	meddle func(script string, run func() error) error
 }
 
-// with lets f make the calls of scripts; nil: they are made as usual.
+// with makes f run each script: f gets the script's name and a function that executes it. With
+// nil, scripts run as usual.
 func (m *meddler) with(f func(script string, run func() error) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -60,7 +61,7 @@ func meddlerOf(t testing.TB, s *redistest.Server) *meddler {
 	return m
 }
 
-// meddlers makes a meddler for each of three servers, which may vote at once.
+// meddlers makes a meddler for each of three servers. The servers may vote at once.
 func meddlers(t testing.TB, servers []*redistest.Server) (ms []*meddler, cs []locker.Client) {
 	t.Helper()
 	for _, s := range servers {
@@ -74,8 +75,8 @@ func claimOn(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
 }
 
-// A quorum of the other nodes does not find a done mark that only one node has, so the work would
-// be done again. A repeated Complete must not take this mark for its own success.
+// A quorum of the other two nodes does not find a done mark that only one node has, so the work
+// would be done again. A repeated Complete must not take this mark as its own success.
 func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
@@ -129,15 +130,15 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	}
 }
 
-// An abandoned acquire continues, and may be repeated meanwhile. When it ends, it must not give
-// back votes that the repetition has won.
+// An abandoned acquire continues, and its repetition may run meanwhile. When the abandoned acquire
+// ends, it must not give back votes that the repetition has won.
 func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
 	ms, cs := meddlers(t, servers)
 	s := quorumStore(cs, time.Minute)
 	settles(t, s)
-	for _, i := range []int{0, 2} { // the other program holds the key when the first acquire asks
+	for _, i := range []int{0, 2} { // another program holds the key at these nodes when the first acquire asks
 		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -187,8 +188,9 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	}
 }
 
-// Contenders that split the votes of the remaining nodes do not know the vote of the node that is
-// down. They must not take each other for a holder whose lease they would await.
+// One node is down, and two contenders split the votes of the other nodes. Neither contender knows
+// the vote of the node that is down. But neither must take the other for the holder and wait for
+// its lease to end.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -232,13 +234,13 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 		}
 		working.Wait()
 	}
-	if took := time.Since(began); took > 5*time.Second { // each head of a queue asks again after a second
+	if took := time.Since(began); took > 5*time.Second { // less than a few seconds, because each head of a queue asks again after a second
 		t.Errorf("five keys took %v", took)
 	}
 }
 
-// When no contender has won, surely or probably, the same call asks again, because a caller that
-// gets "busy" waits for longer.
+// Sometimes no contender can have won. Then the same call asks again at once, because a caller
+// that gets "busy" would wait for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -277,8 +279,8 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	}
 }
 
-// The other nodes have decided a release, and its caller has left. A node that missed the release
-// gets it again.
+// The other nodes have decided a release, and its caller does not wait any more. A node that
+// missed the release gets it again.
 func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -307,9 +309,9 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	eventually(t, "it has heard", func() bool { return ms[2].Exists(t.Context(), "a").Val() == 0 })
 }
 
-// Two nodes have voted, with different fences, so the lower vote must be raised. When it has
-// expired, there is no grant. When its node does not answer, the result must not claim that there
-// is no grant.
+// Two nodes have voted, with different fences, so the vote with the lower fence must be raised. If
+// this vote has expired, there is no grant. If its node does not answer, the result must not claim
+// that there is no grant.
 func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -325,7 +327,7 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			cs[2] = deadNode(t)
 			s := quorumStore(cs, 200*time.Millisecond)
 			settles(t, s)
-			ahead := time.Now().Add(time.Hour).UnixMicro() // no later round can agree by itself
+			ahead := time.Now().Add(time.Hour).UnixMicro() // an hour ahead, so that no later round agrees without raising a vote
 			if err := ms[0].Set(t.Context(), redisstore.CounterKey("a"), ahead, 0).Err(); err != nil {
 				t.Fatal(err)
 			}

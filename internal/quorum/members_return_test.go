@@ -30,7 +30,7 @@ func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
 	return all
 }
 
-// The process that makes a node vote again does not know the longer leases of another process, but
+// A process makes a node vote again. It does not know the longer leases of another process, but
 // the nodes know them.
 func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	t.Parallel()
@@ -49,8 +49,8 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	}
 }
 
-// Nodes vote again even if no process takes a lock when their wait is over, and even if no process
-// lives for the whole wait.
+// Nodes vote again even if no process takes a lock when the wait of the nodes is over. They also
+// vote again if no process lives for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	t.Parallel()
 	t.Run("a process that is idle", func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	})
 }
 
-// EnrollRedlock and a Locker report the same states of nodes, and a Locker detects an enrolment at
+// EnrollRedlock and a Locker report the same states of nodes, and a Locker notices an enrolment at
 // once.
 func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
@@ -115,8 +115,8 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// Nodes are restarted one after the other, with and without their data: more nodes than may be lost
-// at once, and faster than they vote again.
+// Nodes are restarted one after the other, with and without their data. Together these are more
+// nodes than may be lost at once, and they are restarted before the earlier ones vote again.
 func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {
@@ -149,7 +149,8 @@ func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	}
 }
 
-// Two lists of nodes refuse each other, and the error names both.
+// A set of nodes refuses a Locker whose list of nodes differs from the list that formed the set.
+// The error names the nodes of both lists.
 func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 4)
@@ -199,8 +200,9 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	bothNamed(err)
 }
 
-// Of three nodes one has forgotten and one is down. The third node alone cannot know whether the
-// silent node is only cut off, so no caller gets a lock until the silent node answers.
+// Of three nodes, one has forgotten its leases and one does not answer. The third node alone
+// cannot know whether the silent node is only cut off, and still votes for others. So no caller
+// gets a lock until the silent node answers.
 func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
@@ -223,8 +225,8 @@ func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: "a"}))
 }
 
-// One node is replaced while locks are taken: no two holders, all processes lock on, and the new
-// node votes in the end.
+// One node is replaced while locks are taken. No key has two holders, all processes continue to
+// lock, and in the end the new node votes.
 func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 	t.Parallel()
 	const longest = 4 * time.Second
@@ -281,11 +283,11 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 		nodes, err := before.Nodes(t.Context()) // a node may be slow to answer
 		return err == nil && nodes[2].State == locker.NodeReplaced
 	})
-	servers[0].Kill() // the new node's vote is needed now
+	servers[0].Kill() // now a quorum needs the vote of the new node
 	release(t, acquire(t, after, locker.Rule{Key: "y", Wait: 5 * time.Second}))
 }
 
-// A node that is out permanently causes a warning, and Nodes shows the reason.
+// A node that does not vote for a long time causes a warning, and Nodes shows the reason.
 func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
@@ -310,7 +312,7 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	eventually(t, "its return is reported", has("node-returned"))
 }
 
-// A server that may evict does not vote, whatever its statistics say.
+// A server whose settings let it evict keys does not vote, even if it has evicted none.
 func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)

@@ -61,7 +61,7 @@ func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget fun
 	eventually(t, "it has forgotten the lease", func() bool {
 		return cs[1].Exists(t.Context(), "held").Val() == 0 && cs[1].Ping(t.Context()).Err() == nil
 	})
-	if !guarded { // positive control: without the check of the marker two would hold the key
+	if !guarded { // positive control: without the check of the marker, two callers would hold the key
 		id := strings.TrimSpace(strings.SplitN(strings.SplitN(cs[1].Info(t.Context(), "replication").Val(), "master_replid:", 2)[1], "\n", 2)[0])
 		cs[1].Set(t.Context(), "latchkit:node", id+marker[40:], 0)
 	}
@@ -122,7 +122,7 @@ func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 
 	l := redlockOn(t, servers, append(shortQuarantine, locker.WithoutRenewal())...)
 	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
-	if err := copied.ReplicaOf(t.Context(), "no", "one").Err(); err != nil { // before the lease below is copied
+	if err := copied.ReplicaOf(t.Context(), "no", "one").Err(); err != nil { // stop the copying before the lease below is granted
 		t.Fatal(err)
 	}
 	cs := clientsOf(t, servers)
@@ -139,7 +139,7 @@ func TestAReplicaThatTakesItsMastersPlaceDoesNotVoteAtOnce(t *testing.T) {
 	release(t, acquire(t, other, locker.Rule{Key: "held", Wait: 30 * time.Second}))
 }
 
-// Of a server and its replica, only one may be a node.
+// A server and its replica are not two nodes: only one of them may vote.
 func TestAServerAndItsReplicaAreNoTwoNodes(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -182,7 +182,8 @@ func TestNewServersVoteAfterTheirQuarantineUnlessTheyAreEnrolled(t *testing.T) {
 	}
 }
 
-// Enrolling a node whose data was replaced would hide that it forgot.
+// A node whose data was replaced must not be enrolled, because an enrolment would hide that the
+// node forgot.
 func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -219,14 +220,14 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	}
 }
 
-// A process that uses longer leases than others records that at the nodes. A node that forgot has
-// lost that record, so the other nodes decide how long it must not vote.
+// A process that uses longer leases than others records their TTL at the nodes. A node that forgot
+// has lost this record, so the other nodes decide how long the node must not vote.
 func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	t.Parallel()
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
-	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // other learns of the nodes before longer leases are used
+	release(t, acquire(t, other, locker.Rule{Key: "warm"})) // other learns what the nodes have recorded before longer leases are used
 
 	cs := clientsOf(t, servers)
 	long := []locker.QuorumOption{locker.WithMaxTTL(6 * time.Second), locker.WithTTL(6 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithoutRenewal()}
@@ -249,8 +250,8 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	release(t, next)
 }
 
-// The digits of a node's clock are put together from seconds and microseconds: the zeros in between
-// must not get lost.
+// A node puts its time together from the digits of seconds and microseconds. The zeros at the
+// start of the microseconds must not get lost.
 func TestANodeTellsItsClockWithItsZeros(t *testing.T) {
 	t.Parallel()
 	c := clientsOf(t, enrolled(t, 3)[:1])[0]

@@ -38,8 +38,8 @@ func TestAMinorityMayBeDown(t *testing.T) {
 	wantNot(t, err, locker.ErrBusy)
 }
 
-// A stopped server costs nothing, and when it continues, none of the calls sent meanwhile leaves a
-// key.
+// A stopped server does not slow the calls down. After it has continued, none of the calls that
+// were sent to it meanwhile leaves a key there.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
 	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })
@@ -92,8 +92,8 @@ func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
 	servers[2].Resume()
 }
 
-// Each of these answers is lost once. Whatever the result of the call is, the key excludes others
-// while it is held, and is free afterwards.
+// Each of these scripts loses one answer. Whatever the result of the call is, no other caller gets
+// the key while it is held, and it is free afterwards.
 func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -116,8 +116,8 @@ func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	}
 }
 
-// A server that is down misses releases. Its leases are forgotten, or will expire: Close does not
-// wait for it.
+// A server that is down misses releases. Its leases are lost with its data, or will expire, so
+// Close does not wait for it.
 func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -137,8 +137,8 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	}
 }
 
-// One call that hangs does not prove that its server hangs, and even less if a call hangs at each
-// server.
+// One call that hangs does not prove that its server hangs. One hanging call at each server proves
+// it even less.
 func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

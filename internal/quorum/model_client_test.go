@@ -14,7 +14,7 @@ type simClient struct {
 	texts   []string
 	tending bool
 	replace bool
-	cut     int // the node that the client does not reach; -1: it reaches all
+	cut     int // the node that the client does not reach; -1: it reaches all nodes
 	other   bool
 }
 
@@ -29,8 +29,8 @@ func (c *simClient) reach(i int) *server {
 	return c.w.nodes[i]
 }
 
-// call runs do at a node, and then calls answer with whether do has surely run. Each of them is
-// called at most once, and may be late or lost.
+// call runs do at a node. Then it calls answer, whose ok is true when do has surely run. Each
+// function is called at most once, and may be called late or not at all.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
 	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
@@ -148,7 +148,7 @@ func (c *simClient) seen(views []view) []view {
 			v.marker.longest = 0
 		}
 	}
-	if !w.manyClocks { // without this rule, the longest time that one node reports counts for all nodes
+	if !w.manyClocks { // without this rule, the longest wait that one node reports counts for all nodes
 		first := map[string]time.Duration{}
 		for i := range views {
 			for name, begun := range views[i].begun {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// modelFaults are the faults that a run can have. Each of them harms one seat, and returns how long
-// the nodes may take to become a set again.
+// modelFaults are the faults that can strike in a run. Each of them harms one seat. It returns how
+// long the nodes may need to become a set again.
 var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
 	"flush":                                  (*model).flush,
 	"restart":                                func(w *model, i int) time.Duration { w.restart(i, nil); return modelLimit },
@@ -75,7 +75,7 @@ func (w *model) restartWithData(i int) time.Duration {
 	return modelLimit
 }
 
-// promote puts a replica in a master's place. Some clients still reach the old master.
+// promote makes a replica the master. Some clients still reach the old master.
 func (w *model) promote(i int) time.Duration {
 	s := w.nodes[i]
 	w.alt, w.swap = s.copy(), i
@@ -89,19 +89,19 @@ func (w *model) promote(i int) time.Duration {
 	return modelLimit
 }
 
-// moveAddress lets the address of a node lead some clients to another node's server.
+// moveAddress makes the address of a node lead some clients to another node's server.
 func (w *model) moveAddress(i int) time.Duration {
 	w.alt, w.swap = w.nodes[(i+1)%w.n], i
 	w.who[0].other, w.who[1].other, w.who[2].other, w.who[3].other = true, w.rng.IntN(2) == 0, false, false
 	w.after(time.Second, func() { w.swap = -1 })
-	blind := w.who[0] // blind does not look for a while
+	blind := w.who[0] // blind is a client that does not look at the nodes for a while
 	blind.tending = true
 	w.after(800*time.Millisecond, func() { blind.tending = false })
 	return modelLimit
 }
 
-// replaceServer gives a seat to a new server. The old server still serves the clients with the old
-// list.
+// replaceServer gives a seat to a new server. Clients that still have the old list reach the old
+// server.
 func (w *model) replaceServer(i int) time.Duration {
 	w.alt, w.swap = w.nodes[i], i
 	w.nodes[i] = w.server()
@@ -131,14 +131,15 @@ func (w *model) joinWithWrongClock(i int) time.Duration {
 	return 12 * time.Second
 }
 
-// lengthen empties a server, and one client asks for longer leases from now on.
+// lengthen empties a server. From then on, one client asks for longer leases.
 func (w *model) lengthen(i int) time.Duration {
 	w.flush(i)
 	w.who[3].longest += 1500 * time.Millisecond
 	return modelLimit
 }
 
-// restartMajority restarts more servers than the promises allow: the nodes must only come back.
+// restartMajority restarts more servers than the promises allow. Afterwards the nodes must only
+// vote again.
 func (w *model) restartMajority(i int) time.Duration {
 	for k := range w.need {
 		at := (i + k) % w.n

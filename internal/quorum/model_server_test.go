@@ -9,10 +9,10 @@ import (
 // server is one process with its data.
 type server struct {
 	id      string
-	offset  time.Duration // the offset of its clock
+	offset  time.Duration // how far the server's clock is ahead of the model's time
 	text    string
 	begun   map[string]time.Time
-	token   string // L
+	token   string // the token in L
 	until   time.Duration
 	counter int64
 	before  *server // an older copy of its data
@@ -48,7 +48,8 @@ func (w *model) mark(s *server, st step) {
 
 func modelDrift(ttl time.Duration) time.Duration { return ttl/50 + 2*time.Millisecond }
 
-// same makes the comparison of a vote or a renewal.
+// same does what a vote or a renewal does first: it compares the marker with the text of the
+// request.
 func (w *model) same(s *server, text string, identity, whole bool) bool {
 	m, ok := parseMarker(s.text)
 	switch {

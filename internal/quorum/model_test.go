@@ -7,10 +7,10 @@ import (
 )
 
 // This model simulates the members of a quorum and their clocks. Servers lose their data in every
-// way and at every time, clients come and go, messages are lost, late or executed late, and
-// addresses lead to other servers. The decisions are those of the product (decide); servers and
-// votes have a second implementation here. Each rule can be switched off, and then a check must
-// fail: otherwise the simulation detects too little, or the rule is not necessary.
+// way and at every time. Clients come and go. Messages are lost, late, or executed late. Addresses
+// lead to other servers. The decisions are those of the product (decide), but servers and votes
+// are implemented here a second time. Each rule can be switched off, and then a check must fail.
+// If no check fails, the simulation detects too little, or the rule is not necessary.
 var seeds = flag.Int("seeds", 0, "how many runs of the membership model; 0: a few")
 
 // rules are the rules that can be switched off.
@@ -49,7 +49,7 @@ func TestEachRuleOfTheMembershipIsNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault string
 		off   func(*rules)
-		first int // a seed from which a failure is found soon
+		first int // a seed with which the failure is found soon
 	}{
 		"a vote compares the server's identity":                {"restart with data", func(r *rules) { r.voteIdentity = false }, 56},
 		"a vote compares the text of the marker":               {"an address moves", func(r *rules) { r.voteText = false }, 0},

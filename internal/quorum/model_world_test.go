@@ -39,7 +39,7 @@ type model struct {
 	need   int
 	nodes  []*server // by seat; the fault "replacement" changes a server
 	alt    *server   // another server, which some clients reach instead
-	swap   int       // the node at which clients reach alt
+	swap   int       // the node whose address leads some clients to alt
 	who    []*simClient
 	ids    int
 	holder *grant

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// startNodes starts servers for this test alone.
+// startNodes starts servers that no other test uses.
 func startNodes(t *testing.T, n int) []*redistest.Server {
 	t.Helper()
 	servers := make([]*redistest.Server, n)
@@ -47,8 +47,8 @@ func enrolled(t *testing.T, n int, opts ...locker.QuorumOption) []*redistest.Ser
 	return servers
 }
 
-// enroll enrolls servers. It waits for them longer than a Locker with these options would, because
-// the machine may be busy.
+// enroll enrolls servers. It waits for each server longer than a Locker with these options would
+// wait, because the machine may be busy.
 func enroll(t *testing.T, cs []locker.Client, opts ...locker.QuorumOption) {
 	t.Helper()
 	opts = append(slices.Clip(opts), locker.WithNodeTimeout(20*time.Second))
@@ -83,14 +83,14 @@ func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *
 	return l
 }
 
-// redlockOn makes a Locker as in a separate process.
+// redlockOn makes a Locker with clients of its own, as if it were in a separate process.
 func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()
 	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
 }
 
-// leftOn returns the keys of a server that should not exist when no process holds or waits for a
-// key.
+// leftOn returns the keys that should not exist on a server when no process holds a key or waits
+// for one.
 func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	t.Helper()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr()})
@@ -107,7 +107,8 @@ func isCounter(key string) bool { return len(key) > 12 && key[:12] == "latchkit:
 
 func isTombstone(key string) bool { return len(key) > 12 && key[:12] == "latchkit:x:{" }
 
-// nothingIsLeft waits until a quorum has finished the work that it does after its answers.
+// nothingIsLeft waits until the quorum has finished its background work: no such key is left on
+// the server.
 func nothingIsLeft(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	var left []string

@@ -19,13 +19,13 @@ var (
 	writing = locker.Rule{Key: "a"}
 )
 
-// patient returns r with the wait d.
+// patient returns r with Wait set to d.
 func patient(r locker.Rule, d time.Duration) locker.Rule {
 	r.Wait = d
 	return r
 }
 
-// shelves makes Lockers of several processes on three servers.
+// shelves makes n Lockers with readers on three servers, as if in n processes.
 func shelves(t *testing.T, n int, opts ...locker.QuorumOption) (ls []*locker.Engine, servers []*redistest.Server) {
 	t.Helper()
 	servers = startNodes(t, 3)
@@ -78,8 +78,8 @@ func TestReadersAndWritersOnAQuorum(t *testing.T) {
 	}
 }
 
-// Readers of other processes always hold the key. The writer is served nevertheless, and the
-// readers are served after it.
+// Readers of other processes hold the key all the time. The writer gets it nevertheless, and the
+// readers get it after the writer.
 func TestReadersStarveNoWriterOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ls, _ := shelves(t, 3)
@@ -145,8 +145,8 @@ func TestADowngradeOnAQuorum(t *testing.T) {
 	}
 }
 
-// One of three nodes is stopped: readers and writers continue with the others, and exclude each
-// other.
+// One of three nodes is stopped. Readers and writers continue on the other nodes, and still
+// exclude each other.
 func TestReadersAndWritersWhileANodeIsStopped(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)
@@ -186,8 +186,8 @@ func TestABreakOnAQuorumThrowsAllReadersOut(t *testing.T) {
 	release(t, acquire(t, ls[0], writing))
 }
 
-// A writer that waits leaves an intent, which keeps readers out. When the writer has become a
-// reader, the intent must no longer keep readers out.
+// A waiting writer leaves an intent, which keeps readers out. After the writer has become a
+// reader, the intent must not keep readers out any more.
 func TestADowngradedWriterDoesNotKeepReadersOut(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 3)

@@ -12,8 +12,9 @@ import (
 )
 
 // A Refusal means that nothing was done. Here the answers of two nodes do not count because of
-// their clocks, but all three nodes have put the waiter into their queues. A Refusal made the
-// Engine forget the waiter without a release, and each queue kept the entry for a minute.
+// their clocks, but all three nodes have put the waiter into their queues. A Refusal would make
+// the Engine forget the waiter without a release, and each queue would keep the entry for a
+// minute.
 func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -40,7 +41,7 @@ func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 	if no := (*store.Refusal)(nil); errors.As(err, &no) {
 		t.Errorf("%d queues have the waiter, but the answer is a Refusal: %v", queued(), err)
 	}
-	claim.TombstoneTTL = time.Minute // the Engine releases an unclear acquire in this way
+	claim.TombstoneTTL = time.Minute // the Engine releases an unclear acquire with such a tombstone
 	if _, err := s.Release(t.Context(), claim); err != nil {
 		t.Error(err)
 	}

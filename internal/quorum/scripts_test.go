@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// bench is one node on which a test runs single scripts.
+// bench is one node, to which a test sends single scripts.
 type bench struct {
 	t    *testing.T
 	c    *redis.Client
@@ -32,7 +32,7 @@ func newBench(t *testing.T, c *redis.Client) *bench {
 	return b
 }
 
-// keys of the scripts.
+// The keys that the scripts get.
 const (
 	keyL, keyQ, keyW, keyC, keyX, keyD, keyR, keyI = "L", "Q", "W", "C", "X", "D", "R", "I"
 )
@@ -54,7 +54,7 @@ func reader(fence int64, part string) []any {
 	return append(writer(fence), "0", "", "0", part, "0")
 }
 
-// The data of a replica may be old. So no answer of a replica may count, neither a yes nor a no.
+// The data of a replica may be old. So neither a "yes" nor a "no" of a replica may count.
 func TestAReplicaAnswersNothing(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
@@ -73,7 +73,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 	_, busy := b.vote(writer(b.now())...)
 	again := writer(b.now())
-	again[0], again[1] = "another:7:1:7:", 10 // no expiry needs to be lengthened
+	again[0], again[1] = "another:7:1:7:", 10 // so that the repeated vote has no expiry to lengthen
 	_, ours := b.vote(again...)
 	for what, err := range map[string]error{
 		"a vote for a key that is held": busy,
@@ -89,8 +89,8 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	}
 }
 
-// A client whose clock is ahead cannot raise a node's counter further than by the skew. A client
-// whose clock is behind gets a fence from the node's clock.
+// When a client's clock is ahead, the client can raise a node's counter by the skew at most. When
+// its clock is behind, the client gets a fence from the node's clock.
 func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -129,8 +129,9 @@ func TestAClockThatIsYearsBehindGetsTheNodesClock(t *testing.T) {
 	}
 }
 
-// A counter with more digits than a time is larger, although its text is smaller. Lua cannot count
-// beyond such a number, and the node must not give a fence twice.
+// A counter with more digits than a time is the larger number, although its text is smaller. Lua
+// cannot count beyond such a number, so the node must refuse a grant: otherwise it would give a
+// fence twice.
 func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -170,8 +171,8 @@ func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
 	}
 }
 
-// Readers whose phase is over do not belong to the next phase: the lease of another owner ends
-// their parts.
+// When a phase is over, its readers do not belong to the next phase: their parts end when another
+// owner gets the lease.
 func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -191,7 +192,7 @@ func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
 	}
 }
 
-// A writer whose process is gone keeps no reader out.
+// When a writer's process is gone, its intent keeps no reader out.
 func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
@@ -202,8 +203,8 @@ func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
 	}
 }
 
-// The wait of a node that forgot covers its fences, too: a counter may be ahead of the clock by
-// several times the skew.
+// The wait of a node that forgot also lasts until its lost fences are in the past. A counter may
+// be ahead of the clock by several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
 	q := &quorum{skew: time.Second}
 	if d := q.gate(500 * time.Millisecond); d < 4*time.Second {
@@ -231,8 +232,8 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-// A wait that ends between two looks at the nodes also names the nodes that do not vote, and says
-// until when.
+// A caller's wait may end between two looks at the nodes. Its error also names the nodes that do
+// not vote, and says until when they do not vote.
 func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = dead.Close() })

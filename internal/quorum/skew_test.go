@@ -15,8 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A node whose clock steps ahead drops leases too early. When the clock is right again, the marker
-// of the node does not show this. So a client that has seen the step makes the node wait.
+// A node whose clock steps ahead drops leases too early. After its clock is right again, the
+// marker of the node does not show the step. So a client that has seen the step makes the node
+// wait before it votes again.
 func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(3 * time.Second), locker.WithMaxTTL(3 * time.Second), locker.WithNodeTimeout(500 * time.Millisecond), locker.WithMaxSkew(100 * time.Millisecond)}
@@ -27,7 +28,7 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
 	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
 	clock.by.Store(int64(time.Minute))
-	cs[0].Del(t.Context(), "x") // a lease of 3 s ends by the step
+	cs[0].Del(t.Context(), "x") // a lease of 3 s has ended because of the step
 	eventually(t, "the client has seen the step", func() bool {
 		if l, err := other.Acquire(t.Context(), locker.Rule{Key: "y", Wait: locker.NoWait}); err == nil {
 			release(t, l)
@@ -80,7 +81,7 @@ func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
 		t.Errorf("%d round trips, want 1", recorder.last())
 	}
 	ahead := lease.Fence() + 60_000_000
-	for i, c := range cs[:2] { // as if these two had made grants without the third node
+	for i, c := range cs[:2] { // as if the first two nodes had made grants without the third node
 		if err := c.Set(t.Context(), redisstore.CounterKey("a"), ahead+uint64(i), 0).Err(); err != nil { //nolint:gosec // a few
 			t.Fatal(err)
 		}
@@ -125,7 +126,7 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	if wrong.changed.Load() == 0 {
 		t.Fatal("positive control: no answer had another time")
 	}
-	servers[2].Kill() // now the vote of the first node is necessary
+	servers[2].Kill() // now a quorum needs the vote of the first node
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: 300 * time.Millisecond})
 	wantErr(t, err, "b", locker.ErrQuorum)
 	if !strings.Contains(err.Error(), "clock differs by 1h0m") && !strings.Contains(err.Error(), "clock differs by 59m") {

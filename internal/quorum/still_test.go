@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// standsStill adds an entry for a process that waits for the key at all nodes, before all other
-// waiters, and does not react when it is notified.
+// standsStill adds an entry to the queue at each node, before all other waiters. The entry's
+// process stands still: it does not react when it is notified.
 func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
 	t.Helper()
 	notified = new(atomic.Int32)
@@ -40,7 +40,7 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notif
 }
 
 // A stopped process is notified of its turn, and does not ask. The nodes must not notify it first
-// at each turn, because each time they keep their votes for it for 50 ms.
+// at each turn, because at each turn they would keep their votes for it for 50 ms.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {
@@ -88,8 +88,8 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	}
 }
 
-// After a writer it is the readers' turn, for 50 ms. When no reader asks in that time, the waiting
-// writer is notified, and need not wait a second until it asks again.
+// After a writer, readers may enter for 50 ms. When no reader asks in that time, the waiting
+// writer is notified, so it need not wait for a second until it asks again.
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)

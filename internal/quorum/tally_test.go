@@ -48,7 +48,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 	}{
 		{answers: []string{"g5", "g5", "g5"}, result: store.Granted},
 		{answers: []string{"g5", "g6", "g5"}, result: store.Granted},
-		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // a quorum has no done mark, so the work is not done
+		{answers: []string{"d", "g5", "g5"}, result: store.Granted}, // the done mark of one node does not count, so the work is not done
 		{answers: []string{"g1", "g1", "g1", "x", "x"}, result: store.Granted},
 		{answers: []string{"x", "x", "g5"}, result: store.Busy},
 		{answers: []string{"x", "g5", "-"}, result: store.Busy}, // the third node may have voted for x
@@ -63,7 +63,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 		{answers: []string{"u", "u", "g5"}, result: store.Undone},
 		{answers: []string{"r", "x", "x"}, result: store.Revoked},
 		{answers: []string{"u", "r", "g5"}, result: store.Revoked},
-		{answers: []string{"d", "g5", "x"}, result: store.Busy, split: true}, // the mark of a Complete that was refused
+		{answers: []string{"d", "g5", "x"}, result: store.Busy, split: true}, // the done mark may be from a Complete that was refused
 		{answers: []string{"d", "d", "x"}, result: store.Done},
 		{answers: []string{"d", "x", "-"}}, // the third node may have the mark as well
 		{answers: []string{"d", "x", "!"}},
@@ -90,16 +90,16 @@ func TestWhenAnswersDecide(t *testing.T) {
 		answers []string
 	}{
 		{true, []string{"g5", "g5", ""}},
-		{true, []string{"g5", "g6", ""}}, // the nodes must agree, but enough of them have voted
+		{true, []string{"g5", "g6", ""}}, // enough nodes have voted, and they must then agree on the fence
 		{true, []string{"x", "x", ""}},
-		{false, []string{"x", "x+", ""}}, // a renewal or a release is on its way
+		{false, []string{"x", "x+", ""}}, // the ends of the leases differ, so a renewal or a release is under way
 		{true, []string{"x", "x+", "x"}},
 		{true, []string{"x", "u", ""}},
 		{false, []string{"g5", "", ""}},
 		{false, []string{"g5", "x", ""}},
-		{false, []string{"x", "y", ""}}, // the third answer decides
+		{false, []string{"x", "y", ""}}, // the third answer decides who has more votes
 		{false, []string{"g5", "u", ""}},
-		{false, []string{"-", "-", ""}}, // the third answer distinguishes a refusal from an unclear end
+		{false, []string{"-", "-", ""}}, // the third answer shows whether the result is a refusal or is unclear
 	} {
 		if got := tallyOf(c.answers...).decided(); got != c.decided {
 			t.Errorf("%q: decided is %v", c.answers, got)
@@ -107,8 +107,8 @@ func TestWhenAnswersDecide(t *testing.T) {
 	}
 }
 
-// The reply has the shortest block of the counted votes, and the time at which the other holders no
-// longer have a quorum. It is a refusal only if no node can have granted the key.
+// The reply has the shortest block of all counted votes. It has the time after which the other
+// holders are no quorum. It is a refusal only if no node can have granted the key.
 func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.FenceCount != 8 {
 		t.Errorf("fence %d block %d", g.Fence, g.FenceCount)
@@ -143,7 +143,8 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	}
 }
 
-// While a round is counted, answers to other steps change the measured clocks.
+// All counts of one round agree, although answers to other steps change the measured clocks
+// meanwhile.
 func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	round := tallyOf("g5", "g5", "")
 	clocks, now := round.quorum.clocks, time.Now()
@@ -159,8 +160,8 @@ func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	}
 }
 
-// Answers to a release or a renewal: r done, n not the owner's, v revoked, d done mark, ! no
-// answer.
+// The letters stand for answers to a release or a renewal: r done, n not the owner's, v revoked, d
+// done mark, ! no answer.
 func TestWhatAnswersToAReleaseComeTo(t *testing.T) {
 	for _, c := range []struct {
 		answers string

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// When another master serves a slot after a move or a failover, even a planned one, the leases of
-// the slot may be lost. Other slots are not affected.
+// A move or a failover, even a planned one, makes another master serve a slot. The leases of the
+// slot may then be lost. Other slots are not affected.
 func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
 	const key, elsewhere = "{moved}key", "{stays}key"
@@ -31,7 +31,7 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 			nodes := []locker.Client{cluster.Client(t), servers[0].Client(t), servers[1].Client(t)}
 			enroll(t, nodes, shortQuarantine...)
 			l := newRedlock(t, nodes, shortQuarantine...)
-			servers[1].Kill() // now the cluster's vote is needed
+			servers[1].Kill() // now a quorum needs the vote of the cluster
 			before := acquire(t, l, locker.Rule{Key: key, Wait: 10 * time.Second})
 			release(t, before)
 			release(t, acquire(t, l, locker.Rule{Key: elsewhere, Wait: 10 * time.Second}))
@@ -45,7 +45,8 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 					return false
 				}
 				refused = err
-				// One node is down and one may have forgotten, so only one is known to remember.
+				// One node is down and one may have forgotten its leases, so only one node is
+				// known to remember.
 				return strings.Contains(err.Error(), "known to remember")
 			})
 			wantErr(t, refused, key, locker.ErrQuorum)

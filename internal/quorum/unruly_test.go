@@ -18,12 +18,12 @@ import (
 
 var unrulyFor = flag.Duration("unruly", 6*time.Second, "how long the network of a quorum is unruly")
 
-// unruly is a client whose calls are late, run on the server after they have failed at the caller,
-// or lose their answers.
+// unruly is a client with three faults: its calls are late, the server executes them after they
+// have failed for the caller, or their answers are lost.
 type unruly struct {
 	skewed
 	calm *atomic.Bool
-	late *sync.WaitGroup // calls that run after they have failed
+	late *sync.WaitGroup // calls that the server executes after they have failed for the caller
 	hits *atomic.Int32
 }
 
@@ -42,7 +42,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	u.hits.Add(1)
 	again := redis.NewStringCmd(context.WithoutCancel(ctx), cmd.Args()...)
-	if fault < 7 { // the command runs when its caller has given it up
+	if fault < 7 { // the server executes the command after its caller has given it up
 		u.late.Go(func() {
 			pause(rand.N(400 * time.Millisecond))
 			_ = u.skewed.Process(context.WithoutCancel(ctx), again)
@@ -56,7 +56,7 @@ func (u unruly) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func pause(d time.Duration) { <-time.After(d) }
 
-// tenants has the holder of a key, and the fences of its earlier holders.
+// tenants is the holder of a key, and the fences of its earlier holders.
 type tenants struct {
 	mu      sync.Mutex
 	inside  map[*locker.Lease]bool
@@ -107,7 +107,8 @@ func (h *tenants) leave(l *locker.Lease) {
 	delete(h.inside, l)
 }
 
-// visit holds the key once, if it is granted.
+// visit acquires the key, holds it for a while, and releases it. It does nothing if the key is not
+// granted.
 func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	before := h.before()
 	rule := locker.Rule{Key: "a"}
@@ -126,13 +127,13 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	h.enter(lease, before, who)
 	pause(rand.N(10 * time.Millisecond))
 	if rand.IntN(30) == 0 {
-		pause(300 * time.Millisecond) // the lease must be renewed, or is lost
+		pause(300 * time.Millisecond) // so long that the lease must be renewed
 	}
 	h.leave(lease)
 	_ = lease.Release(context.Background())
 }
 
-// Three nodes have different clocks, the network delays, loses and repeats calls, and from time to
+// Three nodes have different clocks. The network delays, loses and repeats calls, and from time to
 // time a node is emptied. No two processes hold a key at once, fences grow, and at the end no key
 // is left.
 func TestAQuorumInAnUnrulyNetwork(t *testing.T) {

@@ -61,7 +61,7 @@ func (c *Cluster) start(args []string) error {
 	for i, s := range c.nodes() {
 		err := s.once(func(ctx context.Context, r *redis.Client) error {
 			errs := []error{r.Do(ctx, "cluster", "set-config-epoch", i+1).Err()}
-			for _, other := range c.nodes()[:i] { // meet all nodes: gossip would take seconds
+			for _, other := range c.nodes()[:i] { // introduce all nodes to each other, because gossip would take seconds
 				errs = append(errs, r.ClusterMeet(ctx, loopback, strconv.Itoa(other.port)).Err())
 			}
 			return errors.Join(errs...)
@@ -96,7 +96,7 @@ func (c *Cluster) start(args []string) error {
 
 // awaitReady returns when every node redirects clients to the right nodes.
 func (c *Cluster) awaitReady() error {
-	want := map[string]string{} // the master of each node; "" for a master
+	want := map[string]string{} // the master of each replica; "" for a master
 	for i, s := range c.Masters {
 		want[s.Addr()], want[c.Replicas[i].Addr()] = "", s.Addr()
 	}
@@ -106,7 +106,7 @@ func (c *Cluster) awaitReady() error {
 			if err != nil {
 				return err
 			}
-			shards, err := r.ClusterSlots(ctx).Result() //nolint:staticcheck // clients use it; ClusterShards shows replicas sooner
+			shards, err := r.ClusterSlots(ctx).Result() //nolint:staticcheck // clients call it too; ClusterShards shows replicas sooner
 			if err != nil {
 				return err
 			}

@@ -10,8 +10,8 @@
 //		// …
 //	}
 //
-// A test that pauses, kills or configures its server starts a separate server with [Start]. For
-// tests that also start child processes, or check for leaked goroutines, TestMain is:
+// A test that pauses, kills or configures its server starts a separate server with [Start]. Some
+// tests also start child processes, or check for leaked goroutines. Their TestMain is:
 //
 //	func TestMain(m *testing.M) {
 //		redistest.Main(proc.Main(m), func() error { return goleak.Find() })
@@ -21,6 +21,6 @@
 // [StartSentinel] starts a master with replicas and Sentinels. [StartCluster] starts a Redis
 // Cluster.
 //
-// If redis-server is missing, the tests fail with a message about what to install. Tests are never
-// skipped: a suite that passes because it ran nothing is worse than one that fails.
+// If redis-server is missing, the tests fail with a message about what to install. No test is
+// skipped, because a suite that runs nothing would pass.
 package redistest

@@ -11,9 +11,9 @@ import (
 // shared is the server of the test binary.
 var shared sharedServer
 
-// Main is a whole TestMain: it runs the tests, stops the shared server and
-// exits. Checks given as after, such as one for leaked goroutines, run when the
-// server is gone and the tests have passed; an error from one fails the package.
+// Main is a whole TestMain: it runs the tests, stops the shared server and exits. The functions in
+// after are checks, such as one for leaked goroutines. They run when the server is gone and the
+// tests have passed. An error of one of them fails the package.
 //
 // m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, after ...func() error) {
@@ -27,12 +27,12 @@ type sharedServer struct {
 	server *Server
 }
 
-// run returns the exit code of the test binary.
+// run runs the tests, and returns the exit code of the test binary.
 func (s *sharedServer) run(tests interface{ Run() int }, after ...func() error) int {
 	s.open()
 	code := tests.Run()
 	errs := []error{s.close()}
-	if code == 0 { // failed tests may leave goroutines and keys behind
+	if code == 0 { // failed tests may leave goroutines and keys behind, so the checks run only without failures
 		for _, check := range after {
 			errs = append(errs, check())
 		}

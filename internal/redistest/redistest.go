@@ -16,21 +16,21 @@ import (
 // Server is a running redis-server. [Start] and [Shared] return a Server; the zero value is not
 // usable.
 type Server struct {
-	t        testing.TB // the test that owns the server; nil: shared
+	t        testing.TB // the test that owns the server; nil: the server is shared
 	dir      string
 	args     []string
 	environ  []string // nil: the environment of the test
-	config   string   // the first text of its configuration file; "": no file
+	config   string   // what its configuration file contains at first; "": no file
 	port     int
 	password string
-	tls      *tls.Config // for its clients; nil: the server does not use TLS
+	tls      *tls.Config // the configuration of its clients; nil: the server does not use TLS
 
 	process *proc.Process // the process of the present run
 	log     string        // the log file of the present run
 }
 
 // Start runs a server for this test alone, until the test ends. The arguments are arguments of
-// redis-server: "--maxmemory", "1mb", or "--replicaof", "127.0.0.1", "6379".
+// redis-server, for example "--maxmemory", "1mb".
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Launch(args...)
@@ -79,8 +79,8 @@ func (s *Server) Addr() string { return net.JoinHostPort(loopback, strconv.Itoa(
 // Port returns the port on which the server listens. A Restart keeps the port.
 func (s *Server) Port() int { return s.port }
 
-// Client returns a client of this server. A PING has shown that the client works. It is closed when
-// the test ends. Its options are go-redis' defaults, changed by mod.
+// Client returns a client of this server, after a PING has shown that the client works. The client
+// is closed when the test ends. Its options are go-redis' defaults, changed by mod.
 func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	options := &redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls}
@@ -89,7 +89,7 @@ func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client
 	}
 	client := redis.NewClient(options)
 	client.AddHook(scriptCheck{t})
-	// A test may have closed the client before; that is the only error of Close.
+	// The only possible error of Close is that the test has closed the client before.
 	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatalf("ping %s: %v\n%s", options.Addr, err, s.LogTail())

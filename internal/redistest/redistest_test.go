@@ -85,7 +85,7 @@ func TestStart(t *testing.T) {
 func TestPort(t *testing.T) {
 	t.Run("of somebody else is not taken for ours", func(t *testing.T) {
 		t.Parallel()
-		somebody := Start(t) // replies to INFO like the server of this test
+		somebody := Start(t) // another server, which replies to INFO like the server of this test
 		s := &Server{t: t, dir: t.TempDir()}
 		t.Cleanup(s.cleanUp)
 		tries := 0
@@ -238,7 +238,7 @@ func TestMainLine(t *testing.T) {
 	})
 }
 
-// Not parallel: it changes PATH for the whole process.
+// This test is not parallel, because it changes PATH for the whole process.
 func TestMissingProgramFailsWithInstructions(t *testing.T) {
 	t.Setenv("PATH", "")
 	for name, start := range map[string]func(t testing.TB){
@@ -260,7 +260,7 @@ func TestMissingProgramFailsWithInstructions(t *testing.T) {
 	}
 }
 
-// testsFunc replaces *testing.M.
+// testsFunc takes the place of *testing.M.
 type testsFunc func() int
 
 func (f testsFunc) Run() int { return f() }

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// quickSync makes replicas copy their master's data at once, without a wait for other replicas. It
-// also makes the master send PINGs often: nodes of a cluster do not list a replica before it has
-// received data.
+// quickSync makes replicas copy their master's data at once, because the master does not wait for
+// other replicas. It also makes the master send PINGs often: nodes of a cluster do not list a
+// replica before it has received data.
 var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 
 // awaitSync returns when a replica has its master's data.
@@ -26,7 +26,7 @@ func (s *Server) awaitSync() error {
 	})
 }
 
-// await calls look repeatedly until it returns no error.
+// await calls look again and again until look returns no error.
 func (s *Server) await(what string, look func(context.Context, *redis.Client) error) error {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, MaxRetries: -1})
 	defer client.Close()

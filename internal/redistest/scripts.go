@@ -17,8 +17,8 @@ import (
 // Count is how many KEYS or ARGV the header of a Lua script lists.
 type Count struct {
 	Min, Max int
-	Each     bool // the numbers are for each lease; the caller chooses the number of leases
-	After    int  // how many come after those of all leases
+	Each     bool // the numbers hold for each lease, and the caller chooses the number of leases
+	After    int  // how many come once, after those of all leases
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 //	-- ARGV: for each lease: token · ttl     two for each lease; "leases L1 … Ln" is one for each
 //	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
 //
-// Counts skips text before the script's own header, such as fragments, which have their own
+// Counts skips text before the script's own header. Such text is fragments, which have their own
 // headers. ok is false if the text has no header of a whole script.
 func Counts(text string) (keys, argv Count, ok bool) {
 	starts := headerStart.FindAllStringIndex(text, -1)
@@ -96,13 +96,13 @@ func (c Count) String() string {
 	return strconv.Itoa(c.Max)
 }
 
-// scriptCheck is a hook that fails the test if the number of KEYS or ARGV of a script differs from
-// its header. The text that EVAL sends contains the header. The hook remembers the header for later
-// calls by EVALSHA.
+// scriptCheck is a hook that fails the test if a script gets another number of KEYS or ARGV than
+// its header lists. The text that EVAL sends contains the header. The hook remembers the header
+// for later calls by EVALSHA.
 type scriptCheck struct{ t testing.TB }
 
-// headers maps the SHA-1 of a script to its header, for all clients of the test binary. A header is
-// parsed once: tests send a script thousands of times.
+// headers maps the SHA-1 of a script to its header, for all clients of the test binary. Each
+// header is parsed only once, because tests send a script thousands of times.
 var headers sync.Map
 
 // header is what a script's header lists.
@@ -164,7 +164,7 @@ func badCall(words []any) string {
 	h := known.(header) //nolint:forcetypeassert // the map has no other values
 	keys, argv := h.keys, h.argv
 	nKeys, isInt := words[2].(int)
-	if !h.ok || !isInt { // a script of another package
+	if !h.ok || !isInt { // a script of another package has no such header
 		return ""
 	}
 	nArgv, leases := len(words)-3-nKeys, 1

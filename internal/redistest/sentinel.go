@@ -19,14 +19,15 @@ const SentinelName = "locks"
 // is not usable.
 type SentinelSet struct {
 	t         testing.TB
-	Servers   []*Server // the first master, then its replicas
+	Servers   []*Server // the first master, and then its replicas
 	Sentinels []*Server
 }
 
-// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel
-// knows all other Sentinels and both replicas, and the replicas have the master's data. If through
-// is given, it gets the address of the first master, and returns an address that leads there, such
-// as a proxy's. Replicas, Sentinels and clients use the returned address.
+// StartSentinel runs a set for this test alone, until the test ends. It returns when every
+// Sentinel knows all other Sentinels and both replicas, and the replicas have the master's data.
+// The function through is optional. It gets the address of the first master, and returns an
+// address that leads there, such as a proxy's. Then replicas, Sentinels and clients use the
+// returned address.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)

@@ -18,7 +18,7 @@ func (s *Server) NodeID() (id string, err error) {
 	return id, err
 }
 
-// Move is a slot that moves from one master of a [Cluster] to another.
+// Move is the move of one slot from one master of a [Cluster] to another.
 type Move struct {
 	t        testing.TB
 	cluster  *Cluster
@@ -38,9 +38,9 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins to move a slot. No key has moved yet: the source serves the keys that it has, and
-// replies ASK for all others. Both masters reply TRYAGAIN to a script whose keys are not all on one
-// master.
+// Migrate begins to move a slot. No key has moved yet. The source serves the keys that it has, and
+// replies ASK for all others. Both masters reply TRYAGAIN to a script whose keys are not all on
+// one master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
 	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}
@@ -56,7 +56,8 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves these keys, or all keys of the slot, and returns how many it moved.
+// Carry moves these keys to the target, or all keys of the slot when none is given. It returns how
+// many keys it has moved.
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
@@ -74,7 +75,7 @@ func (m *Move) Carry(keys ...string) int {
 				if err != nil {
 					return err
 				}
-				if answer == "OK" { // otherwise the key has expired
+				if answer == "OK" { // with another answer, the key has expired
 					carried++
 				}
 			}

@@ -23,17 +23,17 @@ import (
 const (
 	loopback = "127.0.0.1"
 
-	// patience bounds the wait for a server to answer. A start takes some ten milliseconds. Only a
-	// broken or overloaded machine needs that long.
+	// patience is the longest wait for a server to answer. A start takes some ten milliseconds.
+	// Only a broken or overloaded machine needs longer.
 	patience = 30 * time.Second
 
 	// glance is the pause between two checks of a starting server.
 	glance = 5 * time.Millisecond
 
-	// A server keeps its port over a Restart, but does not listen meanwhile. So ports are below the
-	// range from which the kernel takes ports for outgoing connections (Linux: from 32768, others:
-	// from 49152). Otherwise the kernel could give the port to another connection, perhaps to a
-	// client that tries to reconnect.
+	// A server keeps its port over a Restart, but does not listen meanwhile. In this time, the
+	// kernel must not give the port to an outgoing connection, for example of a client that tries
+	// to reconnect. So all ports are below the range from which the kernel takes ports for such
+	// connections (Linux: from 32768, others: from 49152).
 	lowestPort, highestPort = 10000, 32000
 
 	// Each node of a cluster has a second port, for the other nodes. Its number is higher by
@@ -41,7 +41,7 @@ const (
 	busOffset = 10000
 )
 
-// errMissing reports that redis-server is missing, and how to install it.
+// errMissing says that redis-server is missing, and how to install it.
 var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
 	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
 
@@ -104,7 +104,8 @@ func (s *Server) listen() error {
 	return s.awaitAnswer()
 }
 
-// configFile is written once, because a Sentinel stores its state in the file.
+// configFile writes the configuration file, once only, because a Sentinel stores its state in the
+// file. It returns the file's path.
 func (s *Server) configFile() (string, error) {
 	name := filepath.Join(s.dir, "redis.conf")
 	if _, err := os.Stat(name); err == nil {
@@ -113,7 +114,7 @@ func (s *Server) configFile() (string, error) {
 	return name, os.WriteFile(name, []byte(s.config), 0o600)
 }
 
-// awaitAnswer returns when our process, and no other one, replies on the port.
+// awaitAnswer returns when the server's own process, and no other one, replies on the port.
 func (s *Server) awaitAnswer() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()
@@ -137,8 +138,9 @@ func (s *Server) awaitAnswer() error {
 	}
 }
 
-// whoAnswers returns the process id of the server on the port. It uses the bare protocol, because a
-// client's pool would back off after the first refusals and log them.
+// whoAnswers returns the process id of the server that replies on the port. It uses the bare
+// protocol, because the pool of a client would log the first refusals, and wait after each of
+// them.
 func (s *Server) whoAnswers() (pid int, err error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {

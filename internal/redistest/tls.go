@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// StartTLS is like [Start], but the server accepts TLS connections only. Its clients check its
-// certificate, which is made for this server.
+// StartTLS does the work of [Start] for a server that accepts only TLS connections. Its clients
+// check its certificate, which is made for this server.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,8 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// tries bounds how often a change is repeated because another client wrote the key meanwhile. If
-// that client took the key, one repetition is enough: it finds that the lease is not ours.
+// tries is the largest number of attempts at a change. An attempt fails when another client has
+// written the key meanwhile. If this client has taken the key, the next attempt finds that the
+// lease is not ours, and is the last one.
 const tries = 16
 
 // change writes to a lease if the claim's owner holds the lease, and reports whether the owner
@@ -29,7 +30,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 		sent := false
 		var failure error
 		watching := s.client.Watch(ctx, func(tx *redis.Tx) error {
-			if sent { // after some errors, the client of a Cluster calls this function again
+			if sent { // after some errors, the client of a Cluster calls this function again, which must then do nothing
 				return nil
 			}
 			var left time.Duration
@@ -45,7 +46,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			if failure = err; sent && failure == nil {
 				ours = found(cmds[0])
 			}
-			return nil // the value of failure says how EXEC ended
+			return nil // the result does not depend on this error: failure says how EXEC ended
 		}, c.Key)
 		if !sent && watching != nil {
 			failure = watching
@@ -53,7 +54,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 		switch no := (*store.Refusal)(nil); {
 		case errors.Is(failure, redis.TxFailedErr):
 			continue
-		case errors.Is(failure, redis.Nil): // SET XX has found no key
+		case errors.Is(failure, redis.Nil): // SET XX has not found its key
 			return false, nil
 		case failure == nil:
 			return ours, nil
@@ -66,7 +67,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 	return false, &store.Refusal{Temporary: true, Err: fmt.Errorf("another client wrote the key %d times while it was changed", tries)}
 }
 
-// holds reports whether the claim's owner holds the key, and how long the lease lasts.
+// holds reports whether the claim's owner holds the key, and how much time the lease has left.
 func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left time.Duration, err error) {
 	var value *redis.StringCmd
 	var ttl *redis.DurationCmd
@@ -80,8 +81,8 @@ func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left ti
 	return err == nil && parse(value.Val(), 0).owner == c.Owner && c.Owner != "", ttl.Val(), err
 }
 
-// found reports whether PEXPIRE or DEL has found its key. A server before 6.0.9 executes a
-// transaction even if a watched key has run out.
+// found reports whether PEXPIRE or DEL has found its key. It may be missing, because a server
+// before 6.0.9 executes a transaction even if a watched key has run out.
 func found(first redis.Cmder) bool {
 	cmd, ok := first.(once)
 	if !ok {
@@ -91,8 +92,8 @@ func found(first redis.Cmder) bool {
 	return !isNumber || n > 0
 }
 
-// once is a command of a transaction that go-redis must not repeat: only the Engine knows which
-// calls may be repeated.
+// once is a command of a transaction. go-redis must not repeat it, because only the Engine knows
+// which calls may be repeated.
 type once struct{ *redis.Cmd }
 
 func newOnce(ctx context.Context, words ...any) once { return once{redis.NewCmd(ctx, words...)} }

@@ -16,10 +16,11 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// can is what the Store can do. Fences, and what needs them, need scripts.
+// can is what the Store can do. It has no fences, and nothing that needs fences, because fences
+// need scripts.
 var can = storetest.Capabilities{Tombstone: true, Once: true, AtLeast: true, Metadata: true, Left: true}
 
-// user are the rights that NewScriptless names, and no others.
+// user is an ACL user with the rights that NewScriptless documents, and no others.
 var user = []any{
 	"acl", "setuser", "locks", "reset", "on", ">secret", "~*", "+set", "+get", "+pttl", "+pexpire", "+exists", "+del",
 	"+watch", "+unwatch", "+multi", "+exec", "+hello", "+ping", "+client",
@@ -43,7 +44,7 @@ func TestScriptlessObeysTheLaws(t *testing.T) {
 		c := server.Client(t, asUser, func(o *redis.Options) { o.Addr = proxy.Addr() })
 		h := harness(t, c, admin)
 		h.LoseReply = func(t testing.TB, _ locker.Op, _ string) {
-			lost := proxy.LoseReplies(1, chaos.Command("exec")) // every step ends with one
+			lost := proxy.LoseReplies(1, chaos.Command("exec")) // every step ends with EXEC
 			t.Cleanup(func() {
 				if lost.Hits() != 1 {
 					t.Errorf("%d answers were lost, the law needs one", lost.Hits())
@@ -67,7 +68,7 @@ func TestScriptlessOnAClusterObeysTheLaws(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Harness { c := cluster.Client(t); return harness(t, c, c) })
 }
 
-// harness offers a Store on c. admin looks at the server.
+// harness returns the harness for Stores on c. admin is a client that looks at the server.
 func harness(t *testing.T, c, admin redis.UniversalClient) storetest.Harness {
 	return storetest.Harness{
 		Store:   scriptless.New(c),

@@ -18,10 +18,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// between calls a function before each MULTI: after WATCH and GET have seen the key.
+// between is a hook that calls a function before each MULTI, when WATCH and GET have seen the key.
 type between struct{ call func(n int) }
 
-// betweenSteps makes a Store with such a function. The acquire of the test is not counted.
+// betweenSteps makes a Store whose client has this hook. The hook does not count the acquire of
+// the test.
 func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Claim, *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -70,7 +71,8 @@ var steps = map[string]func(ctx context.Context, s *scriptless.Store, c store.Cl
 	},
 }
 
-// Another client takes the key between GET and EXEC. Without WATCH, the step would hit its lease.
+// Another client takes the key between GET and EXEC. Without WATCH, the step would change the
+// other client's lease.
 func TestAStepNeverHitsAHolderThatCameBetween(t *testing.T) {
 	t.Parallel()
 	for name, step := range steps {
@@ -129,7 +131,8 @@ func TestAStepDoesNothingWhenTheLeaseEndsBetween(t *testing.T) {
 	}
 }
 
-// A write that changes nothing about the holder costs a repetition, and no lease.
+// Another client writes the key without changing its holder. Then the step is repeated, and the
+// lease is not lost.
 func TestAStepIsRepeatedWhenTheKeyWasWritten(t *testing.T) {
 	t.Parallel()
 	for name, step := range steps {
@@ -157,8 +160,8 @@ func TestAStepIsRepeatedWhenTheKeyWasWritten(t *testing.T) {
 	}
 }
 
-// A client that writes the key all the time cannot keep a step busy for ever. The Engine repeats
-// the step, because nothing has happened.
+// When a client writes the key all the time, a step ends nevertheless. The Engine repeats the
+// step, because nothing has happened.
 func TestAStepGivesUpWhenTheKeyIsWrittenAllTheTime(t *testing.T) {
 	t.Parallel()
 	var other *redis.Client
@@ -205,8 +208,8 @@ func TestALateExecHitsNobody(t *testing.T) {
 	}
 }
 
-// go-redis sends no transaction twice, whatever its MaxRetries: a release that it repeats finds
-// nothing, and the lock would count as lost.
+// go-redis sends no transaction twice, whatever its MaxRetries is. A repeated release would find
+// no lease, and the lock would count as lost.
 func TestNoTransactionIsSentTwice(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

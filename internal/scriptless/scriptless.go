@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Store is the Store without scripts. It keeps nothing in this process.
+// Store is the Store without scripts. It keeps no state in this process.
 type Store struct{ client redis.UniversalClient }
 
 // New makes the Store.
@@ -63,14 +63,14 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 		return s.giveBack(ctx, c, ours, store.Done)
 	case taken:
 		return granted, nil
-	case ours: // a repeated call; the lease must last for the whole TTL again
+	case ours: // the owner has repeated its acquire, so the lease must last for the whole TTL again
 		return s.renew(ctx, c, store.Grant{State: store.Busy, Holder: store.Holder{Left: time.Millisecond}})
 	}
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
 // granted is the answer to a holder. It has no fence. The transaction that takes the lease has no
-// conditions, so it would raise a counter for every caller, including the refused ones.
+// conditions, so it would raise a counter for every caller, even for a refused one.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases the lease that an acquire took but must not keep, and answers with state.
@@ -84,7 +84,8 @@ func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state st
 	return store.Grant{State: state}, nil
 }
 
-// Renew lengthens the leases, some at a time. It returns the error for a lease without an answer.
+// Renew lengthens the leases. It renews several leases at the same time. For a lease without an
+// answer, it returns the error.
 func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
 	grants, errs := make([]store.Grant, len(cs)), make([]error, len(cs))
@@ -108,7 +109,8 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 	return grants, nil
 }
 
-// renew lengthens one lease if it is shorter. It returns otherwise if the lease is not ours.
+// renew lengthens one lease if the lease has less time left than the TTL. If the lease is not
+// ours, it returns otherwise.
 func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {
@@ -124,8 +126,8 @@ func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant)
 	return otherwise, nil
 }
 
-// Release deletes the key, or keeps it without an owner for KeepFor. With a TombstoneTTL it first
-// makes sure that a late Acquire of the owner takes nothing.
+// Release deletes the key, or keeps the key for KeepFor without an owner. With a TombstoneTTL, it
+// first makes sure that a late Acquire of the owner takes nothing.
 func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
 		if err := s.client.Set(ctx, redisstore.TombstoneKey(c.Key, c.Owner), "undone", whole(c.TombstoneTTL)).Err(); err != nil {
@@ -179,8 +181,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction that is not redis.Nil. redis.Nil means that SET
-// NX has found the key taken, or that GET has found no key.
+// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure:
+// SET NX has found the key taken, or GET has found no key.
 func failure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
@@ -198,8 +200,8 @@ func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// refused does for transactions what redisstore.Refused does for scripts. A server that refuses a
-// command of a transaction gives no reason, and does nothing.
+// refused does the work of redisstore.Refused for transactions. When a server refuses a command of
+// a transaction, the reply to EXEC gives no reason, and the server does nothing.
 func refused(err error) error {
 	if redis.HasErrorPrefix(err, "EXECABORT") {
 		return &store.Refusal{Temporary: true, Err: fmt.Errorf("the server refuses a command of a transaction, because it is out of memory, "+

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// first begins the values of leases: scriptless|OWNER|METADATA. Metadata is escaped, so that no
-// value contains a colon, and no Locker with scripts takes it for a lease of its own. A lease
-// without an owner is kept.
+// first is the beginning of each lease's value: scriptless|OWNER|METADATA. METADATA is escaped, so
+// no value contains a colon. So no Locker with scripts takes the value for a lease of its own. A
+// lease without an owner is a kept key.
 const first = "scriptless|"
 
 func valueOf(owner, metadata string) string { return first + owner + "|" + url.QueryEscape(metadata) }
@@ -21,7 +21,7 @@ type holder struct {
 	owner string // "" for a foreign holder, and for a key that is kept
 }
 
-// parse parses the value of a key. A key without an end has a negative left.
+// parse parses the value of a key. left is negative for a key without an expiry.
 func parse(value string, left time.Duration) holder {
 	h := holder{Holder: store.Holder{Left: left, Foreign: true}}
 	rest, ok := strings.CutPrefix(value, first)

@@ -1,8 +1,8 @@
 // Package sqltest gives tests real database servers, PostgreSQL and MariaDB:
 // processes of their own on free loopback ports, in temporary folders.
 //
-// The package imports no driver: a server is a host, a port and the DSNs for drivers. TestMain
-// stops the servers that the tests of a package share:
+// The package imports no driver: a server is a host, a port and the DSNs for drivers. All tests of
+// a package can share servers, which TestMain stops:
 //
 //	func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 //
@@ -11,8 +11,8 @@
 //		// …
 //	}
 //
-// The data ends with the servers, so the servers do not sync it to disk.
+// The data is needed only until the servers end, so the servers do not sync it to disk.
 //
-// If a program is missing, the tests fail with a message about what to install. Tests are never
-// skipped: a suite that passes because it ran nothing is worse than one that fails.
+// If a program is missing, the tests fail with a message about what to install. No test is
+// skipped, because a suite that runs nothing would pass.
 package sqltest

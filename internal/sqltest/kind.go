@@ -16,10 +16,10 @@ const (
 	MariaDB              // MariaDB
 )
 
-// row has the differences between the kinds.
+// row has what differs between the kinds of servers.
 type row struct {
 	name    string
-	debian  string // the package
+	debian  string // the name of the Debian package
 	brew    string
 	program string
 	args    func(*Server) []string
@@ -36,13 +36,13 @@ func (k Kind) row() row { return rows[k] }
 // String returns for example "PostgreSQL server".
 func (k Kind) String() string { return k.row().name }
 
-// DSN returns the DSN for pgx or go-sql-driver of a database on the server of this kind at addr,
-// with the administrator's role.
+// DSN returns the DSN of a database on the server at addr, with the administrator's role. It is
+// for pgx on PostgreSQL, and for go-sql-driver on MariaDB.
 func (k Kind) DSN(addr, database string) string {
 	return k.DSNOf(map[Kind]string{Postgres: "postgres", MariaDB: "root"}[k], addr, database)
 }
 
-// DSNOf is DSN with another role.
+// DSNOf returns the DSN with another role.
 func (k Kind) DSNOf(role, addr, database string) string {
 	if k == Postgres {
 		return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, addr, database)
@@ -79,8 +79,8 @@ func postgresArgs(s *Server) []string {
 	return args
 }
 
-// postgresReady reads postmaster.pid: the process id in the first line, the
-// status in the eighth.
+// postgresReady reads postmaster.pid. This file has the process id in the first line, and the
+// status in the eighth line.
 func postgresReady(s *Server) bool {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	lines := strings.Split(string(text), "\n")
@@ -101,7 +101,7 @@ func mariaArgs(s *Server) []string {
 	return args
 }
 
-// mariaReady reads the log, which is new for each start.
+// mariaReady reads the log. Each start makes a new log.
 func mariaReady(s *Server) bool {
 	log, err := os.ReadFile(s.log)
 	return err == nil && strings.Contains(string(log), "ready for connections")

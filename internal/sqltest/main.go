@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// shared are the servers of the test binary, by their kind.
+// shared is the servers that the tests of the test binary share.
 var shared = servers{running: map[Kind]*Server{}}
 
-// servers start with the first test that needs them, between open and close.
+// servers has one server of each kind. A server starts with the first test that needs it, between
+// open and close.
 type servers struct {
 	mu      sync.Mutex
 	opened  bool
@@ -27,7 +28,7 @@ type runner struct {
 	tests   interface{ Run() int }
 }
 
-// Run returns the exit code of the test binary.
+// Run runs the tests, and returns the exit code of the test binary.
 func (r *runner) Run() int {
 	r.servers.open()
 	code := r.tests.Run()

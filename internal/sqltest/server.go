@@ -22,16 +22,16 @@ import (
 const (
 	loopback = "127.0.0.1"
 
-	// patience bounds the wait for a server to answer or to end.
+	// patience is the longest wait for a server to answer or to end.
 	patience = 60 * time.Second
 
-	// glance is how often a starting server is checked.
+	// glance is the pause between two checks of a starting server.
 	glance = 10 * time.Millisecond
 
-	// Below the range in which the kernel picks ports for outgoing connections.
+	// The ports are below the range in which the kernel picks ports for outgoing connections.
 	lowestPort, highestPort = 10000, 32000
 
-	// tailLines is how many lines of the log contain the reason of a failed start.
+	// tailLines is how many lines of the log an error of a failed start contains.
 	tailLines = 20
 )
 
@@ -97,8 +97,7 @@ func (s *Server) LogTail() string {
 func (s *Server) Close() error { return errors.Join(s.stop(), os.RemoveAll(s.dir)) }
 
 func (s *Server) stop() error {
-	// SIGQUIT is PostgreSQL's immediate shutdown. After SIGKILL, shared memory would be left
-	// behind.
+	// SIGQUIT makes PostgreSQL shut down at once. SIGKILL would leave its shared memory behind.
 	_ = syscall.Kill(s.process.Pid(), syscall.SIGQUIT)
 	if s.kind == Postgres {
 		select {
@@ -127,8 +126,8 @@ func (s *Server) start() error {
 	return err
 }
 
-// settle chooses the account of the server process. PostgreSQL refuses to run as root, so the
-// folder belongs to the account that its package created.
+// settle chooses the account of the server process. PostgreSQL refuses to run as root. So root
+// uses the account that PostgreSQL's package has created, and gives it the folder.
 func (s *Server) settle() error {
 	if s.kind != Postgres || os.Geteuid() != 0 {
 		return nil
@@ -146,8 +145,8 @@ func (s *Server) settle() error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
-// command returns a program of the server's package, which runs in the server's folder with the
-// server's account.
+// command returns a command for a program of the server's package. The program runs in the
+// server's folder with the server's account.
 func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	program, err := find(name)
 	if err != nil {
@@ -162,15 +161,15 @@ func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// find looks for a program in PATH and in the folders where Debian keeps servers. Of several
-// versions, find takes the last one.
+// find looks for a program in PATH and in the folders where Debian keeps servers. When there are
+// several versions, find takes the last one.
 func find(name string) (string, error) {
 	program, err := exec.LookPath(name)
 	if err == nil {
 		return program, nil
 	}
 	for _, pattern := range outOfPath {
-		found, _ := filepath.Glob(filepath.Join(pattern, name)) // the patterns are valid
+		found, _ := filepath.Glob(filepath.Join(pattern, name)) // Glob fails only for invalid patterns, and these are valid
 		slices.Sort(found)
 		for _, program := range slices.Backward(found) {
 			if p, err := exec.LookPath(program); err == nil {

@@ -73,7 +73,7 @@ func TestSharedServersNeedMain(t *testing.T) {
 	}
 }
 
-// Not parallel: it changes PATH for the whole process.
+// This test is not parallel, because it changes PATH for the whole process.
 func TestAMissingProgramFailsWithInstructions(t *testing.T) {
 	t.Setenv("PATH", "")
 	defer func(all []string) { outOfPath = all }(outOfPath)

@@ -1,5 +1,5 @@
-// Package faketest tests code that is made for tests. It runs the code on a [testing.TB] that may
-// fail without a failure of the real test.
+// Package faketest tests helpers of tests. It runs such a helper with a [testing.TB] that may
+// fail, while the real test does not fail.
 package faketest
 
 import (
@@ -22,12 +22,12 @@ type Test struct {
 	cleanups []func()
 }
 
-// Run runs a test: the body, which Fatal ends, and then the cleanups, the last one first. It
-// returns the Test for checks.
+// Run runs a test. It runs the body, which Fatal ends, and then the cleanups, the last one first.
+// It returns the Test, so that the caller can check it.
 func Run(t testing.TB, body func(t testing.TB)) *Test {
 	f := &Test{TB: t}
 	done := make(chan struct{})
-	go func() { // Fatal ends this goroutine
+	go func() { // a new goroutine, because Fatal ends it
 		defer close(done)
 		body(f)
 	}()
@@ -54,7 +54,7 @@ func (f *Test) String() string {
 // Failed reports whether there was a failure.
 func (f *Test) Failed() bool { return f.mentioned(&f.failures, "") }
 
-// Cleanup records a function to run at the end.
+// Cleanup records a function, which Run calls after the body.
 func (f *Test) Cleanup(cleanup func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

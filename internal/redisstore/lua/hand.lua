@@ -87,7 +87,7 @@ end
 
 -- head is the first two entries of Q with their scores if the caller has read them, otherwise nil.
 -- When the first waiter is dead, hand reads the whole of Q, once: there may be many dead processes
--- with an entry each.
+-- with an entry each. by is the result of releaser, or nil when L was not released.
 local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
     return nil -- grant would refuse half-way; the waiters learn the reason when they ask

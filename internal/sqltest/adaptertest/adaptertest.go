@@ -1,5 +1,5 @@
-// Package adaptertest has the tests that every adapter of sqllock passes: pgxlock, gormlock and
-// sqlxlock. The tests in an adapter's package only cover its library.
+// Package adaptertest has the tests that every adapter of sqllock must pass: pgxlock, gormlock and
+// sqlxlock. An adapter's own tests cover only what is special about its library.
 package adaptertest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// An Adapter is the adapter of a library, on a database with the tables of sqllock and an account
-// that has 100. T is the type that its functions get.
+// An Adapter is an adapter of sqllock, on a database with the tables of sqllock and with an
+// account whose balance is 100. T is the type of a transaction in the adapter's library.
 type Adapter[T any] struct {
 	Do func(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(context.Context, T) error,
 		opts ...sqllock.Option) error
@@ -24,10 +24,10 @@ type Adapter[T any] struct {
 	WithinAll func(ctx context.Context, keys []string, fn func(context.Context, T) error,
 		opts ...sqllock.Option) error
 
-	// InTx begins a transaction with the library alone, claims in it, deposits, verifies the claim
-	// twice, and commits.
+	// InTx begins a transaction without the adapter. In the transaction it claims, deposits,
+	// verifies the claim twice, and commits.
 	InTx func(ctx context.Context, amount int, opts ...sqllock.Option) error
-	// Deposit reads the account's balance, and writes the balance plus amount.
+	// Deposit reads the account's balance, and then writes the sum of this balance and amount.
 	Deposit func(ctx context.Context, tx T, amount int) error
 	// Exec runs a statement.
 	Exec func(ctx context.Context, tx T, text string) error
@@ -35,7 +35,7 @@ type Adapter[T any] struct {
 	Balance func(t *testing.T) int
 }
 
-// Account is the Rule of the account.
+// Account is the Rule for the account's key.
 var Account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 
 // Run runs all tests. open makes a database for each of them.
@@ -95,7 +95,7 @@ func (b *bank[T]) calls() {
 	b.holds(100 + 2*1111)
 }
 
-// The outer key is granted to a newer holder, who commits first.
+// While the outer function runs, its key is granted to a newer holder, who commits first.
 func (b *bank[T]) overtaken() {
 	newer, err := locker.New(b.store.NewProcess())
 	if err != nil {
@@ -139,7 +139,7 @@ func (b *bank[T]) fails() {
 	}()
 	b.holds(100)
 	rule := Account
-	rule.Wait = locker.NoWait // the panic has released the lock
+	rule.Wait = locker.NoWait // no wait, because the panic has released the lock
 	if err := b.Do(b.t.Context(), b.l, rule, b.deposit(1)); err != nil {
 		b.t.Errorf("after the panic: %v", err)
 	}
