@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is memory that the processes of a turn share. It shows what the other processes do, without
-// commands to the server and without the measured locks.
+// arena is memory that the processes of a turn share. Through it, each process sees what the
+// others do, without commands to the server and without the measured locks.
 type arena struct {
-	inside atomic.Int64  // how many workers are in the critical section
-	fence  atomic.Uint64 // the largest fence that was in the critical section
+	inside atomic.Int64  // number of workers in the critical section
+	fence  atomic.Uint64 // the largest fence of any worker that was in the critical section
 
-	// For readers and writers.
-	readers atomic.Int64  // how many readers are inside
-	phase   atomic.Uint64 // the largest fence of readers
+	// These are for readers and writers.
+	readers atomic.Int64  // number of readers inside
+	phase   atomic.Uint64 // the largest fence of a reader
 	phases  atomic.Int64  // how often phase has grown
 
-	// The rest is for the hand-offs between two processes.
-	waiting    [2]atomic.Bool // which process waits for the lock
+	// These are for the hand-offs between two processes.
+	waiting    [2]atomic.Bool // whether each process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
-	releasedBy atomic.Int64   // index of the process + 1; 0 before the first release
-	releasedAt atomic.Int64   // when that release started, by the clock of monotonic
+	releasedBy atomic.Int64   // the process that has released last: its index + 1; 0 before the first release
+	releasedAt atomic.Int64   // when the last release started, by the clock of monotonic
 }
 
 // makeArena makes the file of an arena. The caller removes the file.
@@ -50,8 +50,8 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// A worker calls enter when it has just acquired the lock. It counts violations: another worker in
-// the critical section, or a fence that did not grow.
+// A worker calls enter when it has just acquired the lock. enter returns the number of violations:
+// another worker is in the critical section, or the fence has not grown.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
 		violations++
@@ -62,8 +62,8 @@ func (a *arena) enter(h hold) (violations int) {
 	return violations
 }
 
-// A reader calls read when it has just acquired the lock. The reader decrements readers before its
-// release.
+// A reader calls read when it has just acquired the lock. Before its release, the reader
+// decrements readers.
 func (a *arena) read(h hold) (violations int) {
 	a.readers.Add(1)
 	if a.inside.Load() != 0 {
@@ -74,7 +74,7 @@ func (a *arena) read(h hold) (violations int) {
 		last := a.phase.Load()
 		if f.Fence() <= last {
 			if f.Fence() < last {
-				violations++ // two phases overlap: the smaller fence is stale
+				violations++ // two phases overlap, because the smaller fence is stale
 			}
 			break
 		}
@@ -86,7 +86,7 @@ func (a *arena) read(h hold) (violations int) {
 	return violations
 }
 
-// write is enter for a writer. Readers inside are violations too.
+// write does the work of enter for a writer. Readers that are inside are violations too.
 func (a *arena) write(h hold) (violations int) {
 	if a.readers.Load() != 0 {
 		violations++
@@ -94,7 +94,7 @@ func (a *arena) write(h hold) (violations int) {
 	return violations + a.enter(h)
 }
 
-// wrote is leave for a writer.
+// wrote does the work of leave for a writer.
 func (a *arena) wrote() (violations int) {
 	violations = a.leave()
 	if a.readers.Load() != 0 {
@@ -103,8 +103,8 @@ func (a *arena) wrote() (violations int) {
 	return violations
 }
 
-// enterAmong is enter for a semaphore that has at most most holders. Their fences do not grow in
-// the order in which they enter.
+// enterAmong does the work of enter for a semaphore that may have most holders. It does not check
+// fences, because they do not grow in the order in which the holders enter.
 func (a *arena) enterAmong(most int) (violations int) {
 	if a.inside.Add(1) > int64(most) {
 		violations++
@@ -112,10 +112,10 @@ func (a *arena) enterAmong(most int) (violations int) {
 	return violations
 }
 
-// leaveAmong is called before the release of a permit.
+// leaveAmong must be called before the release of a permit.
 func (a *arena) leaveAmong() { a.inside.Add(-1) }
 
-// leave is called before the release.
+// leave must be called before the release of a lock.
 func (a *arena) leave() (violations int) {
 	if a.inside.Add(-1) != 0 {
 		violations++

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestOverlapIsSeen shows that overlapping holders are counted as violations.
+// TestOverlapIsSeen shows that holders that overlap are counted as violations.
 func TestOverlapIsSeen(t *testing.T) {
 	on := startServer(t)
 	for name, crowd := range map[string]shape{
@@ -15,7 +15,7 @@ func TestOverlapIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sections := 0.0
-			for range 50 { // on a busy machine the workers may run one after the other
+			for range 50 { // 50 attempts, because on a busy machine the workers may run one after the other
 				got, err := crowd.take(t.Context(), on, unlocked, 200*time.Millisecond)
 				if err != nil {
 					t.Fatal(err)
@@ -51,7 +51,7 @@ func TestArena(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := openArena(name) // another process opens the arena in the same way
+	theirs, err := openArena(name) // as another process would open the arena
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestArena(t *testing.T) {
 	}
 }
 
-// arenaFile is the file of an arena, until the test ends.
+// arenaFile returns the file of an arena. The end of the test removes the file.
 func arenaFile(t *testing.T) string {
 	t.Helper()
 	name, err := makeArena()

@@ -15,11 +15,11 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// Each process of a row is a real process: the bench starts its own program again, with the name of
-// a part. Parent and child exchange lines. A line of the child is a word and some JSON. A line of
-// the parent is one word.
+// A row measures real processes: the bench starts its own program again, with the name of a part.
+// Parent and child exchange lines. A line of the child is a word and some JSON. A line of the
+// parent is one word.
 
-// partVariable names the part in a child's environment.
+// partVariable is the environment variable that contains the name of a child's part.
 const partVariable = "LATCHKIT_BENCH_PART"
 
 // parts are the functions that a child can run.
@@ -34,7 +34,8 @@ var parts = map[string]func(*stage) error{
 	"units":   unitsPart,
 }
 
-// playPart belongs at the start of main: in a child it does not return.
+// playPart runs the part of this process, if it is a child, and then does not return. Call it at
+// the start of main.
 func playPart() {
 	name, child := os.LookupEnv(partVariable)
 	if !child {
@@ -52,7 +53,8 @@ func playPart() {
 	os.Exit(0)
 }
 
-// stage is the environment of a part: its input, its output and its specification.
+// stage is the environment of a part: its input, its output, and its specification from the
+// parent.
 type stage struct {
 	spec   string
 	parent *bufio.Reader
@@ -64,12 +66,12 @@ func (s *stage) read(spec any) error { return json.Unmarshal([]byte(s.spec), spe
 func (s *stage) say(word string, what any) {
 	text, err := json.Marshal(what)
 	if err != nil {
-		panic(err) // a type of the bench that JSON cannot encode is a mistake in this package
+		panic(err) // a type that JSON cannot encode is a mistake in this package
 	}
 	fmt.Printf("%s %s\n", word, text)
 }
 
-// await returns the parent's next word. If the parent has ended, the child ends.
+// await returns the parent's next word. If the parent has ended, await ends the child.
 func (s *stage) await() string {
 	line, err := s.parent.ReadString('\n')
 	if err != nil {
@@ -78,13 +80,13 @@ func (s *stage) await() string {
 	return strings.TrimSpace(line)
 }
 
-// awaitStart returns the time that the parent sets for all children to begin.
+// awaitStart returns the time that the parent has set for all children to begin.
 func (s *stage) awaitStart() (time.Duration, error) {
 	nanos, err := time.ParseDuration(s.await())
 	return nanos, err
 }
 
-// child is the parent's view of a child.
+// child is a child process, as its parent sees it.
 type child struct {
 	process *proc.Process
 	in      io.Writer
@@ -101,14 +103,14 @@ func launch(part string, spec any) (*child, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self, string(text))
-	// Under the race detector a child would take a second to end.
+	// Without this setting, a child would take a second to end under the race detector.
 	cmd.Env = append(os.Environ(), partVariable+"="+part, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
-	out, said := io.Pipe() // a StdoutPipe would be closed before all is read
+	out, said := io.Pipe() // a pipe of the bench itself, because a StdoutPipe would be closed before all is read
 	cmd.Stdout = said
 	process, err := proc.Launch(cmd)
 	if err != nil {
@@ -147,7 +149,8 @@ func (c *child) say(word string) error {
 // children are the children of one turn.
 type children []*child
 
-// patience is how much longer than planned a turn may take. It only ends turns whose library hangs.
+// patience is how much longer than planned a turn may take. It is long, because it must only end
+// turns whose library hangs.
 const patience = 30 * time.Second
 
 // launchAll starts one child for each spec.
@@ -162,7 +165,7 @@ func launchAll[T any](part string, specs []T) (all children, err error) {
 	return all, nil
 }
 
-// expectAll reads one line of each child.
+// expectAll reads one line from each child.
 func expectAll[T any](ctx context.Context, all children, word string) ([]T, error) {
 	said := make([]T, len(all))
 	for i, c := range all {
@@ -173,7 +176,7 @@ func expectAll[T any](ctx context.Context, all children, word string) ([]T, erro
 	return said, nil
 }
 
-// start sends all children the same time to begin.
+// start tells all children when to begin. It is the same time for all.
 func (all children) start() error {
 	at := monotonic() + 20*time.Millisecond
 	for _, c := range all {
@@ -184,7 +187,7 @@ func (all children) start() error {
 	return nil
 }
 
-// finish waits for the end of children that have sent their last line.
+// finish waits until all children have ended. They must have sent their last line.
 func (all children) finish() error {
 	late := time.After(patience)
 	for _, c := range all {
@@ -200,7 +203,7 @@ func (all children) finish() error {
 	return nil
 }
 
-// end kills the children that still run.
+// end kills the children that are still running.
 func (all children) end() (err error) {
 	for _, c := range all {
 		err = errors.Join(err, c.process.Kill())

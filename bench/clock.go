@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monotonic reads a clock that all processes of the machine share and that is never set. The
+// monotonic reads a clock that all processes of the machine share and that no program can set. The
 // monotonic part of time.Now is valid in one process only.
 func monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 
-// sinceBoot turns a time of the wall clock, such as a key's expiry, into one of monotonic. If the
-// wall clock is set meanwhile, the result is wrong.
+// sinceBoot turns a time of the wall clock, such as a key's expiry, into a time of monotonic. If
+// the wall clock is set meanwhile, the result is wrong.
 func sinceBoot(wall time.Time) time.Duration {
 	return monotonic() + wall.Sub(time.Unix(0, int64(read(unix.CLOCK_REALTIME))))
 }
@@ -19,7 +19,7 @@ func sinceBoot(wall time.Time) time.Duration {
 func read(clock int32) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(clock, &now); err != nil {
-		panic(err) // both clocks always exist
+		panic(err) // cannot happen, because both clocks always exist
 	}
 	return time.Duration(now.Nano())
 }

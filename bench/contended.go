@@ -7,9 +7,10 @@ import (
 )
 
 // Two rows measure one key that all workers want. In one row the workers are in several processes,
-// in the other in one process.
+// and in the other row they are in one process.
 
-// rivals are the contestants of both rows. Each peer waits in a different way.
+// rivals are the contestants of both rows from other libraries. Each of them waits in a different
+// way.
 var rivals = []string{"redislock 100ms", "redislock 1ms", "redsync", "rueidislock"}
 
 func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[string][]turn, err error) {
@@ -43,12 +44,13 @@ func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[st
 	return f, turns, nil
 }
 
-// timesBestPeer divides throughput by the largest throughput of a peer in the same round.
+// timesBestPeer divides the throughput of a contestant by the largest throughput of a peer in the
+// same round.
 func timesBestPeer(turns map[string][]turn, name string) []float64 {
 	return ratios(each(turns[name], turn.perSecond), bestPeer(turns, math.Max, turn.perSecond))
 }
 
-// bestPeer returns the best figure of all peers in each round.
+// bestPeer returns the best figure of any peer in each round.
 func bestPeer(turns map[string][]turn, choose func(a, b float64) float64, figure func(turn) float64) []float64 {
 	var all [][]float64
 	for _, name := range rivals {

@@ -8,19 +8,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// contestant is one way to lock. A child process gets its name and opens it.
+// contestant is one way to lock. A child process gets the contestant's name and opens the
+// contestant.
 type contestant struct {
 	name string
 	kind kind
-	// sends are the commands, besides scripts, that the clients of the contestant send. They have
-	// the names that the server uses. See load.commands.
+	// sends are the commands that the clients of the contestant send in addition to scripts. They
+	// have the names that the server uses. See load.commands.
 	sends []string
-	// besides are the commands that the library sends for other purposes than locks. They are not
-	// counted.
+	// besides are the commands that the library sends for other purposes than locks. The bench
+	// does not count them.
 	besides []string
 	// noLock marks a contestant that only passes messages, and cannot run alone.
 	noLock bool
-	// admits marks a contestant with several holders at once: a counter without a lock, or a
+	// admits marks a contestant that has several holders at once: a counter without a lock, or a
 	// semaphore.
 	admits bool
 	// redisKey returns the Redis key of the lock on key; nil: key itself.
@@ -44,10 +45,11 @@ type settings struct {
 	Process int // the index of this process in the turn
 }
 
-// dial makes a client, with go-redis' defaults.
+// dial makes a client with go-redis' default options.
 func (s settings) dial() redis.UniversalClient { return s.client(false) }
 
-// client makes a client with go-redis' defaults. If bounded, each call ends with its context.
+// client makes a client with go-redis' default options. If bounded is true, each call ends with
+// its context.
 func (s settings) client(bounded bool) redis.UniversalClient {
 	if s.Cluster {
 		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{s.Addr}, ContextTimeoutEnabled: bounded})
@@ -55,16 +57,16 @@ func (s settings) client(bounded bool) redis.UniversalClient {
 	return redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: bounded})
 }
 
-// locks is an opened contestant. All goroutines of a process share it.
+// locks is an open contestant. All goroutines of a process share it.
 type locks interface {
-	// Lock waits until it holds key, or ctx is cancelled. Contexts have no deadline: rueidislock
-	// would end the lock at that deadline.
+	// Lock waits until it holds key, or until ctx is cancelled. ctx has no deadline, because
+	// rueidislock would end the lock at the deadline.
 	Lock(ctx context.Context, key string) (hold, error)
 	Close()
 }
 
-// hold is one held lock. A library's own type implements it, so the bench adds no allocations to
-// the library's figures.
+// hold is one held lock. A library's own type implements it, so that the bench adds no allocations
+// to the library's figures.
 type hold interface {
 	Release(ctx context.Context) error
 }
@@ -74,7 +76,7 @@ type runner interface {
 	Run(ctx context.Context, key string, fn func()) error
 }
 
-// refresher is a hold that only its owner renews.
+// refresher is a hold that is renewed only when its owner calls Refresh.
 type refresher interface {
 	Refresh(ctx context.Context, ttl time.Duration) error
 }
@@ -84,7 +86,7 @@ type fenced interface {
 	Fence() uint64
 }
 
-// contestants has all contestants. Rows select theirs by name.
+// contestants are all contestants. A row selects its contestants by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,

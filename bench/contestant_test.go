@@ -27,8 +27,8 @@ func TestContestantsLock(t *testing.T) {
 			if err := held.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// The key may be handed to a waiter that has just given up, which then releases the
-			// key.
+			// The key may be handed to a waiter that has just given up. This waiter then releases
+			// the key.
 			deadline := time.Now().Add(10 * time.Second)
 			for on.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
 				if time.Now().After(deadline) {
@@ -53,7 +53,7 @@ func TestContestantsLock(t *testing.T) {
 	}
 }
 
-// open opens a contestant until the test ends.
+// open opens a contestant. The end of the test closes it.
 func open(t *testing.T, c contestant, addr string, process int) locks {
 	t.Helper()
 	l, err := c.open(settings{Addr: addr, TTL: lockTTL, Process: process})

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownCPU returns the user and system CPU time of this process so far.
+// ownCPU returns the CPU time that this process has used so far, as a user and in the system.
 func ownCPU() (time.Duration, error) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

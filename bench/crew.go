@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// crew is the specification of a process with workers. Each worker acquires and releases repeatedly
-// until the turn ends.
+// crew is the specification of a process with workers. Each worker acquires and releases locks
+// again and again until the turn ends.
 type crew struct {
 	Contestant string
 	Settings   settings
 	Workers    int
 	Key        string // the key of all workers; "": each has its own key
-	Rotate     bool   // each worker has many keys, one after the other
-	Shared     int    // all workers want this many keys, each in an order of its own; 0: all want Key
-	Permits    int    // how many may hold the key at once; 0 for a lock
+	Rotate     bool   // each worker has many keys, and locks them one after the other
+	Shared     int    // all workers want this many keys, each worker in an order of its own; 0: all want Key
+	Permits    int    // how many holders a key may have at once; 0: it is a lock with one holder
 	Arena      string
 	Turn       time.Duration
 }
 
-// work is the result of the workers of one process.
+// work is what the workers of one process have done.
 type work struct {
-	Counts     []int     // acquisitions, by worker
-	Waits      histogram // waits for the lock; the end of the turn cuts off each worker's last wait
+	Counts     []int     // number of acquisitions of each worker
+	Waits      histogram // how long workers waited for the lock; the end of the turn cuts off each worker's last wait
 	CPU        time.Duration
 	Mallocs    uint64
 	Violations int
@@ -68,12 +68,13 @@ func crewPart(s *stage) error {
 	return nil
 }
 
-// warmUp opens connections, loads scripts and lets the heap reach its size. It uses separate keys.
+// warmUp opens connections, loads scripts, and lets the heap grow to its final size. It uses keys
+// of its own.
 func warmUp(l locks, workers int) error {
 	return together(workers, func(i int) error {
 		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)
 		var err error
-		for range 20 { // rueidislock may wait for a free key: see lock_rueidis.go
+		for range 20 { // several tries, because rueidislock may wait for a free key: see lock_rueidis.go
 			if err = tryOut(l, key); err == nil {
 				return nil
 			}
@@ -99,7 +100,7 @@ func tryOut(l locks, key string) error {
 	return nil
 }
 
-// together runs f(0) to f(n-1) at the same time, and returns the first error.
+// together calls f(0) to f(n-1) at the same time, and returns the first error.
 func together(n int, f func(i int) error) error {
 	errs := make(chan error, n)
 	for i := range n {
@@ -168,7 +169,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 	return done, nil
 }
 
-// share gives all workers the same keys.
+// share gives the same keys to all workers.
 func (c crew) share(workers []worker) {
 	if c.Shared == 0 {
 		return
@@ -185,18 +186,19 @@ func (c crew) share(workers []worker) {
 	}
 }
 
-// rotation is a number of keys. It is so large that the release of a key ends long before the next
-// use of that key.
+// rotation is the number of keys that a worker uses in turn. It is so large that the release of a
+// key ends long before the next use of the key.
 const rotation = 256
 
-// worker is one goroutine. No other goroutine uses it during the turn.
+// worker is one goroutine that acquires and releases. No other goroutine uses its fields during
+// the turn.
 type worker struct {
 	locks locks
 	keys  []string // the worker locks them one after the other
 	alone bool     // no other worker wants the key, so the arena is not used
 	arena *arena
 
-	permits int // how many workers may be in the section, which then takes sectionTime; 0: one worker and an empty section
+	permits int // how many workers may be in the section, each for sectionTime; 0: one worker, and the section is empty
 
 	count      int
 	violations int
@@ -205,8 +207,8 @@ type worker struct {
 }
 
 // work counts the locks that are released before the end. The critical section is empty, so the
-// figures are those of the lock. A wait that the end of the turn cuts off counts with its length so
-// far. Otherwise a worker that never gets the lock would not appear in the figures.
+// figures are those of the lock. If the end of the turn cuts off a wait, the wait so far counts.
+// Otherwise a worker that never gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {
@@ -243,7 +245,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		}
 		err = h.Release(context.Background())
 		if !time.Now().Before(end) {
-			return // a lock of rueidislock ends with ctx, which is not a failure
+			return // no failure, because a lock of rueidislock ends with ctx
 		}
 		if err != nil {
 			w.err = err

@@ -49,7 +49,7 @@ func (d *delay) accept() {
 	}
 }
 
-// keep remembers connections for close.
+// keep remembers connections, so that close can close them.
 func (d *delay) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +62,8 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies data from one side to the other, and delays each piece by the same time. Several
-// pieces can be in flight at once.
+// pass copies data from one side to the other. It delays each piece by the same time, so several
+// pieces can be under way at once.
 func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -73,7 +73,7 @@ func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	d.work.Go(func() {
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
-			_, _ = to.Write(p.text) // if this side is closed, the other side is too, and the reader ends
+			_, _ = to.Write(p.text) // an error does not matter: if this side is closed, the other side is too, and the reader ends
 		}
 		_ = to.Close()
 	})

@@ -10,6 +10,6 @@
 // because a slow machine slows all contestants.
 //
 // The parts of the child processes are in crew.go (many workers), duet.go (two processes that hand
-// a lock back and forth), hoard.go (many leases), inherit.go (a holder that is killed) and heads.go
-// (a semaphore whose first waiter does not react).
+// a lock back and forth), hoard.go (many leases), inherit.go (a holder that is killed) and
+// heads.go (a semaphore whose first waiter does not react).
 package main

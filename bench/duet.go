@@ -14,7 +14,7 @@ type duet struct {
 	Turn       time.Duration
 }
 
-// handOffs are the hand-offs that a process received.
+// handOffs are the hand-offs of the lock to one process.
 type handOffs struct {
 	Took       []time.Duration // from the start of the other process's Release until Lock returned here
 	Acquired   int
@@ -23,13 +23,13 @@ type handOffs struct {
 }
 
 const (
-	// glance is how often a process checks the state of the other one. The first check after a
-	// release comes after the end of a quick hand-off, so it does not disturb the hand-off.
+	// glance is the time between two checks of the other process's state. The first check after a
+	// release comes when a quick hand-off has ended already, so it does not disturb the hand-off.
 	glance = time.Millisecond
 
-	// A holder keeps the lock this long after the other process has begun to wait, so that the
-	// other process really waits. The time is random, because polling could synchronise with a
-	// fixed time.
+	// After the other process has begun to wait, a holder keeps the lock for a time between these
+	// two, so that the other process really waits. The time is random, because a process that
+	// polls could always ask just at the end of a fixed time.
 	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
 )
 
@@ -105,7 +105,8 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 		if err := h.Release(context.Background()); err != nil && ctx.Err() == nil {
 			return done, err
 		}
-		// If this process asked again at once, it could overtake the waiting process.
+		// Wait until the other process has the lock. If this process asked again at once, it could
+		// overtake the other one.
 		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
 	}
 	after, err := ownCPU()
@@ -113,7 +114,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 	return done, err
 }
 
-// lookUntil checks a condition repeatedly until it holds or the turn is over.
+// lookUntil checks a condition again and again, until the condition holds or the turn is over.
 func lookUntil(ctx context.Context, seen func() bool) {
 	for look := time.NewTicker(glance); ; {
 		select {

@@ -18,8 +18,8 @@ type units struct {
 
 const unitsKey = "units"
 
-// unitsPart acquires units for all callers at once, reports when each caller got its units, and
-// keeps them until the parent sends a word. Then callers that still wait give up.
+// unitsPart acquires units for all callers at the same time. It reports when each caller got its
+// units, and keeps the units until the parent sends a word. Then callers that still wait give up.
 func unitsPart(s *stage) error {
 	var u units
 	if err := s.read(&u); err != nil {
@@ -59,7 +59,7 @@ func unitsPart(s *stage) error {
 		}
 	case <-told:
 		leave()
-		<-waiting //nolint:errcheck // the callers have given up
+		<-waiting //nolint:errcheck // the error is not needed, because these callers have given up
 	}
 	return e.Close(context.Background())
 }

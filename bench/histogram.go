@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets. A bucket is at most 1/64 of its value wide, which is
-// precise enough for a percentile and small enough for a pipe. The largest duration is kept
-// exactly. The zero value is empty.
+// histogram counts durations in buckets. The width of a bucket is at most 1/64 of its durations.
+// This is precise enough for a percentile, and the counts are small enough for a pipe. The largest
+// duration is kept exactly. The zero value is empty.
 type histogram struct {
 	counts []uint64 // by bucket
 	total  uint64
 	max    time.Duration
 }
 
-// Each power of two has this many buckets.
+// subBuckets is the number of buckets between two powers of two.
 const subBuckets, subBits = 64, 6
 
 func bucketOf(d time.Duration) int {
@@ -58,7 +58,7 @@ func (h *histogram) merge(other histogram) {
 	h.max = max(h.max, other.max)
 }
 
-// percentile returns the true percentile or a value that is at most 1/64 larger.
+// percentile returns the true percentile, or a value that is larger by at most 1/64.
 func (h *histogram) percentile(p float64) time.Duration {
 	if h.total == 0 {
 		return 0
@@ -73,13 +73,13 @@ func (h *histogram) percentile(p float64) time.Duration {
 	return h.max
 }
 
-// wireHistogram is the form for a pipe: only the buckets in use.
+// wireHistogram is a histogram in the form for a pipe. It has only the buckets in use.
 type wireHistogram struct {
 	Counts map[int]uint64
 	Max    time.Duration
 }
 
-// MarshalJSON is for a child process that reports to its parent.
+// MarshalJSON lets a child process report a histogram to its parent.
 func (h histogram) MarshalJSON() ([]byte, error) {
 	w := wireHistogram{map[int]uint64{}, h.max}
 	for bucket, n := range h.counts {

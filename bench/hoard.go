@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hoard is the specification of a process that takes many locks and keeps them.
+// hoard is the specification of a process that takes many locks and holds them for a while.
 type hoard struct {
 	Contestant string
 	Settings   settings
@@ -16,13 +16,13 @@ type hoard struct {
 	Window     time.Duration
 }
 
-// hoarders is how many goroutines take and release the locks.
+// hoarders is the number of goroutines that take and release the locks.
 const hoarders = 64
 
-// upkeep is the cost of the held locks during the window.
+// upkeep is what the held locks cost during the window.
 type upkeep struct {
 	CPU        time.Duration
-	Heap       int64 // all figures are increases over the state before the first lease
+	Heap       int64 // this figure and the others are increases over the state before the first lease
 	Stack      int64
 	Goroutines int
 }
@@ -50,7 +50,7 @@ func hoardPart(s *stage) error {
 		return err
 	}
 
-	// The bench allocates its own data for each lease before the first measurement.
+	// The bench allocates its own data for all leases before the first measurement.
 	keys, held := make([]string, h.Leases), make([]hold, h.Leases)
 	for i := range keys {
 		keys[i] = "hoard:" + strconv.Itoa(i)
@@ -104,7 +104,7 @@ type memory struct {
 	goroutines  int
 }
 
-// footprint measures memory in use, without garbage.
+// footprint measures the memory in use, without garbage.
 func footprint() memory {
 	for range 2 { // the second collection empties the pools
 		runtime.GC()
@@ -132,8 +132,8 @@ func releaseAll(held []hold) loss {
 	return all
 }
 
-// refreshing renews holds whose library does not renew them. As in users' programs, one goroutine
-// for each hold refreshes it three times within the TTL.
+// refreshing renews holds whose library does not renew them. Each hold has a goroutine that
+// refreshes it three times within the TTL, as users' programs do.
 type refreshing struct {
 	ttl     time.Duration
 	ended   chan struct{}
@@ -155,8 +155,8 @@ func (r *refreshing) add(h hold) {
 		for {
 			select {
 			case <-due.C:
-				// After a failed refresh, the loop tries again. A lost lock is counted at its
-				// release.
+				// After a failed refresh, the loop tries again. A lost lock is counted when it is
+				// released.
 				_ = lock.Refresh(context.Background(), r.ttl)
 			case <-r.ended:
 				return

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// will is the specification of a process that holds locks until it is killed, and of another
-// process that waits for these locks.
+// will is the specification of two processes: one holds locks until it is killed, and the other
+// one waits for these locks.
 type will struct {
 	Contestant string
 	Settings   settings
@@ -18,7 +18,7 @@ type will struct {
 
 func willKey(i int) string { return "left:" + strconv.Itoa(i) }
 
-// between is the time between the ends of two leases, so that the waiters do not compete.
+// between is the time between the expiries of two leases, so that the waiters do not compete.
 const between = 50 * time.Millisecond
 
 func holderPart(s *stage) error {
@@ -37,10 +37,11 @@ func holderPart(s *stage) error {
 	return nil
 }
 
-// enough is how long an heir waits. Each lock is free long before that.
+// enough returns how long an heir waits. Each lock is free long before that.
 func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
-// heirPart waits for all keys at once, and reports when it got each key; 0 if it never got the key.
+// heirPart waits for all keys at the same time. It reports when it got each key, or 0 if it never
+// got the key.
 func heirPart(s *stage) error {
 	w, l, err := openWill(s)
 	if err != nil {
@@ -65,7 +66,7 @@ func heirPart(s *stage) error {
 	select {
 	case err := <-waiting:
 		return cmp.Or(err, errors.New("nobody had to wait"))
-	case <-time.After(3 * between): // all heirs have asked for their locks, and wait
+	case <-time.After(3 * between): // by then, all heirs have asked for their locks, and wait
 	}
 	s.say("waiting", nil)
 	if err := <-waiting; err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// library is the specification of a process with readers and writers, which lock one key repeatedly
-// until the turn ends.
+// library is the specification of a process with readers and writers. They lock one key again and
+// again until the turn ends.
 type library struct {
 	Contestant       string
 	Settings         settings
@@ -18,16 +18,16 @@ type library struct {
 	Turn             time.Duration
 }
 
-// lending is the result of the readers and writers.
+// lending is what the readers and writers have done.
 type lending struct {
-	Reads, Writes         []int // by worker
+	Reads, Writes         []int // number of locks of each worker
 	ReadWaits, WriteWaits histogram
-	MostPhases            int64 // reader phases that began while a writer waited
+	MostPhases            int64 // the largest number of reader phases that began while one writer waited
 	CPU                   time.Duration
 	Violations            int
 }
 
-// rest is the pause of a writer between two locks. Without a pause, readers would rarely get the
+// rest is the pause of a writer between two locks. Without the pause, readers would rarely get the
 // lock.
 const rest = time.Millisecond
 
@@ -110,7 +110,7 @@ func (lib library) run(l locks, a *arena, start time.Duration) (lending, error) 
 	return done, nil
 }
 
-// visitor is one goroutine, a reader or a writer.
+// visitor is one goroutine that reads or writes.
 type visitor struct {
 	locks  locks
 	key    string
@@ -133,7 +133,7 @@ func (v *visitor) lock(ctx context.Context) (hold, error) {
 	return v.locks.Lock(ctx, v.key)
 }
 
-// work counts the locks that are released before the end, as worker.work does.
+// work counts the locks that are released before the end of the turn, as worker.work does.
 func (v *visitor) work(ctx context.Context, end time.Time) {
 	for {
 		asked, phases := time.Now(), v.arena.phases.Load()
@@ -168,11 +168,11 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is the shape of a row: the number of processes, the readers in each process, and the
-// writers in the first one.
+// shelf is the size of a row: the number of processes, of readers in each process, and of writers
+// in the first process.
 type shelf struct{ processes, readers, writers int }
 
-// lendingTurn is the result and the cost of one turn.
+// lendingTurn has the result and the cost of one turn.
 type lendingTurn struct {
 	took   time.Duration
 	lent   lending
@@ -180,7 +180,7 @@ type lendingTurn struct {
 	sends  []string
 }
 
-// take gives a contestant one turn.
+// take runs one turn of a contestant.
 func (s shelf) take(ctx context.Context, on server, c contestant, length time.Duration) (t lendingTurn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
@@ -238,7 +238,7 @@ func (t lendingTurn) sent() float64 {
 	return float64(t.server.commands(t.sends)) / (sum(t.lent.Reads) + sum(t.lent.Writes))
 }
 
-// starved returns how many readers and writers never got the lock.
+// starved returns the number of readers and writers that never got the lock.
 func (t lendingTurn) starved() (n float64) {
 	for _, counts := range [][]int{t.lent.Reads, t.lent.Writes} {
 		for _, c := range counts {

@@ -12,22 +12,22 @@ import (
 	"github.com/hibiken/asynq/x/rate"
 )
 
-// asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so each waiter
-// asks again after 1 ms. (By its documentation, a handler without a permit fails, and its task is
-// retried much later.) A permit belongs to a task, so each caller is a task of asynq that runs all
-// the time.
+// asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so in the
+// bench each waiter asks again after 1 ms. (Its documentation proposes something else: a handler
+// without a permit fails, and its task is retried much later.) A permit belongs to a task, so each
+// caller is a task of asynq that runs during the whole turn.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },
 }
 
-// asynqTasks is how many callers of a process can hold or ask at once.
+// asynqTasks is the largest number of callers in a process that hold a permit or ask for one.
 const asynqTasks = 64
 
 type asynqRateLocks struct {
 	client *redisv8.Client
 	server *asynq.Server
-	tasks  chan context.Context // the contexts of the tasks that no caller uses
+	tasks  chan context.Context // the contexts of the tasks that no caller uses at present
 	over   chan struct{}
 
 	mu     sync.Mutex

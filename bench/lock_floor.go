@@ -8,15 +8,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bareFloor sends only what every lock on Redis needs: SET NX PX, and a script that deletes the key
-// if the key is ours. It has no waiting, no renewal and no tokens, so it is for keys without other
-// callers.
+// bareFloor sends only what every lock on Redis needs: SET NX PX, and a script that deletes the
+// key if the key is ours. It has no waiting, no renewal and no tokens, so it is only for keys that
+// no other caller wants.
 var bareFloor = contestant{name: "floor", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
 	c := s.dial()
 	return floorLocks{c, s.TTL, func() { _ = c.Close() }}, nil
 }}
 
-// pipedFloor is bareFloor over connections that all goroutines share.
+// pipedFloor does the work of bareFloor over connections that all goroutines share.
 var pipedFloor = contestant{name: "floor-ap", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
 	c := redis.NewClient(&redis.Options{Addr: s.Addr})
 	piped, err := c.AutoPipeline()

@@ -19,12 +19,12 @@ const (
 	latchkitScriptless = "latchkit NewScriptless"
 )
 
-// variant is latchkit with the fastest options for one kind of load. Every option that speeds up a
-// row is set here.
+// variant is latchkit with the fastest options for one kind of load. An option is set here if it
+// makes a row faster.
 type variant struct {
 	name    string
-	plain   bool // go-redis' defaults; otherwise with ContextTimeoutEnabled, as in the README
-	runs    bool // uses Run instead of Acquire and Release
+	plain   bool // the client has go-redis' default options; otherwise it has ContextTimeoutEnabled, as in the README
+	runs    bool // the workers call Run instead of Acquire and Release
 	options []locker.SingleOption
 }
 
@@ -78,11 +78,11 @@ type latchkitLocks struct {
 	clients []redis.UniversalClient
 }
 
-// Lock's holds are renewed and have a fence, as by default.
+// Lock returns a hold that is renewed and has a fence, as by default.
 func (l *latchkitLocks) Lock(ctx context.Context, key string) (hold, error) {
 	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key})
 	if err != nil {
-		return nil, err // a nil lease would make an interface that is not nil
+		return nil, err // nil, because a nil lease would make an interface that is not nil
 	}
 	return lease, nil
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// quorumContestant is a way to lock on several servers at once.
+// quorumContestant is a way to lock on several servers together.
 type quorumContestant struct {
 	name string
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks also count all acquisitions that had a round trip, and those that had only one.
+// quorumLocks also returns the number of acquisitions with a single round trip, and the number of
+// all acquisitions.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)
@@ -61,7 +62,7 @@ func (l *latchkitOnSeveral) OneRound() (once, all uint64) {
 	return l.rounds.once.Load(), l.rounds.all.Load()
 }
 
-// rounds is an Observer that counts.
+// rounds is an Observer that counts acquisitions: those with a single round trip, and all of them.
 type rounds struct{ once, all atomic.Uint64 }
 
 func (r *rounds) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -110,7 +111,8 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// OneRound counts all acquisitions: without a fence, one round trip is enough.
+// OneRound returns the number of all acquisitions twice, because one round trip is enough without
+// a fence.
 func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
 
 func (r *redsyncQuorumLocks) Close() {

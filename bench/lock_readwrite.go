@@ -13,15 +13,15 @@ const (
 	latchkitLoneReaders = "latchkit read-write, one hold per reader"
 )
 
-// readLocks are locks that many may hold together.
+// readLocks are locks that several readers may hold together.
 type readLocks interface {
 	locks
-	// RLock is Lock for readers.
+	// RLock does the work of Lock for readers.
 	RLock(ctx context.Context, key string) (hold, error)
 }
 
-// readWrites are the contestants with readers. In one of them the readers of a process share a
-// hold, which is the default; in the other each reader has a hold of its own.
+// readWrites returns the contestants with readers. In one of them the readers of a process share a
+// hold, which is the default. In the other one each reader has a hold of its own.
 func readWrites() []contestant {
 	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {
@@ -38,7 +38,7 @@ func readWrites() []contestant {
 
 type readWriteLocks struct{ latchkitLocks }
 
-// RLock holds the key Shared.
+// RLock holds the key in the mode Shared.
 func (l *readWriteLocks) RLock(ctx context.Context, key string) (hold, error) {
 	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key, Mode: locker.Shared})
 	if err != nil {

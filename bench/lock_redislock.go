@@ -8,7 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bsm/redislock retries only with a RetryStrategy. Its README shows 100 ms; 1 ms suits short waits.
+// bsm/redislock retries only with a RetryStrategy. Its README shows a retry after 100 ms. A retry
+// after 1 ms suits short waits.
 var (
 	redislock100ms = bsmRedislock("redislock 100ms", 100*time.Millisecond)
 	redislock1ms   = bsmRedislock("redislock 1ms", time.Millisecond)
@@ -29,8 +30,8 @@ type redislockLocks struct {
 	options *redislock.Options
 }
 
-// Lock gives Obtain a deadline, because without one Obtain waits for at most one TTL. Obtain would
-// otherwise make its own deadline, so there is no extra cost.
+// Lock gives Obtain a deadline, because without a deadline Obtain waits for at most one TTL. This
+// adds no cost, because Obtain would otherwise make a deadline itself.
 func (r redislockLocks) Lock(ctx context.Context, key string) (hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
@@ -43,7 +44,7 @@ func (r redislockLocks) Lock(ctx context.Context, key string) (hold, error) {
 
 func (r redislockLocks) Close() { _ = r.client.Close() }
 
-// redislockHold is one pointer, so an interface holds it without an allocation.
+// redislockHold is one pointer, so that an interface can hold it without an allocation.
 type redislockHold struct{ *redislock.Lock }
 
 func (h redislockHold) Refresh(ctx context.Context, ttl time.Duration) error {

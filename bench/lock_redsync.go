@@ -18,7 +18,7 @@ var (
 )
 
 func goRedsync(name string, options ...redsync.Option) contestant {
-	// By default, redsync gives up after 32 tries. The bench would then lose a wait.
+	// By default, redsync gives up after 32 tries. Its wait would then be missing in the results.
 	options = append(options, redsync.WithTries(math.MaxInt32))
 	return contestant{name: name, kind: peer, sends: []string{"set"}, open: func(s settings) (locks, error) {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr})
@@ -42,14 +42,14 @@ func (r redsyncLocks) Lock(ctx context.Context, key string) (hold, error) {
 
 func (r redsyncLocks) Close() { _ = r.client.Close() }
 
-// redsyncHold is one pointer, so an interface holds it without an allocation.
+// redsyncHold is one pointer, so that an interface can hold it without an allocation.
 type redsyncHold struct{ *redsync.Mutex }
 
 var errRedsync = errors.New("redsync did not confirm the release")
 
 func (h redsyncHold) Release(ctx context.Context) error { return yes(h.UnlockContext(ctx)) }
 
-// Refresh extends by the TTL that the mutex was made with.
+// Refresh extends the lock by the TTL with which the mutex was made.
 func (h redsyncHold) Refresh(ctx context.Context, _ time.Duration) error {
 	return yes(h.ExtendContext(ctx))
 }

@@ -10,12 +10,13 @@ import (
 )
 
 // rueidislock is measured in two forms: with the settings of its README for one server, and with
-// its defaults. With its defaults it takes two of three keys. The server's invalidations wake its
-// waiters. It pipelines the commands of all goroutines.
+// its default settings. With the default settings, a lock takes two of three keys. Its waiters are
+// woken by the server's invalidations. It pipelines the commands of all goroutines.
 //
-// If an acquire takes longer than TryNextAfter, rueidislock gives up that try and waits for an
+// If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
 // invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on a
-// busy machine: whole turns pass without a lock. With one second, rueidislock works as intended.
+// busy machine: whole turns would pass without a lock. With one second, rueidislock works as it
+// should.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -56,7 +57,7 @@ type rueidislockHold struct {
 	cancel context.CancelFunc
 }
 
-// Release reports whether the lock was still held. It returns when the key is deleted. rueidislock
+// Release returns when the key is deleted. It reports whether the lock was still held. rueidislock
 // does not return an error of the deletion.
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
@@ -64,7 +65,7 @@ func (h *rueidislockHold) Release(context.Context) error {
 	return err
 }
 
-// rueidisFloor is the floor through rueidis, which pipelines by itself.
+// rueidisFloor does the work of the floor through rueidis, which pipelines by itself.
 var rueidisFloor = contestant{name: "floor-rueidis", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DisableCache: true})
 	if err != nil {

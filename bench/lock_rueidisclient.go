@@ -7,7 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// latchkitOnRueidis is latchkit through a client of rueidis, whose connections all callers share.
+// latchkitOnRueidis is latchkit with a client of rueidis. All callers share the client's
+// connections.
 const latchkitOnRueidis = "latchkit on rueidis"
 
 var throughRueidis = contestant{name: latchkitOnRueidis, kind: ours, open: func(s settings) (locks, error) {
@@ -26,7 +27,7 @@ var throughRueidis = contestant{name: latchkitOnRueidis, kind: ours, open: func(
 	return rueidisClientLocks{&latchkitLocks{engine: engine}, c}, nil
 }}
 
-// rueidisClientLocks close their client too.
+// rueidisClientLocks also closes its client.
 type rueidisClientLocks struct {
 	*latchkitLocks
 	client rueidis.Client

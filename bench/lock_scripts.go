@@ -14,9 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The contestants named after scripts send latchkit's scripts, and do nothing else: they renew no
-// leases, repeat no lost calls, and detect no losses. They are bounds: no lock that sends these
-// scripts is faster.
+// The contestants that are named after scripts send latchkit's scripts, and do nothing else: they
+// renew no leases, repeat no lost calls, and detect no losses. They show what is possible: no lock
+// that sends these scripts is faster.
 const (
 	scripts         = "scripts"
 	scriptsTogether = "scripts together"
@@ -43,7 +43,7 @@ var (
 
 func bareScript(name string) *link.Script { return link.NewScript(redisstore.ScriptTexts[name]) }
 
-// scriptLocks send one call of a script for each step, on the caller's goroutine.
+// scriptLocks send one call of a script for each step. They send it on the caller's goroutine.
 type scriptLocks struct {
 	client redis.UniversalClient
 	ttl    int64 // in ms
@@ -61,7 +61,7 @@ func openScripts(s settings) (*scriptLocks, error) {
 
 func (l *scriptLocks) call(ctx context.Context, words []any) (string, error) {
 	cmd := redis.NewStringCmd(ctx, words...)
-	_ = l.client.Process(ctx, cmd) // the command has the error
+	_ = l.client.Process(ctx, cmd) // the error is also in the command
 	return cmd.Result()
 }
 
@@ -114,14 +114,15 @@ func wanted(text string, is func(string) bool) error {
 	return nil
 }
 
-// renewedLocks are scriptLocks whose leases one goroutine renews after a third of their TTL.
+// renewedLocks are scriptLocks with renewals: one goroutine renews each lease after a third of its
+// TTL.
 type renewedLocks struct {
 	*scriptLocks
 	taken chan *scriptLease
 	stop  context.CancelFunc
 }
 
-// renewedTogether is the number of leases that one call renews, as latchkit does.
+// renewedTogether is the number of leases that one call renews, the same as in latchkit.
 const renewedTogether = 50
 
 func openRenewed(s settings) (locks, error) {
@@ -149,7 +150,7 @@ func (r *renewedLocks) Close() {
 }
 
 // renew renews the leases in the order in which they were taken. It also renews leases that were
-// released, which changes nothing at the server.
+// released. Such a renewal changes nothing at the server.
 func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
 	type dated struct {
 		lease *scriptLease

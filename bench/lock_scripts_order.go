@@ -13,17 +13,17 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// inOrderLocks wait in the server's queue, and receive the grant as a message.
+// inOrderLocks wait in the server's queue, and get the grant as a message.
 type inOrderLocks struct {
 	*scriptLocks
 	inbox *redis.PubSub
-	waits string // how an entry of the queue names the inbox
+	waits string // the part of an entry in the queue that names the inbox
 
 	mu      sync.Mutex
-	waiting map[string]chan struct{} // by token: closed when the token is granted the key
+	waiting map[string]chan struct{} // for each token: a channel that is closed when the token is granted the key
 }
 
-// inOrder is a lease of a token that may have queued.
+// inOrder is the lease of a token that may have waited in the queue.
 type inOrder struct {
 	of *inOrderLocks
 	scriptLease
@@ -40,7 +40,7 @@ func openInOrder(s settings) (*inOrderLocks, error) {
 		scriptLocks: l, inbox: l.client.Subscribe(context.Background(), name),
 		waits: name + "|" + strconv.FormatInt(l.ttl, 10) + "|0|1|0", waiting: make(map[string]chan struct{}),
 	}
-	if _, err := o.inbox.Receive(context.Background()); err != nil { // the confirmation
+	if _, err := o.inbox.Receive(context.Background()); err != nil { // receives the confirmation of the subscription
 		return nil, err
 	}
 	go o.receive()
@@ -51,7 +51,7 @@ func (o *inOrderLocks) receive() {
 	for {
 		message, err := o.inbox.ReceiveMessage(context.Background())
 		if err != nil {
-			return // Close
+			return // Close has ended the subscription
 		}
 		if e, ok := redisstore.ParseEvent(message.Payload); ok {
 			o.mu.Lock()
@@ -83,7 +83,7 @@ func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
 		return l, nil
 	case <-ctx.Done():
 		o.forget(l.token)
-		_ = l.Release(context.WithoutCancel(ctx)) // this release leaves the queue
+		_ = l.Release(context.WithoutCancel(ctx)) // this release removes the token from the queue
 		return nil, ctx.Err()
 	}
 }
@@ -107,17 +107,17 @@ func (o *inOrderLocks) Close() {
 	o.scriptLocks.Close()
 }
 
-// handedLocks hand a lock to the next caller of their process for at most handedFor. They have no
-// fences, so they do not check one.
+// handedLocks hand a lock from caller to caller of their process for at most handedFor. They have
+// no fences, so they check none.
 type handedLocks struct {
 	*inOrderLocks
 
 	local   sync.Mutex
-	held    bool // a caller of this process holds the lock or asks for it
+	held    bool // a caller of this process holds the lock, or asks for it
 	callers []chan *handed
 }
 
-// handed is a lock that several callers of a process use, one after the other.
+// handed is a lock that callers of one process use one after the other.
 type handed struct {
 	of    *handedLocks
 	lease hold
@@ -160,7 +160,7 @@ func (l *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
 	return &handed{l, lease, time.Now().Add(handedFor)}, nil
 }
 
-// next gives h to the next caller. It returns false when there is none.
+// next hands h to the next caller that waits. It returns false when no caller waits.
 func (l *handedLocks) next(h *handed) bool {
 	l.local.Lock()
 	defer l.local.Unlock()
@@ -185,7 +185,7 @@ func (l *handedLocks) leave(turn chan *handed) {
 	}
 	l.local.Unlock()
 	if h := <-turn; h.lease != nil {
-		_ = h.Release(context.Background()) // the turn is over
+		_ = h.Release(context.Background()) // the error does not matter, because the turn is over
 	} else {
 		l.next(h)
 	}

@@ -12,16 +12,16 @@ import (
 )
 
 // togetherLocks collect the calls of all callers. One goroutine sends all waiting acquires as one
-// script, and all waiting releases as another script.
+// script, and all waiting releases as another one.
 type togetherLocks struct {
 	*scriptLocks
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting [2][]*gathered // acquires, and releases
+	waiting [2][]*gathered // the calls that wait: acquires at index 0, releases at index 1
 }
 
-// gathered is a lease, and the answer to its call.
+// gathered is a lease, and the answer to the call about it.
 type gathered struct {
 	of *togetherLocks
 	scriptLease
@@ -56,7 +56,7 @@ func (t *togetherLocks) ask(what int, g *gathered) string {
 	t.mu.Unlock()
 	select {
 	case t.wake <- struct{}{}:
-	default: // the sender will find the call
+	default: // the goroutine that sends is awake, and will find the call
 	}
 	return <-g.answer
 }
@@ -86,7 +86,7 @@ func (t *togetherLocks) send() {
 		} else if len(sent) > 1 {
 			p := t.client.Pipeline()
 			for _, cmd := range sent {
-				_ = p.Process(ctx, cmd) // Exec has the error
+				_ = p.Process(ctx, cmd) // Exec returns the error
 			}
 			_, err = p.Exec(ctx)
 		}

@@ -12,10 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-// Three ways to count in Redis. Each reads a number, adds one and writes it.
+// These are three ways to count in Redis. Each of them reads a number, adds one, and writes the
+// sum.
 var (
-	// The server counts no SET that EXEC refuses. Each MULTI comes with one SET, so MULTI is listed
-	// twice here.
+	// A SET that EXEC refuses does not appear in the server's counts. Each MULTI comes with one
+	// SET, so MULTI is listed twice here.
 	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error {
@@ -27,7 +28,7 @@ var (
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return counting{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
-				old, err := c.HGet(ctx, key, "n").Bytes() // no script of the lock uses HGET or HSET, so the row can count them
+				old, err := c.HGet(ctx, key, "n").Bytes() // no script of the lock uses HGET or HSET, so the server's counts of them are those of the row
 				if err != nil && !errors.Is(err, redis.Nil) {
 					return err
 				}
@@ -53,7 +54,7 @@ func addOne(_ context.Context, old []byte) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), err
 }
 
-// counting is a contestant whose workers count without a lock of their own.
+// counting is a contestant whose workers do not take the lock themselves.
 type counting struct {
 	client redis.UniversalClient
 	count  func(ctx context.Context, key string) error
@@ -81,11 +82,11 @@ type counted struct{}
 
 func (counted) Release(context.Context) error { return nil }
 
-// sectionTime is how long a worker of the row about stripes holds its lock.
+// sectionTime is how long a worker holds its lock in the row about stripes.
 const sectionTime = time.Millisecond
 
-// section is latchkit with some stripes, or with a lock for each key. Its workers hold a lock for
-// sectionTime.
+// section returns latchkit with this number of stripes, or with a lock for each key. Its workers
+// hold a lock for sectionTime.
 func section(stripes int) contestant {
 	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
 		c := s.client(true)

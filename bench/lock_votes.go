@@ -16,8 +16,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// scriptVotes sends the votes of latchkit's quorum and their releases, and does nothing else: it
-// does not look after the nodes, and undoes no vote that comes late. So it leaves keys behind.
+// scriptVotes is a contestant that sends the votes of latchkit's quorum and their releases, and
+// does nothing else. It does not check the nodes' markers, and does not undo votes that come late.
+// So it leaves keys behind.
 const scriptVotes = "scripts"
 
 var (
@@ -25,7 +26,7 @@ var (
 	takeBackScript = link.NewScript(quorum.ScriptTexts["quorum_release"])
 )
 
-// voteLocks have one goroutine for each node, which sends one call after the other.
+// voteLocks have one goroutine for each node. It sends one call after the other.
 type voteLocks struct {
 	ttl   time.Duration
 	nodes []*voter
@@ -75,7 +76,7 @@ func (n *voter) work() {
 	}
 }
 
-// ask sends a call to each node that is not busy, and returns when the quorum has given the right
+// ask sends a call to each node that is not busy. It returns when a quorum has given the right
 // answer.
 func (v *voteLocks) ask(words func(n *voter) []any, right func(string) bool) error {
 	answers, asked := make(chan string, len(v.nodes)), 0
@@ -104,7 +105,7 @@ type voteLease struct {
 	token string
 }
 
-// clockTolerance is how far the clocks of client and node may be apart in the bench.
+// clockTolerance is how much the clocks of client and node may differ in the bench.
 const clockTolerance = time.Minute
 
 func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
@@ -133,7 +134,8 @@ func (l *voteLease) Release(context.Context) error {
 	return l.of.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, released)
 }
 
-// OneRound counts all acquisitions: each has one round trip.
+// OneRound returns the number of all acquisitions twice, because each acquisition has one round
+// trip.
 func (v *voteLocks) OneRound() (once, all uint64) { return v.taken, v.taken }
 
 func (v *voteLocks) Close() {

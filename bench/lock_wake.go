@@ -7,12 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// wakeFloor is not a lock: two processes pass a message back and forth, by a bare PUBLISH to a
-// waiting subscriber. No hand-off by message is faster.
+// wakeFloor is not a lock. Two processes pass a message back and forth, by a PUBLISH to a
+// subscriber that waits. No hand-off by message is faster.
 var wakeFloor = contestant{name: "wake-pub", kind: floor, noLock: true, sends: []string{"publish"}, open: openWake}
 
-// To lock a key is to receive a message from the other process; process 0 needs none for its first
-// lock.
+// wakeLocks has the lock of one process. To lock a key is to receive a message from the other
+// process. For its first lock, process 0 needs no message.
 type wakeLocks struct {
 	client *redis.Client
 	inbox  *redis.PubSub
@@ -24,10 +24,10 @@ func openWake(s settings) (locks, error) {
 	ctx := context.Background()
 	c := redis.NewClient(&redis.Options{Addr: s.Addr})
 	w := &wakeLocks{client: c, inbox: c.Subscribe(ctx, wakeChannel(s.Process)), peer: wakeChannel(1 - s.Process), free: make(chan struct{}, 1)}
-	if _, err := w.inbox.Receive(ctx); err != nil { // the confirmation
+	if _, err := w.inbox.Receive(ctx); err != nil { // receives the confirmation of the subscription
 		return nil, err
 	}
-	if err := c.Ping(ctx).Err(); err != nil { // opens the connection for the first message
+	if err := c.Ping(ctx).Err(); err != nil { // opens the connection, so that the first message is fast
 		return nil, err
 	}
 	if s.Process == 0 {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// provenance records where, when and with which versions the figures were measured. Figures are
-// useless without it.
+// provenance returns where, when and with which versions the figures were measured. Figures
+// without this information are useless.
 func provenance(ctx context.Context, command string) (string, error) {
 	on, err := launchServer()
 	if err != nil {
@@ -51,7 +51,7 @@ func processor() string {
 	return "unknown processor"
 }
 
-// loadAverage shows whether other programs use the machine.
+// loadAverage returns the load of the machine, which shows whether other programs use it.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -77,7 +77,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// modules are the compared libraries.
+// modules returns the modules of the compared libraries.
 func modules() (used []*debug.Module) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -58,7 +58,7 @@ func run(ctx context.Context, o order, all bool, only, out string) error {
 	if out == "" {
 		return measure(ctx, os.Stdout, o, chosen)
 	}
-	var text bytes.Buffer // the file is written at the end, so an interrupted run leaves the old file
+	var text bytes.Buffer // the file is written at the end, so that an interrupted run does not change the old file
 	measured := measure(ctx, &text, o, chosen)
 	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
 }
@@ -82,8 +82,8 @@ func choose(all bool, only string) ([]row, error) {
 	return chosen, nil
 }
 
-// measure writes each row when it is done. If a row fails, measure reports it, and the other rows
-// still run.
+// measure runs the rows, and writes each row when it has ended. If a row fails, measure reports it
+// and continues with the other rows.
 func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	about, err := provenance(ctx, "go run -C bench . "+strings.Join(os.Args[1:], " "))
 	if err != nil {
@@ -108,7 +108,7 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	return failed
 }
 
-// reading explains how to read the results.
+// reading is the text that explains how to read the results.
 const reading = `Written by the command below. All contestants have the same server and, unless a row states
 otherwise, the defaults of their clients. They take turns (A B C A B C …), each in processes of its
 own. A figure is the median of the turns, with the range in brackets. Compare the ratios, which are

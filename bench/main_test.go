@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// unlocked is a contestant that locks nothing. The checks on the contestants must detect it.
+// unlocked is a contestant that locks nothing. The checks of the bench must find its violations.
 var unlocked = contestant{name: "no lock", open: func(settings) (locks, error) { return noLocks{}, nil }}
 
 type noLocks struct{}
@@ -20,7 +20,7 @@ type noHold struct{}
 func (noHold) Release(context.Context) error { return nil }
 
 func TestMain(m *testing.M) {
-	contestants = append(contestants, unlocked) // before a child searches for it
+	contestants = append(contestants, unlocked) // must happen before a child searches for the contestant
 	playPart()
 	progress = func(string, ...any) {}
 	redistest.Main(m)

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinned runs launch on one processor. All threads of the processes that launch starts stay on that
-// processor. The threads of this process are pinned only during launch.
+// pinned runs launch on one processor. All threads of the processes that launch starts stay on
+// that processor. The threads of this process are pinned only until launch returns.
 func pinned(launch func() error) (err error) {
 	runtime.LockOSThread()
-	// Deferred first, so that it runs last. If the thread's affinity cannot be restored, the thread
-	// stays locked, and ends with its goroutine.
+	// The unlock is deferred first, so that it runs last. If the thread's affinity cannot be
+	// restored, the goroutine keeps the thread, and the thread ends with the goroutine.
 	free := true
 	defer func() {
 		if free {
@@ -26,7 +26,7 @@ func pinned(launch func() error) (err error) {
 	for cpu := range len(all) * 64 {
 		if all.IsSet(cpu) {
 			one.Zero()
-			one.Set(cpu) // the last usable processor: the first one often serves interrupts
+			one.Set(cpu) // the last usable processor, because the first one often serves interrupts
 		}
 	}
 	if err := unix.SchedSetaffinity(0, &one); err != nil {

@@ -14,15 +14,15 @@ const (
 	updateFile  = "../docs/update.svg"
 )
 
-// drawing is a plot of one row: two bars for each line of its table.
+// drawing is the plot of one row. It has two bars for each line of the row's table.
 type drawing struct {
 	file       string
 	row        string
-	name       []string // columns whose cells name a line
+	name       []string // the columns whose cells together name a line
 	bars       [2]string
 	says       [2]string
-	left       int  // the space for names
-	unmeasured bool // true: the results may lack the row
+	left       int  // the width of the space for names
+	unmeasured bool // true: the results may be without the row
 }
 
 var drawings = []drawing{
@@ -57,12 +57,13 @@ func writePlots() error {
 	return nil
 }
 
-// measured reports whether the drawing can be made, or must be made.
+// measured reports whether the results contain the row. It also returns true for a row that must
+// be there.
 func (d drawing) measured(results string) bool {
 	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
 }
 
-// plot returns an SVG.
+// plot returns the drawing as an SVG.
 func (d drawing) plot(results string) (string, error) {
 	title, columns, err := readTable(results, d.row)
 	if err != nil {
@@ -157,7 +158,7 @@ func readTable(results, row string) (title string, columns map[string][]string, 
 	return title, columns, nil
 }
 
-// number reads the median of a cell such as "702 [701–706]"; 0 if there is none.
+// number returns the median in a cell such as "702 [701–706]", or 0 if there is none.
 func number(cell string) float64 {
 	median, _, _ := strings.Cut(cell, " ")
 	value, err := strconv.ParseFloat(median, 64)

@@ -22,12 +22,12 @@ type quorumSpec struct {
 	Turn       time.Duration
 }
 
-// quorumWork is the result of the process.
+// quorumWork is what the process has done.
 type quorumWork struct {
-	Took         histogram // acquisitions
-	Gave         histogram // releases
-	Once, Rounds uint64    // acquisitions with one round trip, and those with one or more
-	LeftBehind   int       // goroutines that are left after the library was closed
+	Took         histogram // durations of acquisitions
+	Gave         histogram // durations of releases
+	Once, Rounds uint64    // number of acquisitions with a single round trip, and of all acquisitions
+	LeftBehind   int       // number of goroutines that are left after the library was closed
 }
 
 // condition is how many servers are slow or stopped.
@@ -74,15 +74,15 @@ func quorumPart(s *stage) error {
 	once, all := l.OneRound()
 	done.Once, done.Rounds = once-onceWarm, all-roundsWarm
 	s.say("worked", nil)
-	s.await() // until the servers continue
+	s.await() // waits until the servers continue
 	l.Close()
 	done.LeftBehind = max(runtime.NumGoroutine()-before, 0)
 	s.say("done", done)
 	return nil
 }
 
-// run acquires and releases one key after the other. Each lock has a new key, so remains of an
-// earlier lock do no harm.
+// run acquires and releases one key after the other. Each lock has a new key, so what an earlier
+// lock has left behind does no harm.
 func (w *quorumWork) run(l locks, end time.Time) error {
 	for i := 0; time.Now().Before(end); i++ {
 		asked := time.Now()
@@ -106,7 +106,7 @@ func (w *quorumWork) run(l locks, end time.Time) error {
 // quorumTurn is the result of one turn.
 type quorumTurn struct {
 	quorumWork
-	keys int // keys that are left on the servers
+	keys int // number of keys that are left on the servers
 }
 
 func (t quorumTurn) tookP50() float64    { return micros(t.Took.percentile(50)) }
@@ -116,7 +116,7 @@ func (t quorumTurn) keysLeft() float64   { return float64(t.keys) }
 func (t quorumTurn) goroutines() float64 { return float64(t.LeftBehind) }
 func (t quorumTurn) oneRound() float64   { return 100 * float64(t.Once) / float64(t.Rounds) }
 
-// cluster has the servers of a row.
+// cluster has the servers on which a row locks.
 type cluster struct {
 	servers []server
 	pids    []int
@@ -126,7 +126,8 @@ type cluster struct {
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// launchNodes starts servers that may vote at once. Each server also has a slow proxy.
+// launchNodes starts servers that may vote at once. Each server also has a proxy that delays its
+// answers.
 func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 	c = &cluster{}
 	var nodes []locker.Client
@@ -174,7 +175,7 @@ func (c *cluster) signal(n int, s syscall.Signal) (err error) {
 	return err
 }
 
-// take gives a contestant one turn.
+// take runs one turn of a contestant.
 func (c *cluster) take(ctx context.Context, name string, with condition, length time.Duration) (t quorumTurn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+2*patience)
 	defer cancel()
@@ -227,8 +228,9 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	return t, nil
 }
 
-// lockKeys returns the keys that should be gone after a release. They are the leases and queues,
-// without counters, markers and tombstones. A tombstone stays for a minute and refuses late calls.
+// lockKeys returns the keys that should be gone after a release. These are leases and queues, but
+// no counters, markers or tombstones. A tombstone stays for a minute, because it refuses late
+// calls.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
@@ -239,8 +241,8 @@ func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	return left, err
 }
 
-// clearLocks removes the lock keys of the previous turn. It keeps the keys that mark the server as
-// a node.
+// clearLocks removes the lock keys of the previous turn. It keeps the keys that make the server a
+// node.
 func clearLocks(ctx context.Context, c *redis.Client) error {
 	keys, err := lockKeys(ctx, c)
 	if err != nil || len(keys) == 0 {

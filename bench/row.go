@@ -12,26 +12,26 @@ import (
 type row struct {
 	name  string
 	title string
-	about string // how the row is measured, for readers of the tables
+	about string // how the row is measured; readers see this text above the table
 	run   func(context.Context, order) (finding, error)
 }
 
-// order is how much to measure.
+// order says how much to measure.
 type order struct {
 	rounds int
 	turn   time.Duration
 
-	// For the row on one processor, whose turns are half as long.
+	// aloneRounds is for the row on one processor, whose turns are half as long.
 	aloneRounds int
-	// For the row about held leases, whose turns last longer than a TTL.
+	// These are for the row about held leases, whose turns last longer than a TTL.
 	hoardRounds        int
 	hoardTTL           time.Duration
 	leases, peerLeases int
-	// For the row about killed holders.
+	// inheritTTL is for the row about killed holders.
 	inheritTTL time.Duration
 }
 
-// finding is the result of a row.
+// finding is what a row has found.
 type finding struct {
 	table    table
 	verdicts []verdict
@@ -47,5 +47,5 @@ func (r row) write(w io.Writer, f finding) {
 	fmt.Fprintf(w, "## %s. %s\n\n%s\n\n%s\n", r.name, r.title, r.about, f.table)
 }
 
-// progress reports the progress of the bench on standard error.
+// progress writes a line about the progress of the bench to standard error.
 var progress = func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// P1: what an uncontended lock costs.
+// P1 measures what an uncontended lock costs.
 var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
@@ -46,12 +46,13 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// times divides a figure of one contestant by the figure of another one, in each round.
+// times divides, in each round, a figure of one contestant by the same figure of another
+// contestant.
 func times(turns map[string][]turn, name, reference string, figure func(turn) float64) []float64 {
 	return ratios(each(turns[name], figure), each(turns[reference], figure))
 }
 
-// loneTable is the table of the rows about one goroutine; the first of the runners is the floor.
+// loneTable makes the table of a row about one goroutine. The first of the runners is the floor.
 func loneTable(runners []contestant, turns map[string][]turn) table {
 	floor := runners[0].name
 	all := newTable("contestant", "µs", "× floor", "CPU × floor", "client CPU × floor", "allocs", "client commands", "server calls",

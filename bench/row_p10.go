@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// P10: what an adapter costs besides the lock.
+// P10 measures what an adapter costs in addition to the lock.
 var adapterRow = row{
 	name:  "P10",
 	title: "A request under a lock in memory: an adapter, and a bare Run",
@@ -32,7 +32,8 @@ type served struct{ micros, allocs float64 }
 func (s served) time() float64   { return s.micros }
 func (s served) memory() float64 { return s.allocs }
 
-// handlers do the same work without a lock, with Run, and behind an adapter.
+// handlers returns three handlers with the same work: one without a lock, one that uses Run, and
+// one behind an adapter.
 func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 	wait := locker.NoWait
 	done := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
@@ -107,7 +108,7 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// serve serves requests one after the other, for the time of a turn.
+// serve gives a handler one request after the other, for the length of a turn.
 func serve(ctx context.Context, h http.Handler, length time.Duration) (served, error) {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
 	r.Header.Set("X-Order", "42")

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// P11: what a lock on a Redis Cluster costs.
+// P11 measures what a lock on a Redis Cluster costs.
 var shardsRow = row{
 	name:  "P11",
 	title: "Redis Cluster of 3, beside one server",
@@ -85,13 +85,13 @@ func shardVerdicts(own map[string][]turn, handed map[string][]dialogue, one, thr
 	}
 }
 
-// place is the servers on which the contestants of this row lock.
+// place is the server or cluster on which the contestants of this row lock.
 type place struct {
 	name   string
 	server server
 }
 
-// busiestNode is the busiest master's share of all commands.
+// busiestNode returns the share of all commands that the busiest master has executed.
 func (t turn) busiestNode() float64 {
 	most := 0
 	for _, node := range t.server.nodes {

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// P13, asynq: what the guard of an empty task costs.
+// P13 measures what the guard of an empty asynq task costs.
 var guardedTasksRow = row{
 	name:  "P13-asynq",
 	title: "asynq: tasks that do nothing, guarded ÷ bare",
@@ -27,7 +27,7 @@ no policy.`,
 	run: runGuardedTasks,
 }
 
-// tasksOfATurn is how many tasks a turn has.
+// tasksOfATurn is the number of tasks in a turn.
 const tasksOfATurn = 5000
 
 const (
@@ -71,7 +71,7 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, on.close()) }()
 	c := redis.NewClient(&redis.Options{Addr: on.Addr(), PoolSize: 30, ContextTimeoutEnabled: true})
 	defer c.Close()
-	took := make(map[string][]float64) // µs for each task
+	took := make(map[string][]float64) // for each way: µs for each task, by round
 	for round := range o.rounds {
 		for _, kind := range taskKinds {
 			progress("round %d of %d: %s", round+1, o.rounds, kind.name)
@@ -115,7 +115,7 @@ func lockByHand(c *redis.Client) asynq.MiddlewareFunc {
 	}
 }
 
-// workOff runs all tasks, and returns the time for each task in µs.
+// workOff runs all tasks, and returns the time that one task took, in µs.
 func workOff(ctx context.Context, c *redis.Client, by asynq.MiddlewareFunc, opts []asynqlock.Option) (micros float64, err error) {
 	if err := c.FlushDB(ctx).Err(); err != nil {
 		return 0, err

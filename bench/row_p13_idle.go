@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// P13, asynq: the load of an idle server that often looks for tasks.
+// This row of P13 measures the load of an idle asynq server that often looks for tasks.
 var idleTasksRow = row{
 	name:  "P13-idle",
 	title: "An idle server of asynq, by its TaskCheckInterval",
@@ -63,7 +63,7 @@ func idleFor(ctx context.Context, on server, d, every time.Duration, queues int)
 		return idling{}, err
 	}
 	defer server.Shutdown()
-	time.Sleep(time.Second) // the server is not idle while it starts
+	time.Sleep(time.Second) // while the server starts, it is not idle
 	before, err := on.load(ctx)
 	if err != nil {
 		return idling{}, err

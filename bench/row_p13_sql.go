@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// P13-sql: what a lock and its claim add to a transaction.
+// P13-sql measures what a lock and its claim add to a transaction.
 var transactionsRow = row{
 	name:  "P13-sql",
 	title: "A transaction under a lock, beside one without",
@@ -33,9 +33,9 @@ median times in the same round.`,
 	run: runTransactions,
 }
 
-// transacting is one way to run the transaction once.
+// transacting is one way to run the transaction.
 type transacting struct {
-	name, plain string // plain: the name of the same transaction without a lock
+	name, plain string // the name of this way, and of the same transaction without a lock
 	once        func(ctx context.Context) error
 }
 
@@ -93,7 +93,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// transactionLimits are the targets.
+// transactionLimits are the targets of the row, by way.
 var transactionLimits = map[string]float64{"PostgreSQL, Do": 1.8, "PostgreSQL, pgxlock.Do": 1.8, "MariaDB, Do": 2.2}
 
 const (
@@ -102,11 +102,11 @@ const (
 	writeRow = "UPDATE bench SET n = n + 1 WHERE id = 1"
 )
 
-// lockers are the ways to lock in this row.
+// lockers has what the ways of this row lock with.
 type lockers struct {
-	client *redis.Client  // for the hand-written lock
-	plain  *locker.Engine // as NewSingle makes it
-	beside *locker.Engine // with WithBackgroundRelease
+	client *redis.Client  // for the lock that is written by hand
+	plain  *locker.Engine // a Locker as NewSingle makes it
+	beside *locker.Engine // a Locker with WithBackgroundRelease
 }
 
 func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver string, l lockers) ([]transacting, error) {
@@ -144,7 +144,8 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	return append(ways, transactionsOfPgx(pool, rule, l)...), nil
 }
 
-// openDatabase opens a database with the tables of the claims and of the work.
+// openDatabase opens a database with two groups of tables: those of the claims, and those of the
+// work.
 func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver, database string) (*sql.DB, error) {
 	db, err := sql.Open(driver, server.DSN(database))
 	if err != nil {
@@ -170,7 +171,7 @@ func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind
 	return db, nil
 }
 
-// transactionsOfPgx are the ways of a program that uses pgx without database/sql.
+// transactionsOfPgx returns the ways of a program that uses pgx without database/sql.
 func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transacting {
 	work := func(ctx context.Context, tx pgx.Tx) error {
 		n := 0
@@ -215,7 +216,7 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 
 const besideSuffix = ", WithBackgroundRelease"
 
-// claimByHand has the smallest statement that claims a fence, for each kind of database.
+// claimByHand has, for each kind of database, the smallest statement that claims a fence.
 var claimByHand = map[sqltest.Kind]string{
 	sqltest.Postgres: `INSERT INTO latchkit_fence AS f (resource, fence, owner) VALUES ($1, $2, '')
 ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCLUDED.fence`,
@@ -223,7 +224,7 @@ ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCL
 ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))`,
 }
 
-// byHand runs work under the simplest lock, with a fence that grows.
+// byHand runs work under the simplest lock that has a fence which grows.
 func byHand(client *redis.Client, key string, work func(ctx context.Context, fence int64) error) func(ctx context.Context) error {
 	locks, fence := floorLocks{client: client, ttl: 30 * time.Second}, int64(0)
 	return func(ctx context.Context) error {
@@ -241,7 +242,7 @@ func fencedByHand(ctx context.Context, db *sql.DB, kind sqltest.Kind, fence int6
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
 	if _, err := tx.ExecContext(ctx, claimByHand[kind], "by hand", fence); err != nil {
 		return err
 	}
@@ -251,13 +252,13 @@ func fencedByHand(ctx context.Context, db *sql.DB, kind sqltest.Kind, fence int6
 	return tx.Commit()
 }
 
-// querying is a transaction of database/sql, or of sqllock.
+// querying is a transaction of database/sql or of sqllock.
 type querying interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// readAndWrite is the work of each transaction.
+// readAndWrite does the work of each transaction.
 func readAndWrite(ctx context.Context, tx querying) error {
 	n := 0
 	if err := tx.QueryRowContext(ctx, readRow).Scan(&n); err != nil {
@@ -272,14 +273,14 @@ func plainTransaction(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
 	if err := readAndWrite(ctx, tx); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// turn returns the median time of a transaction, in µs.
+// turn returns the median duration of a transaction, in µs.
 func (w transacting) turn(ctx context.Context, d time.Duration) (float64, error) {
 	var took []float64
 	for began := time.Now(); time.Since(began) < d; {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// P19: a semaphore that more callers want than it has permits.
+// P19 measures a semaphore with fewer permits than callers.
 var semaphoreRow = row{
 	name:  "P19",
 	title: "A semaphore of 50: 4 processes × 50 goroutines, 1 ms under a permit",

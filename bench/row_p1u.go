@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// P1u: an uncontended lock, on the processors that the kernel chooses for client and server.
+// P1u measures an uncontended lock while the kernel chooses the processors of client and server.
 var unpinnedRow = row{
 	name:  "P1u",
 	title: "Uncontended acquire and release, one goroutine, not pinned",
@@ -27,7 +27,7 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 	return f, err
 }
 
-// P12: what a lock costs if its release is not awaited.
+// P12 measures what a lock costs if its release is not awaited.
 var besideRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",
@@ -45,7 +45,7 @@ func runBeside(ctx context.Context, o order) (finding, error) {
 	return f, err
 }
 
-// lone measures one goroutine.
+// lone runs the turns of contestants with one goroutine.
 func lone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
 	on, err := launchServer()
 	if err != nil {
@@ -60,7 +60,7 @@ func lone(ctx context.Context, runners []contestant, rounds int, length time.Dur
 	return f, turns, nil
 }
 
-// P2R: an uncontended lock over a slow connection.
+// P2R measures an uncontended lock over a slow connection.
 var farRow = row{
 	name:  "P2R",
 	title: "Uncontended, over a round trip of 2 ms",

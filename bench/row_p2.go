@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// P2: how many uncontended locks a process can take.
+// P2 measures how many uncontended locks a process can take.
 var manyKeysRow = row{
 	name:  "P2",
 	title: "Uncontended throughput, 8, 64 and 256 goroutines, a key each",
@@ -71,13 +71,13 @@ func goroutines(n int) string {
 	return fmt.Sprint(n, " goroutines")
 }
 
-// crowdTable is the table of rows about many goroutines.
+// crowdTable makes the table of a row about many goroutines.
 func crowdTable() table {
 	return newTable("contestant", "goroutines", "locks/s", "× floor", "client commands", "server calls",
 		"client CPU µs", "server CPU µs", "longest wait ms")
 }
 
-// addCrowd adds the runners. The first runner is the floor.
+// addCrowd adds the runners to the table. The first runner is the floor.
 func addCrowd(to *table, runners []contestant, turns map[string][]turn, workers int) {
 	for _, c := range runners {
 		t := turns[c.name]

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// P20: what callers of different keys lose when they share stripes.
+// P20 measures what callers of different keys lose when they share stripes.
 var stripesRow = row{
 	name:  "P20",
 	title: "Stripes: 4 processes × 16 goroutines, 4096 keys at random, 1 ms under the lock",

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// P21: when an optimistic update is better than a lock.
+// P21 measures when an optimistic update is better than a lock.
 var updateRow = row{
 	name:  "P21",
 	title: "Read, add one, write: 4 processes × 16 goroutines that want few or many keys",
@@ -17,7 +17,7 @@ server's own command. Times are those of a whole update.`,
 	run: runUpdate,
 }
 
-// conflicts are the levels of contention in the row.
+// conflicts are the numbers of workers and keys in the row, which lead to few or many conflicts.
 var conflicts = []struct {
 	name string
 	keys int

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// P22: how long a heavy waiter that does not react delays the waiters behind it.
+// P22 measures how long the waiters behind a heavy waiter are delayed when it does not react.
 var headRow = row{
 	name:  "P22",
 	title: "A dead heavy head: light waiters of a semaphore of 50",
@@ -62,7 +62,7 @@ func runHeads(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// behind returns how long after the strike each light waiter got its unit.
+// behind returns, for each light waiter, how long after the strike it got its unit.
 func behind(ctx context.Context, on server, strike func(holder, heavy *child) error, ttl time.Duration) (late []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*ttl+patience)
 	defer cancel()
@@ -103,8 +103,8 @@ func behind(ctx context.Context, on server, strike func(holder, heavy *child) er
 	return late, nil
 }
 
-// inQueue waits until n processes are in the queue. The callers of one process that want the same
-// units share an entry.
+// inQueue waits until n processes are in the queue. The callers of one process that want equally
+// many units share an entry.
 func inQueue(ctx context.Context, on server, n int) error {
 	for on.witness.ZCard(ctx, redisstore.QueueKey(unitsKey)).Val() < int64(n) {
 		if ctx.Err() != nil {
@@ -112,6 +112,6 @@ func inQueue(ctx context.Context, on server, n int) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(between) // the waiters have their answers, and wait
+	time.Sleep(between) // by then, the waiters have their answers, and wait
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// P23: what an Observer costs.
+// P23 measures what an Observer costs.
 var observerRow = row{
 	name:  "P23",
 	title: "What an Observer adds to a lock, one goroutine, on a Store in memory",
@@ -32,10 +32,10 @@ costs, the SDK's Start of two spans and its five measurements are the largest pa
 type watched struct {
 	name    string
 	option  locker.Option
-	sampled bool // the caller's span is sampled
+	sampled bool // the span of the caller is sampled
 }
 
-// cost is what one acquire and release cost.
+// cost is what one acquire and one release cost together.
 type cost struct{ cpu, micros, allocs float64 }
 
 const (
@@ -46,7 +46,7 @@ const (
 func runObserver(ctx context.Context, o order) (f finding, err error) {
 	tracers := sdktrace.NewTracerProvider(
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())), sdktrace.WithBatcher(tracetest.NewNoopExporter()))
-	defer func() { _ = tracers.Shutdown(context.WithoutCancel(ctx)) }() // there is no exporter
+	defer func() { _ = tracers.Shutdown(context.WithoutCancel(ctx)) }() // Shutdown has nothing to export, because there is no exporter
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	observer, err := otellock.New(otellock.WithTracerProvider(tracers), otellock.WithMeterProvider(meters))
 	if err != nil {
@@ -82,7 +82,7 @@ func runObserver(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// take locks and unlocks for a turn.
+// take acquires and releases a lock for the length of a turn.
 func (w watched) take(ctx context.Context, length time.Duration) (c cost, err error) {
 	parent := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, Remote: true}
 	if w.sampled {
@@ -93,7 +93,7 @@ func (w watched) take(ctx context.Context, length time.Duration) (c cost, err er
 	if err != nil {
 		return c, err
 	}
-	defer func() { _ = l.Close(context.WithoutCancel(ctx)) }() // a Store in memory has nothing to lose
+	defer func() { _ = l.Close(context.WithoutCancel(ctx)) }() // an error does not matter, because a Store in memory has nothing to lose
 	const warm, batch = 100, 100
 	if err := lockAndUnlock(ctx, l, warm); err != nil {
 		return c, err
@@ -139,7 +139,7 @@ func (c cost) ofCPU() float64    { return c.cpu }
 func (c cost) ofTime() float64   { return c.micros }
 func (c cost) ofAllocs() float64 { return c.allocs }
 
-// more is the cost of a way, in each round, minus the cost without an Observer.
+// more returns, for each round, the cost of one way minus the cost without an Observer.
 func more(costs map[string][]cost, name string, figure func(cost) float64) []float64 {
 	differences := each(costs[name], figure)
 	for i, without := range each(costs[unobserved], figure) {

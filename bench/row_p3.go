@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// P3: how long until a waiter in another process gets the lock.
+// P3 measures how long it takes until a waiter in another process gets the lock.
 var handOffRow = row{
 	name:  "P3",
 	title: "Hand-off to a waiter in another process",
@@ -25,7 +25,7 @@ detects a waiter; they are the same for all contestants.`,
 	run: runHandOff,
 }
 
-// dialogue is one turn of two processes.
+// dialogue is one turn of two processes that hand a lock back and forth.
 type dialogue struct {
 	handOffs // the hand-offs of both processes
 	server   load
@@ -70,7 +70,7 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// converse gives a contestant one turn.
+// converse runs one turn of a contestant.
 func converse(ctx context.Context, on server, c contestant, length time.Duration) (d dialogue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
@@ -109,7 +109,8 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 func (d dialogue) p50() float64 { return d.percentile(50) }
 func (d dialogue) p99() float64 { return d.percentile(99) }
 
-// percentile is NaN if there was no hand-off: a poller may sleep during the whole of a short turn.
+// percentile returns NaN if there was no hand-off, because a process that polls may sleep during
+// the whole of a short turn.
 func (d dialogue) percentile(p float64) float64 {
 	if len(d.Took) == 0 {
 		return math.NaN()

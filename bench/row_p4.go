@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// P4: throughput, order and waits of several processes that want the same key.
+// P4 measures throughput, order and waits when several processes want the same key.
 var fewProcessesRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// P5: throughput, order and waits of the goroutines of one process that want the same key.
+// P5 measures throughput, order and waits when the goroutines of one process want the same key.
 var oneProcessRow = row{
 	name:  "P5",
 	title: "One key, 128 goroutines of one process, empty critical section",

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// P6: what many held leases cost.
+// P6 measures what many held leases cost.
 var hoardRow = row{
 	name:  "P6",
 	title: "Many held leases, renewed",
@@ -24,7 +24,7 @@ minute.`,
 	run: runHoard,
 }
 
-// kept is one turn.
+// kept has the figures of one turn.
 type kept struct {
 	leases int
 	window time.Duration
@@ -90,7 +90,7 @@ func runHoard(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// keep gives a contestant one turn.
+// keep runs one turn of a contestant.
 func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Duration) (k kept, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*ttl+4*patience)
 	defer cancel()
@@ -138,11 +138,11 @@ func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Dur
 	return k, all.finish()
 }
 
-// pingFor is another client. It sends PINGs and measures how long they take.
+// pingFor is another client of the server. It sends PINGs, and measures how long the replies take.
 func pingFor(ctx context.Context, on server, window time.Duration) (took []time.Duration, err error) {
 	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
 	defer c.Close()
-	if err := c.Ping(ctx).Err(); err != nil { // opens the connection
+	if err := c.Ping(ctx).Err(); err != nil { // opens the connection, so that the first PING is not slow
 		return nil, err
 	}
 	often := time.NewTicker(time.Millisecond)
@@ -159,20 +159,22 @@ func pingFor(ctx context.Context, on server, window time.Duration) (took []time.
 
 func (k kept) clientPercent() float64 { return 100 * k.CPU.Seconds() / k.window.Seconds() }
 
-// microsEach is for leases that are renewed after a third of their TTL.
+// microsEach returns the CPU time for one renewal, in µs. A lease is renewed after a third of its
+// TTL.
 func (k kept) microsEach() float64 { return micros(k.CPU) / float64(3*k.leases) }
 
 func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.window.Seconds() }
 func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach counts a stack that has shrunk as zero, so it does not reduce the heap's part.
+// memoryEach returns the memory for one lease. It counts a stack that has shrunk as zero, because
+// the shrinking must not reduce the heap's part.
 func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }
 func (k kept) lost() float64       { return float64(k.Lost) }
 
-// calls does not count the PINGs of the bench.
+// calls returns the number of calls without the PINGs of the bench.
 func (k kept) calls() float64 {
 	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
 }

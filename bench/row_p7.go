@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// P7: a lock on five servers, some of which are slow or stopped.
+// P7 measures a lock on five servers, some of which are slow or stopped.
 var quorumRow = row{
 	name:  "P7",
 	title: "Redlock on 5 servers, one goroutine: healthy, one slow by 20 ms, two stopped",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// P8: how long a lock stays locked after its holder died.
+// P8 measures how long a lock stays locked after its holder has died.
 var inheritRow = row{
 	name:  "P8",
 	title: "Holder killed: from the lock's expiry until a waiter has it",
@@ -19,7 +19,7 @@ waiter without a lock 5 s and two TTLs later counts as never served, and has no 
 	run: runInherit,
 }
 
-// willKeys is how many locks a killed process leaves.
+// willKeys is the number of locks that a killed process leaves.
 const willKeys = 4
 
 func runInherit(ctx context.Context, o order) (f finding, err error) {
@@ -52,13 +52,13 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// inheritance is one turn.
+// inheritance has the figures of one turn.
 type inheritance struct {
-	late  []time.Duration // one for each waiter that got a lock
+	late  []time.Duration // how late each waiter was that got a lock
 	never int
 }
 
-// allOf returns how late all waiters were, in ms.
+// allOf returns how late all waiters of all turns were, in ms.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
 		late = append(late, each(t.late, millis)...)
@@ -66,7 +66,7 @@ func allOf(turns []inheritance) (late []float64) {
 	return late
 }
 
-// p99 is a list of one sample, or an empty list without waits.
+// p99 returns a list with the 99th percentile, or an empty list if there are no samples.
 func p99(samples []float64) []float64 {
 	if len(samples) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func p99(samples []float64) []float64 {
 
 func (i inheritance) missed() float64 { return float64(i.never) }
 
-// inherit gives a contestant one turn.
+// inherit runs one turn of a contestant.
 func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (left inheritance, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*ttl+patience)
 	defer cancel()
@@ -129,7 +129,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 	return left, heir.finish()
 }
 
-// expiry returns when the key expires at the server, on the clock of monotonic.
+// expiry returns when the key expires at the server, by the clock of monotonic.
 func expiry(ctx context.Context, on server, key string) (time.Duration, error) {
 	at, err := on.witness.PExpireTime(ctx, key).Result()
 	if err != nil {

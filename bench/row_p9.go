@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// P9: whether readers slow each other down, and whether they slow a writer down.
+// P9 measures whether readers slow each other down, and whether they slow a writer down.
 var readWriteRow = row{
 	name:  "P9",
 	title: "Read-write, one key: 64 readers and a writer in 2 processes, empty critical section",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestRows runs each row for a short time, so that the bench keeps working. Speeds mean nothing
+// TestRows runs each row for a short time, to show that the bench works. The figures mean nothing
 // here. The test fails if two holders overlap.
 func TestRows(t *testing.T) {
 	brief := order{

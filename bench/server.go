@@ -13,14 +13,14 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a separate redis-server or cluster of a row, with clients that inspect it outside of
-// timed turns.
+// server is a redis-server or a cluster that only one row uses. Its clients look at it outside of
+// the timed turns.
 type server struct {
-	*redistest.Server // the first master of a cluster
+	*redistest.Server // the server, or the first master of a cluster
 	witness           *redis.Client
 
 	cluster *redistest.Cluster // nil: one server
-	others  []*redis.Client    // witnesses of the cluster's other masters
+	others  []*redis.Client    // clients of the cluster's other masters
 }
 
 func launchServer() (server, error) {
@@ -61,12 +61,12 @@ func (s server) close() error {
 	return errors.Join(append(errs, s.Close())...)
 }
 
-// settings returns the settings of the n-th process of a turn.
+// settings returns the settings of the process with index n in a turn.
 func (s server) settings(ttl time.Duration, n int) settings {
 	return settings{Addr: s.Addr(), Cluster: s.cluster != nil, TTL: ttl, Process: n}
 }
 
-// clear removes the keys of the previous turn. Scripts stay.
+// clear removes the keys of the previous turn. It does not remove scripts.
 func (s server) clear(ctx context.Context) error {
 	for _, w := range s.witnesses() {
 		if err := w.FlushAll(ctx).Err(); err != nil {
@@ -76,11 +76,11 @@ func (s server) clear(ctx context.Context) error {
 	return nil
 }
 
-// load is the work that a server has done.
+// load is what a server has executed.
 type load struct {
 	cpu   time.Duration
-	calls map[string]int // by command, as INFO commandstats names it
-	nodes []load         // one for each master of a cluster; the other fields are their sums
+	calls map[string]int // how often each command was called, by its name in INFO commandstats
+	nodes []load         // the load of each master of a cluster; the fields above are their sums
 }
 
 func (s server) load(ctx context.Context) (load, error) {
@@ -148,8 +148,8 @@ func (l load) since(before load) load {
 	return d
 }
 
-// housekeeping reports whether a command is not counted: it sets up a connection, or the bench
-// itself sends it.
+// housekeeping reports whether a command is not counted, because it sets up a connection, or
+// because the bench itself sends it.
 func housekeeping(command string) bool {
 	family, _, _ := strings.Cut(command, "|")
 	switch family {
@@ -165,9 +165,10 @@ var onlyByClients = map[string]bool{
 	"subscribe": true, "unsubscribe": true, "psubscribe": true, "punsubscribe": true, "ssubscribe": true, "sunsubscribe": true,
 }
 
-// commands is how many commands clients have sent. The server counts the commands of scripts and of
-// clients together, so commands distinguishes them by name: no script runs a script, and the other
-// commands of a contestant are known. A test compares the result with the traffic.
+// commands returns the number of commands that clients have sent. The server counts the commands
+// of scripts and of clients together. But commands can tell them apart by name: no script runs a
+// script, and a contestant names the other commands that its clients send. A test compares the
+// result with the traffic.
 func (l load) commands(sends []string) (n int) {
 	for command, calls := range l.calls {
 		if onlyByClients[command] {
@@ -180,7 +181,7 @@ func (l load) commands(sends []string) (n int) {
 	return n
 }
 
-// total is the number of calls that the server executed, with the calls of scripts.
+// total returns the number of calls that the server has executed, including the calls of scripts.
 func (l load) total() (n int) {
 	for command, calls := range l.calls {
 		if !housekeeping(command) {

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 )
 
-// TestCommandsAreThoseOnTheWire compares the client commands in the server's statistics with the
-// commands that pass a proxy.
+// TestCommandsAreThoseOnTheWire compares two numbers of client commands: from the server's
+// statistics, and from a proxy that the commands pass.
 func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	for _, c := range contestants {
 		t.Run(c.name, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 				crowd(t, c, proxy.Addr())
 			}
 			var wire, told int
-			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // abandoned calls are still in flight
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // wait, because abandoned calls may still be under way
 				now, err := on.load(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -57,7 +57,8 @@ func onTheWire(p *chaos.Proxy, besides []string) (n int) {
 	return n
 }
 
-// crowd starts workers: some want the same key, and each of the others wants a key of its own.
+// crowd starts workers. Some of them want the same key, and each of the others wants a key of its
+// own.
 func crowd(t *testing.T, c contestant, addr string) {
 	t.Helper()
 	a, err := openArena(arenaFile(t))
@@ -66,7 +67,7 @@ func crowd(t *testing.T, c contestant, addr string) {
 	}
 	keys := []string{"", "wanted"}
 	if c.kind == floor {
-		keys = keys[:1] // the workers do not wait
+		keys = keys[:1] // only one key, so that the workers do not wait
 	}
 	for _, key := range keys {
 		l := open(t, c, addr, 0)

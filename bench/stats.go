@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// median is the middle of the samples, or the mean of the two in the middle.
+// median returns the middle of the samples, or the mean of the two in the middle.
 func median(samples []float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
@@ -20,8 +20,8 @@ func median(samples []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// percentile is the smallest sample that is not less than p % of the samples. So it is always a
-// measured value.
+// percentile returns the smallest sample that is not less than p % of the samples. So the result
+// is always a measured value.
 func percentile[T cmp.Ordered](samples []T, p float64) T {
 	if len(samples) == 0 {
 		var none T
@@ -31,12 +31,13 @@ func percentile[T cmp.Ordered](samples []T, p float64) T {
 	return sorted[rank(p, len(sorted))-1]
 }
 
-// rank is the rank of the percentile among n samples, counted from 1.
+// rank returns the rank of the percentile p among n samples, counted from 1.
 func rank(p float64, n int) int {
 	return min(max(int(math.Ceil(p/100*float64(n))), 1), n)
 }
 
-// jain is Jain's index of fairness: 1 if all values are equal, 1/n if all but one are 0.
+// jain returns Jain's index of fairness. It is 1 if all values are equal, and 1/n if all values
+// but one are 0.
 func jain(counts []int) float64 {
 	var sum, squares float64
 	for _, c := range counts {
@@ -44,12 +45,12 @@ func jain(counts []int) float64 {
 		squares += float64(c) * float64(c)
 	}
 	if squares == 0 {
-		return math.NaN() // all samples are 0
+		return math.NaN() // the index is not defined, because all counts are 0
 	}
 	return sum * sum / (float64(len(counts)) * squares)
 }
 
-// ratios divides each sample by the other sample of the same round.
+// ratios divides each sample by the reference of the same round.
 func ratios(samples, reference []float64) []float64 {
 	quotients := make([]float64, min(len(samples), len(reference)))
 	for i := range quotients {
@@ -58,7 +59,7 @@ func ratios(samples, reference []float64) []float64 {
 	return quotients
 }
 
-// perRound is the best of several contestants in each round.
+// perRound returns, for each round, the best figure of several contestants.
 func perRound(choose func(a, b float64) float64, contestants ...[]float64) []float64 {
 	best := slices.Clone(contestants[0])
 	for _, samples := range contestants[1:] {
@@ -69,7 +70,7 @@ func perRound(choose func(a, b float64) float64, contestants ...[]float64) []flo
 	return best
 }
 
-// spread is the median, and the range in brackets.
+// spread returns the median, with the range in brackets.
 func spread(format string, samples []float64) string {
 	middle := figure(format, median(samples))
 	if middle == nothing {
@@ -78,7 +79,8 @@ func spread(format string, samples []float64) string {
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// nothing stands for a missing figure: a worker that never got the lock has no cost.
+// nothing is what a table shows for a missing figure. For example, a worker that never got the
+// lock has no cost.
 const nothing = "–"
 
 func figure(format string, f float64) string {

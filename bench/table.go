@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// table is written as Markdown.
+// table is a table that is written as Markdown.
 type table struct {
 	head []string
 	rows [][]string
@@ -20,7 +20,7 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// String aligns numbers on the right.
+// String returns the table as Markdown, with numbers aligned on the right.
 func (t table) String() string {
 	var b strings.Builder
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
@@ -32,12 +32,12 @@ func (t table) String() string {
 	return b.String()
 }
 
-// middle is the median alone, for figures that hardly differ between turns.
+// middle returns the median alone. It is for figures that hardly differ between turns.
 func middle(format string, samples []float64) string {
 	return figure(format, median(samples))
 }
 
-// total adds up a count over all turns.
+// total returns the sum of a count over all turns.
 func total(samples []float64) string {
 	var sum float64
 	for _, s := range samples {

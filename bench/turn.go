@@ -8,30 +8,32 @@ import (
 	"time"
 )
 
-// turn is the result and the cost of one turn of a contestant.
+// turn has the result and the cost of one turn of a contestant.
 type turn struct {
 	took         time.Duration
 	acquisitions float64
 	client       work
 	server       load
-	sends        []string // see contestant
+	sends        []string // the commands of the contestant, as in contestant.sends
 }
 
-// shape is the number and kind of workers in a row.
+// shape is the number and the kind of workers in a row.
 type shape struct {
-	processes, workers int // workers in each process
+	processes, workers int // number of workers in each process
 	oneKey             bool
 	rotate             bool // each worker has many keys
-	shared             int  // all workers want these keys, in random order
-	permits            int  // how many may hold the one key at once; 0 for a lock
+	shared             int  // how many keys all workers want, in random order
+	permits            int  // how many holders the one key may have at once; 0: it is a lock with one holder
 	onOneCPU           bool
 	roundTrip          time.Duration // the round trip through a proxy; 0: no proxy
 }
 
-// lockTTL is longer than any turn: nothing is renewed, and nothing expires.
+// lockTTL is the TTL of locks. It is longer than any turn, so nothing is renewed, and nothing
+// expires.
 const lockTTL = 30 * time.Second
 
-// take gives a contestant one turn. The turn has separate processes, which begin and end with it.
+// take runs one turn of a contestant. The turn has processes of its own, which begin and end with
+// it.
 func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
@@ -78,7 +80,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	return gather(ctx, on, c, all, length)
 }
 
-// gather adds up the work of the children.
+// gather adds up what the children have done.
 func gather(ctx context.Context, on server, c contestant, all children, length time.Duration) (turn, error) {
 	parts, used, err := observe[work](ctx, on, all)
 	if err != nil {
@@ -98,7 +100,8 @@ func gather(ctx context.Context, on server, c contestant, all children, length t
 	return t, nil
 }
 
-// observe runs children from "ready" to "done", and reads the server's statistics before and after.
+// observe runs children from "ready" to "done". It reads the server's statistics before and after
+// that.
 func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
 	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
 		return nil, used, err
@@ -120,8 +123,8 @@ func observe[T any](ctx context.Context, on server, all children) (said []T, use
 	return said, after.since(before), all.finish()
 }
 
-// interleave runs the turns of all contestants in the order A B C A B C …, so that a slow machine
-// slows all of them.
+// interleave runs the turns of all contestants in the order A B C A B C …. So when the machine is
+// slow for a while, it is slow for all contestants.
 func interleave[T any](field []contestant, rounds int, take func(contestant) (T, error)) (map[string][]T, error) {
 	turns := make(map[string][]T)
 	for round := range rounds {
@@ -137,7 +140,7 @@ func interleave[T any](field []contestant, rounds int, take func(contestant) (T,
 	return turns, nil
 }
 
-// each returns one figure of every turn.
+// each returns one figure of each turn.
 func each[T any](turns []T, figure func(T) float64) []float64 {
 	figures := make([]float64, len(turns))
 	for i, t := range turns {
@@ -159,12 +162,12 @@ func (t turn) waitP99() float64     { return millis(t.client.Waits.percentile(99
 func (t turn) violations() float64  { return float64(t.client.Violations) }
 func (t turn) longestWait() float64 { return millis(t.client.Waits.max) }
 
-// microsEach is the time in µs of one acquire and release by one worker.
+// microsEach returns how long one acquire and release took, in µs, for one worker.
 func (t turn) microsEach() float64 {
 	return micros(t.took) * float64(len(t.client.Counts)) / t.acquisitions
 }
 
-// starved is how many workers never got the lock.
+// starved returns the number of workers that never got the lock.
 func (t turn) starved() (n float64) {
 	for _, c := range t.client.Counts {
 		if c == 0 {

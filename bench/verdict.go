@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// verdict is whether a target was reached, by the median.
+// verdict says whether the median of some figures has reached a target.
 type verdict struct {
 	target, got string
 	reached     bool
@@ -20,10 +20,10 @@ func atLeast(what string, limit float64, format string, got []float64) verdict {
 	return verdict{fmt.Sprintf("%s ≥ %v", what, limit), spread(format, got), measured(got) && median(got) >= limit}
 }
 
-// measured is false if a turn has no figure, for example because there was no acquisition.
+// measured returns false if a turn has no figure, for example because there was no acquisition.
 func measured(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
 
-// none is the verdict on events that must not happen in any turn.
+// none returns the verdict on events of which there must be none in any turn.
 func none[T any](what string, turns []T, count func(T) float64) verdict {
 	var sum float64
 	for _, n := range each(turns, count) {

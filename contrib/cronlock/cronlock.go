@@ -7,13 +7,14 @@
 //	c.Start()
 //
 // All processes add the same job, with the same name. Each tick has a key of its own, such as
-// report@2026-11-22T03:00:00Z. The key has the scheduled time of the tick, not the time at which a
-// process starts it. So the clocks of the processes may differ, by at most [MaxSkew] (5 s by
-// default). A process that was suspended for a long time finds the key of its tick free again.
-// Therefore each process checks the age of the tick after the grant, and skips an old tick.
+// report@2026-11-22T03:00:00Z. The time in the key is the scheduled time of the tick, and not the
+// time at which a process starts the tick. So the clocks of the processes may differ, by at most
+// [MaxSkew] (5 s by default). A process that was suspended for a long time finds the key of its
+// tick free again. Therefore each process checks the age of the tick after the grant, and skips an
+// old tick.
 //
-// A tick runs at most once: a tick whose process dies is lost. With [MakeUp], another process runs
-// it again.
+// A tick runs at most once: if its process dies, the tick is lost. With [MakeUp], another process
+// runs the tick again.
 package cronlock
 
 import (
@@ -28,15 +29,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Once adds a job to c that runs in one of several processes at each tick of spec. spec is parsed
-// by the parser of c. name names the job, and must be the same in all processes and different from
-// that of every other job.
+// Once adds a job to c. At each tick of spec, the job runs in one of several processes. c's parser
+// parses spec. name names the job, and must be the same in all processes and different from that
+// of every other job.
 //
-// The context of job ends if its lock is lost, or with [Base]. An error of job is logged. Once
-// fails if its arguments are wrong.
+// The context of job ends if its lock is lost, or when the context given by [Base] ends. An error
+// of job is logged. Once returns an error if its arguments are wrong.
 //
 // "@every 5m" counts from the start of each process, so its ticks have no common time. Such a job
-// runs at most once in nine tenths of the interval, whichever process comes first.
+// runs at most once in nine tenths of the interval, in whichever process comes first.
 func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
@@ -61,8 +62,8 @@ func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context
 	return c.Schedule(&e.ticks, e), nil
 }
 
-// parse parses spec as c does. cron's parser is not exported, so an entry without work is added and
-// removed.
+// parse parses spec as c does. cron does not export its parser, so parse adds an entry without
+// work to c, and removes it.
 func parse(c *cron.Cron, spec string) (cron.Schedule, error) {
 	id, err := c.AddFunc(spec, func() {})
 	if err != nil {
@@ -78,7 +79,7 @@ type entry struct {
 	name     string
 	job      func(context.Context) error
 	cfg      config
-	interval time.Duration // the interval of "@every"; 0: ticks have a nominal time
+	interval time.Duration // the interval of "@every"; 0: ticks have a scheduled time
 	ticks    ticks
 }
 
@@ -109,7 +110,7 @@ func (e *entry) run(tick time.Time) error {
 	})
 }
 
-// rules returns the locks of a tick.
+// rules returns the rules for the locks of a tick.
 func (e *entry) rules(tick time.Time) []locker.Rule {
 	r := locker.Rule{Key: e.name, Name: e.name, Wait: locker.NoWait, TTL: e.cfg.ttl}
 	switch {
@@ -131,7 +132,8 @@ func (e *entry) keyOf(tick time.Time) string {
 	return e.name + "@" + tick.UTC().Format(time.RFC3339)
 }
 
-// remembered is how long the server remembers a tick: from its start, or with MakeUp from its end.
+// remembered returns how long the server remembers a tick. This time begins with the start of the
+// tick, or with MakeUp at its end.
 func (e *entry) remembered() time.Duration {
 	if e.cfg.makesUp {
 		return e.cfg.window + 2*e.cfg.skew
@@ -139,9 +141,9 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest is the age at which this process no longer starts a tick. The server remembers a tick that
-// has run until the tick has this age by the clock of every process. One hundredth is subtracted
-// for clocks that run at different rates.
+// oldest returns the age from which on this process does not start a tick. The server remembers a
+// tick that has run until the tick has this age by the clock of every process. One hundredth is
+// subtracted, because clocks run at different rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

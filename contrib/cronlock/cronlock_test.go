@@ -27,20 +27,20 @@ func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
 var silent = cronlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
-// virtual runs a test in a bubble, with three processes.
+// virtual runs a test for three processes in a bubble.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// process is a Cron with one job.
+// process is a Cron with one job, as one process would have it.
 type process struct {
 	*cron.Cron
 	stop context.CancelFunc
 }
 
-// start starts a process.
+// start starts such a process.
 func start(t *testing.T, l locker.Locker, spec string, job func(context.Context) error, opts ...cronlock.Option) *process {
 	t.Helper()
 	c := cron.New(cron.WithLogger(cron.DiscardLogger), cron.WithParser(cron.NewParser(
@@ -58,8 +58,8 @@ func start(t *testing.T, l locker.Locker, spec string, job func(context.Context)
 	return p
 }
 
-// Three processes run each tick once, whatever the duration of the job, and each job finds the
-// lease in its context.
+// Three processes run each tick once, even if the job takes long, and each job finds the lease in
+// its context.
 func TestEachTickRunsOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var mu sync.Mutex
@@ -122,9 +122,9 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 	})
 }
 
-// Another process makes up for a tick whose job failed or whose process died, but not for a tick
-// that succeeded. The three processes take the tick in any order. If the last process dies, no
-// process is left to make up for its tick, and the test begins again.
+// Another process makes up for a tick if its job failed or its process died, but not if the tick
+// succeeded. The three processes take the tick in any order. If the last of them dies, no process
+// is left to make up for its tick, and the test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -137,15 +137,15 @@ func TestATickIsMadeUp(t *testing.T) {
 	t.Error("the process that dies was always the last")
 }
 
-// dieInATick lets one of three processes die in its job. It returns how many processes had not had
-// the tick before.
+// dieInATick makes one of three processes die in its job. It returns how many of the processes had
+// not had the tick before.
 func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 	var early, runs, died atomic.Int32
 	killed := store.NewProcess()
 	start(t, lockertest.NewLocker(t, killed), "0 * * * *", func(ctx context.Context) error {
 		died.Add(1)
 		killed.Die()
-		<-ctx.Done() // the lease cannot be renewed
+		<-ctx.Done() // the context ends, because the lease cannot be renewed
 		return context.Cause(ctx)
 	}, cronlock.MakeUp(), cronlock.TTL(5*time.Second))
 	time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)) - time.Minute)
@@ -190,8 +190,8 @@ func TestTicksDoNotOverlap(t *testing.T) {
 	})
 }
 
-// Ticks of "@every" come at other times in each process. Together the processes run about as many
-// jobs as one process would.
+// Each process counts "@every" from its own start, so its ticks come at other times. Together the
+// processes run about as many jobs as one process would.
 func TestEveryRunsOncePerInterval(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var runs atomic.Int32
@@ -206,7 +206,7 @@ func TestEveryRunsOncePerInterval(t *testing.T) {
 	})
 }
 
-// The parser of the Cron is used, also while it runs.
+// Once uses the parser of the Cron, even while the Cron runs.
 func TestTheSpecIsParsedByTheCron(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		c := cron.New(cron.WithSeconds(), cron.WithLogger(cron.DiscardLogger))
@@ -251,7 +251,7 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// cronProcess runs a job each second, and writes its ticks into a list.
+// cronProcess is a program that runs a job each second. The job adds its tick to a Redis list.
 var cronProcess = proc.Register("cron", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
 	l, err := locker.NewSingle(client)
@@ -271,8 +271,9 @@ var cronProcess = proc.Register("cron", func(args []string) {
 	select {}
 })
 
-// Two of three processes on a real server are stopped for longer than a tick is remembered, and
-// continued. No tick runs twice, and no tick is lost while the third process runs.
+// Three processes run on a real server. Two of them are stopped for longer than a tick is
+// remembered, and then continued. No tick runs twice, and no tick is lost while the third process
+// runs.
 func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -24,28 +24,31 @@ type config struct {
 	logger  *slog.Logger
 }
 
-// MakeUp runs a tick again, in another process, when its process died or its job returned an error.
+// MakeUp makes another process run a tick again if its process died or its job returned an error.
 // The other processes wait for the first one, for as long as [Window]. A tick that succeeded does
-// not run again. So a tick runs at least once, as long as one process is alive, and a second run of
-// its job must be harmless.
+// not run again. So a tick runs at least once, as long as one process is alive, and a second run
+// of its job must be harmless.
 func MakeUp() Option { return func(c *config) { c.makesUp = true } }
 
-// NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With [MakeUp]
-// the tick waits for the end of that job, for as long as [Window].
+// NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
+// [MakeUp] the tick is not skipped: it waits for the end of the earlier job, for as long as
+// [Window].
 func NoOverlap() Option { return func(c *config) { c.alone = true } }
 
-// Window sets how long a tick is remembered: for that long after its start no other process starts
-// it. With [MakeUp] it is how long the other processes wait for the first one. Default: 30 s.
+// Window sets how long a tick is remembered. In this time after its start, no other process starts
+// the tick. With [MakeUp], Window is how long the other processes wait for the first one. Default:
+// 30 s.
 func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
 
 // MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
 // Default: 5 s.
 func MaxSkew(d time.Duration) Option { return func(c *config) { c.skew = d } }
 
-// TTL sets how long the lock of a crashed process stays locked. Default: the Locker's.
+// TTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
 func TTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 
-// Base sets the parent of the jobs' contexts. Its end ends them, too. Default: context.Background.
+// Base sets the parent of the jobs' contexts. When ctx ends, the jobs' contexts end too. Default:
+// context.Background.
 func Base(ctx context.Context) Option { return func(c *config) { c.base = ctx } }
 
 // WithLogger sets the logger for errors of jobs, and for skipped ticks. Default: slog.Default.

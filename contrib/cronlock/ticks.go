@@ -8,8 +8,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// ticks is a Schedule that remembers the ticks that Next has returned, because cron does not pass a
-// job its tick.
+// ticks is a Schedule that remembers the ticks that its Next has returned. This is needed because
+// cron does not tell a job its tick.
 type ticks struct {
 	cron.Schedule
 
@@ -17,8 +17,8 @@ type ticks struct {
 	named []time.Time // in order, without duplicates
 }
 
-// Next returns the tick after now. cron calls it when it starts, and each time it has started the
-// job; a program may call it as well, to show when a job runs.
+// Next returns the first tick after now. cron calls Next when it starts, and each time it has
+// started the job. A program may call it as well, to show when a job will run.
 func (t *ticks) Next(now time.Time) time.Time {
 	next := t.Schedule.Next(now)
 	if next.IsZero() {
@@ -29,18 +29,19 @@ func (t *ticks) Next(now time.Time) time.Time {
 	if i, known := slices.BinarySearchFunc(t.named, next, time.Time.Compare); !known {
 		t.named = slices.Insert(t.named, i, next)
 	}
-	t.tidy(time.Now()) // now may be in the future, if a program called Next
+	t.tidy(time.Now()) // the time of now is not used, because it may be in the future if a program has called Next
 	return next
 }
 
-// take returns the tick of a job that cron has started: the latest due tick that was not taken.
-// Older ticks belong to jobs that have not called take yet, or the Cron was stopped before they
-// were due. If the clock was set back and no tick is due, take returns the next tick.
+// take returns the tick of a job that cron has started. This is the latest due tick that was not
+// taken. There may be older ticks that were not taken: their jobs have not called take yet, or the
+// Cron was stopped before they were due. If the clock was set back and no tick is due, take
+// returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.named) == 0 {
-		return now.Truncate(time.Second) // cron started the job without a call of Next
+		return now.Truncate(time.Second) // cron has started the job without a call of Next
 	}
 	i := max(t.due(now)-1, 0)
 	tick := t.named[i]
@@ -48,7 +49,7 @@ func (t *ticks) take(now time.Time) time.Time {
 	return tick
 }
 
-// due is how many ticks are due. t.mu is held.
+// due returns the number of ticks that are due. t.mu is held.
 func (t *ticks) due(now time.Time) int {
 	i, exactly := slices.BinarySearchFunc(t.named, now, time.Time.Compare)
 	if exactly {
@@ -57,10 +58,10 @@ func (t *ticks) due(now time.Time) int {
 	return i
 }
 
-// tidy drops ticks that no job will take: old ticks, and ticks far in the future that a program
-// asked for. t.mu is held.
+// tidy drops ticks that no job will take. These are old ticks, and ticks far in the future that
+// Next has returned to a program. t.mu is held.
 func (t *ticks) tidy(now time.Time) {
-	const most = 16 // how many of each are kept
+	const most = 16 // the largest number of old ticks, and of future ticks, that are kept
 	due := t.due(now)
 	if ahead := len(t.named) - due; ahead > most {
 		t.named = t.named[:due+most]

@@ -9,7 +9,7 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// named makes ticks of each minute, some of which Next has returned.
+// named makes a schedule with a tick each minute. Its Next was called with each time of asked.
 func named(t *testing.T, asked ...time.Time) *ticks {
 	t.Helper()
 	schedule, err := cron.ParseStandard("* * * * *")
@@ -52,7 +52,7 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 	}
 }
 
-// A program may call Next all day to show the next runs of its jobs: memory does not grow, and no
+// A program may call Next all day to show when its jobs will run. Memory does not grow, and no
 // tick is lost.
 func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 	t.Parallel()

@@ -39,14 +39,14 @@ func FromContext(c echo.Context) (*locker.Lease, bool) { return httplock.FromCon
 
 const outcomeKey = "github.com/latchkit/latchkit/contrib/echolock: outcome"
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock; it returns
-// false for other requests. It is for middlewares that log after the handler.
+// Outcome returns the Problem of a request whose handler was not run or lost its lock. For other
+// requests it returns false. Use it in middlewares that log after the handler.
 func Outcome(c echo.Context) (*httplock.Problem, bool) {
 	p, ok := c.Get(outcomeKey).(*httplock.Problem)
 	return p, ok
 }
 
-// ofEcho puts options for Echo before the user's options.
+// ofEcho returns the options with those for Echo before the user's options.
 func ofEcho(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -63,8 +63,9 @@ func ofEcho(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
-// visit is one request on its way through httplock, which does not know Echo. It is the request's
-// context, which carries Echo's context, and it is the handler, which calls Echo's handlers.
+// visit is one request on its way through httplock, which does not know Echo. A visit has two
+// roles. It is the request's context, which carries Echo's context. It is also the handler that
+// httplock calls, and it calls Echo's handlers.
 type visit struct {
 	context.Context
 
@@ -76,7 +77,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value finds the visit itself, and the values of the request's own context.
+// Value returns the visit itself for its own key, and otherwise the value of the request's own
+// context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -92,7 +94,7 @@ func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// serve handles a request under lock. Echo itself answers a request without a route.
+// serve handles a request under lock. A request without a route is left to Echo.
 func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.HandlerFunc) error {
 	if c.Path() == "" {
 		return next(c)
@@ -101,12 +103,12 @@ func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.Handl
 	r := c.Request().WithContext(v)
 	lock(v).ServeHTTP(c.Response(), r)
 	carry(c.Request(), r)
-	return v.err // the reply has been written: Echo only passes the error to loggers
+	return v.err // the reply was written already, so Echo only passes the error to loggers
 }
 
-// ServeHTTP runs Echo's handlers with a request whose context ends with the lock and a response
-// that httplock may hold back. Then it restores the request and the response of the outer
-// middlewares.
+// ServeHTTP runs Echo's handlers. Their request has a context that ends with the lock, and
+// httplock may hold their response back. Then ServeHTTP restores the request and the response of
+// the outer middlewares.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, response := v.c.Request(), v.c.Response()
 	v.ran = true
@@ -122,8 +124,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// carry passes on the forms that handlers have parsed: the server removes the files of the
-// multipart form in its own request.
+// carry passes on the forms that handlers have parsed. The server needs them in its own request,
+// because it removes the files of a multipart form after the request.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

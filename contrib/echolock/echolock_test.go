@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// send posts to a real server and returns status, body and header.
+// send posts to a real server. It returns the status, the body and the header.
 func send(t *testing.T, server *httptest.Server, path, body string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+path, strings.NewReader(body))
@@ -56,7 +56,8 @@ func serve(t *testing.T, guard echo.MiddlewareFunc, h echo.HandlerFunc, outside 
 
 var errBank = errors.New("the bank does not answer")
 
-// Through echo.WrapMiddleware each of these errors became an empty 200, which was stored for a day.
+// With echo.WrapMiddleware, each of these errors would become an empty reply 200, which would be
+// stored for a day.
 func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
@@ -89,8 +90,8 @@ func TestAHandlerThatReturnsAnErrorHasFailed(t *testing.T) {
 	}
 }
 
-// The reply is sent already, so Echo cannot turn it into a 500. Rule.Once must not treat the work
-// as done.
+// The reply is sent already, so Echo cannot turn it into a 500. Nevertheless Rule.Once must not
+// treat the work as done.
 func TestAHandlerThatReturnsAnErrorAfterItsReplyHasFailed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	once := httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour })
@@ -235,7 +236,7 @@ func TestRulesGuardEchosRoutes(t *testing.T) {
 	}
 }
 
-// A basket locks each of its articles, all or none.
+// The request for a basket locks each of the basket's articles, all or none.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
 	server := serve(t, echolock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
@@ -261,8 +262,8 @@ func TestMistakesPanic(t *testing.T) {
 	echolock.New(nil, "a")
 }
 
-// Echo 5 hands net/http's own request and writer to its handlers: httplock needs no adapter, only
-// the route's parameters and the handler's error.
+// Echo 5 gives its handlers net/http's own request and writer. So httplock needs no adapter: it
+// needs only the route's parameters and the handler's error.
 func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {
 	type visitKey struct{}
 	type visit struct {

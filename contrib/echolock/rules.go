@@ -14,14 +14,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Guard is the middlewares of Rules. [FromRules] makes one. It is safe for concurrent use.
+// A Guard has the middlewares that Rules describe. [FromRules] makes a Guard. It is safe for
+// concurrent use.
 type Guard struct {
 	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
 }
 
-// FromRules compiles rules, whose names are method and path as they are registered, such as
-// "POST /orders/:id/pay". opts hold for all of them. The error has a line for each Rule that is
-// wrong.
+// FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
+// such as "POST /orders/:id/pay". opts apply to all Rules. The error has a line for each Rule that
+// is wrong.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
 	locks, err := rules.Compile(l, params, ofEcho(opts)...)
 	if err != nil {
@@ -31,8 +32,8 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 }
 
 // Middleware locks each request by the Rule of its route. Requests of other routes pass. Register
-// it by Echo.Use, after Recover, tracing and authentication; not by Echo.Pre, which runs before the
-// router.
+// the middleware by Echo.Use, after Recover, tracing and authentication. Do not register it by
+// Echo.Pre, which runs before the router.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -56,7 +57,7 @@ func (g *Guard) Validate(routes []*echo.Route) error {
 	return errors.Join(errs...)
 }
 
-// params lists the parameters of "/orders/:id/files/*".
+// params returns the names of the parameters of a path such as "/orders/:id/files/*".
 func params(path string) (names []string) {
 	for segment := range strings.SplitSeq(path, "/") {
 		if name, ok := strings.CutPrefix(segment, ":"); ok {

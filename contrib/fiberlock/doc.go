@@ -3,21 +3,21 @@
 //	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
 //
 // It is httplock for Fiber: keys, options and replies are those of httplock. Some things differ,
-// because fasthttp does.
+// because fasthttp differs from net/http.
 //
-// An error that a handler returns is a failure: the ErrorHandler of the app writes the reply before
-// the lock is released, so the reply can be held back, stored or replaced like any other. Fiber
-// middlewares outside see the reply and no error, as with Fiber's own logger. A handler that
-// returns nil has succeeded when its status is below 400.
+// An error that a handler returns is a failure: the ErrorHandler of the app writes the reply
+// before the lock is released, so the reply can be held back, stored or replaced like any other
+// reply. Fiber middlewares outside see the reply and no error, as with Fiber's own logger. A
+// handler that returns nil has succeeded when its status is below 400.
 //
-// fasthttp sends a reply when all handlers have returned. So the reply is always replaced when the
-// lock was lost, and a client that reads slowly does not keep a lock. A body that a handler streams
-// (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under [Idempotency]
-// and httplock.WithBufferedResponse the body is read while the lock is held. The same is true of a
-// hijacked connection, such as a WebSocket.
+// fasthttp sends a reply when all handlers have returned. So when the lock was lost, the reply is
+// always replaced, and a client that reads slowly does not keep a lock. A body that a handler
+// streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
+// [Idempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. A
+// hijacked connection, such as a WebSocket, is also used after the release of the lock.
 //
 // fasthttp reads the body of a request before it calls a handler. In an app with
-// StreamRequestBody, the body is read before the lock is taken; a body longer than
+// StreamRequestBody, fiberlock reads the body before the lock is taken. A body longer than
 // httplock.WithMaxBody gets the reply 413, unless httplock.WithStreamedBody leaves the body to the
 // handler.
 //
@@ -25,12 +25,13 @@
 // request waits for its lock: the wait ends within half a second. A disconnected client does not
 // end a running handler.
 //
-// The context that ends with the lock is c.Context(). Fiber's c is a context too, and never ends.
+// c.Context() is the context that ends with the lock. Fiber's c is a context too, but it never
+// ends.
 //
 //	{param.id}     a parameter of the route's path, as c.Params returns it
 //	{ip}           c.IP
 //	{value.user}   what an earlier middleware has put into c.Locals
 //
-// The middleware must be a handler of the route: in App.Use, Fiber does not know the parameters
-// yet. For many routes see [FromRules].
+// The middleware must be a handler of the route, because Fiber does not know the parameters yet in
+// App.Use. For many routes see [FromRules].
 package fiberlock

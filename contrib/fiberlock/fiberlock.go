@@ -40,7 +40,8 @@ func FromContext(c fiber.Ctx) (*locker.Lease, bool) {
 	return httplock.FromContext(new(http.Request).WithContext(c.Context()))
 }
 
-// Ctx returns Fiber's context of a request that httplock hands to the function of an option:
+// Ctx returns the Fiber context of a request. It is for the functions that options take, to which
+// httplock gives the request:
 //
 //	httplock.WithClaims(func(r *http.Request) map[string]any {
 //		return fiberlock.Ctx(r).Locals("claims").(jwt.MapClaims)
@@ -49,15 +50,16 @@ func Ctx(r *http.Request) fiber.Ctx { return visitOf(r).c }
 
 type outcomeKey struct{}
 
-// Outcome returns the Problem of a request whose handler was not run or lost its lock; it returns
-// false for other requests. It is for middlewares that log after the handler.
+// Outcome returns the Problem of a request whose handler was not run or lost its lock. For other
+// requests it returns false. Use it in middlewares that log after the handler.
 func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	p, ok := c.Locals(outcomeKey{}).(*httplock.Problem)
 	return p, ok
 }
 
-// ofFiber puts options for Fiber before the user's options. Fiber's strings are only valid until
-// the handler returns, and a key may be used for longer: they are copied.
+// ofFiber returns the options with those for Fiber before the user's options. It copies Fiber's
+// strings, because they are valid only until the handler returns, and a key may be used for
+// longer.
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -84,8 +86,9 @@ func ofFiber(opts []httplock.Option) []httplock.Option {
 	}, opts...)
 }
 
-// visit is one request on its way through httplock, which does not know Fiber. It is the request's
-// context, which carries Fiber's context, and it is the handler, which calls Fiber's handlers.
+// visit is one request on its way through httplock, which does not know Fiber. A visit has two
+// roles. It is the request's context, which carries Fiber's context. It is also the handler that
+// httplock calls, and it calls Fiber's handlers.
 type visit struct {
 	context.Context
 	c     fiber.Ctx
@@ -98,7 +101,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value finds the visit itself, and the values of the request's own context.
+// Value returns the visit itself for its own key, and otherwise the value of the request's own
+// context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -121,14 +125,15 @@ func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
 	defer v.probe.stop()
 	lock(v).ServeHTTP(v.reply, r)
 	if v.body != nil && !v.ran && !v.body.whole {
-		c.RequestCtx().SetConnectionClose() // otherwise the rest of the body would be read as the next request
+		// Otherwise fasthttp would read the rest of the body as the next request.
+		c.RequestCtx().SetConnectionClose()
 	}
 	v.reply.send(c.Response())
 	return nil
 }
 
-// ServeHTTP runs Fiber's handlers with a context that ends with the lock. Where httplock holds the
-// response back, w gets a copy of it.
+// ServeHTTP runs Fiber's handlers with a context that ends with the lock. If httplock holds the
+// response back, ServeHTTP copies the response to w.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.probe.stop()
 	v.ran = true
@@ -154,7 +159,8 @@ func (v *visit) next(r *http.Request) error {
 	return v.c.Next()
 }
 
-// direct reports whether w is the reply itself, and not a response that httplock holds back.
+// direct reports whether w is the reply itself, and not a writer with which httplock holds the
+// response back.
 func (v *visit) direct(w http.ResponseWriter) bool {
 	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
 		w = u.Unwrap()

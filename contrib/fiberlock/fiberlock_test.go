@@ -25,13 +25,13 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// server is an app that listens.
+// server is an app that serves requests.
 type server struct {
 	addr   string
 	client *http.Client
 }
 
-// start lets app listen.
+// start starts an app on a free port.
 func start(t *testing.T, app *fiber.App) *server {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,7 +64,7 @@ func serve(t *testing.T, guard, h fiber.Handler, outside ...fiber.Handler) *serv
 	return start(t, app)
 }
 
-// send posts, and returns status, body and header.
+// send posts. It returns the status, the body and the header.
 func (s *server) send(t *testing.T, path, body string, header ...string) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.addr+path, strings.NewReader(body))
@@ -158,7 +158,7 @@ func TestAStoredResponseIsTheFirstOne(t *testing.T) {
 	}
 }
 
-// recorded is a Locker that refuses every request, and records the keys.
+// recorded is a Locker that refuses every request and records its key.
 type recorded struct {
 	mu   sync.Mutex
 	keys []string
@@ -171,7 +171,7 @@ func (l *recorded) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// fasthttp reuses its memory: the next request must not change the key of the first one.
+// fasthttp reuses its memory. The next request must not change the key of the previous one.
 func TestPartsOfFiberAreCopied(t *testing.T) {
 	l := &recorded{}
 	var outcome *httplock.Problem
@@ -283,7 +283,7 @@ func TestRulesGuardFibersRoutes(t *testing.T) {
 	}
 }
 
-// A basket locks each of its articles, all or none.
+// The request for a basket locks each of the basket's articles, all or none.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
@@ -322,7 +322,8 @@ func within(t *testing.T, what string, true func() bool) {
 	}
 }
 
-// One client sends half a body, and one does not read its response. 100 other clients are served.
+// One client sends only half a body, and another client does not read its response. Nevertheless
+// 100 other clients get their responses.
 func TestSlowClientsHoldNobodysLock(t *testing.T) {
 	large := strings.Repeat("x", 8<<20)
 	var running atomic.Int32
@@ -409,7 +410,7 @@ func TestABodyThatFiberStreams(t *testing.T) {
 	}
 }
 
-// A delegation that the guard has not accepted is not forwarded.
+// When the guard does not accept a delegation, the delegation is not forwarded.
 func TestADelegationIsTakenOutOfTheRequest(t *testing.T) {
 	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"),
 		func(c fiber.Ctx) error { return c.SendString(c.Get(delegate.Header)) })

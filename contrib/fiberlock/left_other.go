@@ -4,5 +4,6 @@ package fiberlock
 
 import "syscall"
 
-// left cannot detect a closed connection on this system. The wait ends at its own bound.
+// left cannot detect on this system that a client has closed its connection. The request then
+// waits until its Rule's Wait ends.
 func left(syscall.RawConn) bool { return false }

@@ -17,7 +17,7 @@ type probe struct {
 }
 
 const (
-	// firstLook is the time before the first check. Requests that get their lock sooner need no
+	// firstLook is the time before the first check. A request that gets its lock sooner needs no
 	// check.
 	firstLook = 100 * time.Millisecond
 	nextLook  = 250 * time.Millisecond
@@ -56,7 +56,7 @@ func (p *probe) look() {
 	}
 }
 
-// stop ends the checks; afterwards gone is not called.
+// stop ends the checks. Afterwards gone is not called.
 func (p *probe) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

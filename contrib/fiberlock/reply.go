@@ -10,18 +10,18 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// reply is the response of httplock: a Problem, a stored response, or one that was held back. It
-// replaces the response of Fiber's handlers, unless nothing was written to it.
+// reply is the response that httplock writes: a Problem, a stored response, or one that was held
+// back. It replaces the response of Fiber's handlers, unless httplock writes nothing.
 type reply struct {
 	header http.Header
-	before http.Header // set by outer middlewares
-	status int         // 0: nothing was written
+	before http.Header // headers that outer middlewares have set
+	status int         // 0: httplock has written nothing
 	body   bytes.Buffer
 }
 
 func newReply(resp *fasthttp.Response) *reply {
 	before := headerOf(resp)
-	before.Del("Content-Type") // fasthttp has a default
+	before.Del("Content-Type") // this is only fasthttp's default
 	return &reply{header: before.Clone(), before: before}
 }
 
@@ -30,7 +30,7 @@ func headerOf(resp *fasthttp.Response) http.Header {
 	for name, value := range resp.Header.All() {
 		h.Add(string(name), string(value))
 	}
-	for _, name := range []string{"Content-Length", "Date", "Connection", "Transfer-Encoding"} { // fasthttp's own
+	for _, name := range []string{"Content-Length", "Date", "Connection", "Transfer-Encoding"} { // fasthttp sets these headers itself
 		h.Del(name)
 	}
 	return h
@@ -39,7 +39,8 @@ func headerOf(resp *fasthttp.Response) http.Header {
 // Header returns the headers that will be sent.
 func (w *reply) Header() http.Header { return w.header }
 
-// httplock calls Status to learn whether the reply has begun.
+// Status returns the status that was written. httplock calls it to learn whether the reply has
+// begun.
 func (w *reply) Status() int {
 	if w.status == 0 {
 		return http.StatusOK
@@ -47,7 +48,8 @@ func (w *reply) Status() int {
 	return w.status
 }
 
-// httplock calls Written: it does not replace a reply that has begun.
+// Written reports whether the reply has begun. httplock calls it, because it does not replace such
+// a reply.
 func (w *reply) Written() bool { return w.status != 0 }
 
 // WriteHeader records the status.
@@ -63,7 +65,8 @@ func (w *reply) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// send makes resp the reply. If nothing was written, it only adds httplock's headers.
+// send makes w the reply, in place of resp. If httplock has written nothing, send only adds
+// httplock's headers.
 func (w *reply) send(resp *fasthttp.Response) {
 	if w.status == 0 {
 		for name, values := range w.header {
@@ -91,18 +94,18 @@ func add(resp *fasthttp.Response, name string, values []string) {
 	}
 }
 
-// copyTo writes the response of Fiber's handlers to w, which is held back. A stream is read to its
-// end.
+// copyTo writes the response of Fiber's handlers to w, where httplock holds it back. It reads a
+// streamed body to its end.
 func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
 	header := w.Header()
-	timing := header["Server-Timing"] // httplock's
+	timing := header["Server-Timing"] // httplock has set this header
 	maps.Copy(header, headerOf(resp))
 	if len(timing) > 0 && !slices.Equal(timing, header["Server-Timing"]) {
 		header["Server-Timing"] = append(timing, header["Server-Timing"]...)
 	}
 	w.WriteHeader(resp.StatusCode())
 	if !resp.IsBodyStream() {
-		_, _ = w.Write(resp.Body()) // httplock itself reports a response that is too long
+		_, _ = w.Write(resp.Body()) // an error is ignored, because httplock itself reports a response that is too long
 		return
 	}
 	_, _ = io.Copy(w, resp.BodyStream())

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// request converts Fiber's request to one of net/http. It copies everything, because fasthttp
-// reuses the memory after the handler's return.
+// request converts Fiber's request to a request of net/http. It copies all parts, because fasthttp
+// reuses their memory when the handler has returned.
 func (v *visit) request() *http.Request {
 	from := &v.c.RequestCtx().Request
 	uri := string(from.RequestURI())
@@ -39,8 +39,8 @@ func (v *visit) request() *http.Request {
 	return r.WithContext(v)
 }
 
-// handBack copies httplock's changes to Fiber's request: it removes a consumed delegation, and
-// restores a body that httplock has read.
+// handBack makes in Fiber's request the changes that httplock has made: it removes a delegation
+// that was used, and restores a body that httplock has read.
 func (v *visit) handBack(r *http.Request) error {
 	request := &v.c.RequestCtx().Request
 	if r.Header.Get(delegate.Header) == "" {
@@ -50,7 +50,7 @@ func (v *visit) handBack(r *http.Request) error {
 		return nil
 	}
 	if !v.body.whole {
-		v.c.RequestCtx().SetConnectionClose() // the rest of the body has not arrived yet
+		v.c.RequestCtx().SetConnectionClose() // the rest of the body has not arrived yet, and must not be read as the next request
 		return fiber.ErrRequestEntityTooLarge
 	}
 	data, err := io.ReadAll(r.Body)
@@ -61,8 +61,8 @@ func (v *visit) handBack(r *http.Request) error {
 	return nil
 }
 
-// lazyBody is the body of an app with StreamRequestBody. Bytes that were read cannot be put back
-// into fasthttp's stream.
+// lazyBody is the body of a request in an app with StreamRequestBody. It records how much was
+// read, because bytes cannot be put back into fasthttp's stream.
 type lazyBody struct {
 	from         io.Reader
 	begun, whole bool

@@ -16,17 +16,18 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Guard is the locks of Rules. [FromRules] makes one. It is safe for concurrent use.
+// A Guard has the locks that Rules describe. [FromRules] makes a Guard. It is safe for concurrent
+// use.
 type Guard struct {
 	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
 
 	mu    sync.Mutex
-	added map[string]bool // routes; true: the route has a Rule
+	added map[string]bool // the registered routes; true: the route has a Rule
 }
 
-// FromRules compiles rules, whose names are method and path as they are registered, such as
-// "POST /orders/:id/pay". opts hold for all of them. The error has a line for each Rule that is
-// wrong.
+// FromRules compiles rules. The name of each Rule is a method and a path as they are registered,
+// such as "POST /orders/:id/pay". opts apply to all Rules. The error has a line for each Rule that
+// is wrong.
 func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
 	locks, err := rules.Compile(l, params, ofFiber(opts)...)
 	if err != nil {
@@ -35,9 +36,8 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 	return &Guard{locks: locks, added: make(map[string]bool)}, nil
 }
 
-// Handle registers handlers for a route, such as "POST /orders/:id/pay", under the lock of the
-// route's Rule if there is one. In a group, the path of the Rule is the one without the group's
-// prefix.
+// Handle registers handlers for a route, such as "POST /orders/:id/pay". If the route has a Rule,
+// the handlers run under its lock. In a group, the Rule has the path without the group's prefix.
 func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Handler) {
 	fields := strings.Fields(route)
 	if len(fields) != 2 || len(handlers) == 0 {
@@ -72,8 +72,8 @@ func (g *Guard) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the routes that were registered by Handle, can change data according to their
-// method, and have no Rule. A Rule with NoLock takes a route off the list.
+// Unguarded returns routes that were registered by Handle and have no Rule, although their method
+// can change data. A Rule with NoLock keeps a route from being returned.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,7 +93,7 @@ func (g *Guard) Unguarded() []string {
 
 var parameter = regexp.MustCompile(`:(\w+)|([*+])`)
 
-// params lists the parameters of "/orders/:id<int>/files/*".
+// params returns the names of the parameters of a path such as "/orders/:id<int>/files/*".
 func params(path string) (names []string) {
 	for _, m := range parameter.FindAllStringSubmatch(path, -1) {
 		names = append(names, m[1]+m[2])

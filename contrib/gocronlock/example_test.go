@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// A job runs once each minute, in one of several processes.
+// Each minute, a job runs once, in one of several processes.
 func ExamplePerTick() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {
@@ -34,7 +34,7 @@ func ExamplePerTick() {
 	s.Start()
 }
 
-// Jobs run in the process that leads.
+// Jobs run only in the process that leads.
 func ExampleNewElector() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package gocronlock is a Locker and an Elector for gocron (version 2), on the locks of latchkit.
 //
-// gocron passes its Locker the name of a job, but not the scheduled time of the run. Choose what
+// gocron tells its Locker the name of a job, but not the scheduled time of the run. Choose what
 // must run only once:
 //
 //	PerTick      each tick, where all processes know the times of ticks: cron jobs, daily jobs
@@ -10,11 +10,12 @@
 //	each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute))
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
 //
-// Name each job (gocron.WithName): the name is the key. When its lock is lost, a job continues,
-// because gocron has no context for each run: see [OnLost].
+// Name each job (gocron.WithName), because its name is the key. When the lock of a job is lost,
+// the job continues, because gocron has no context for each run: see [OnLost].
 //
-// With [NewElector] only the leader runs jobs. When the leader changes, a tick can run twice or not
-// at all, because clocks differ. gocron uses no Locker beside an Elector; [WhileLeading] is both.
+// With [NewElector] only the leader runs jobs. When the leader changes, a tick can run twice or
+// not at all, because the clocks of processes differ. gocron uses no Locker beside an Elector.
+// [WhileLeading] is a Locker that also does the work of an Elector.
 package gocronlock
 
 import (
@@ -29,15 +30,16 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// ErrLate means that a process comes so late that another process may have run the tick.
+// ErrLate means that a process comes so late that another process may have run the tick already.
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
-// PerTick returns a Locker with which a job runs once for each tick, in one of the processes. tick
-// is called when a job is due, with its name, and returns the time of the tick, which must be the
-// same in all processes: see [Round]. The key is NAME@TICK, and is kept for the time of [Window].
+// PerTick returns a Locker with which a job runs once for each tick, in one of the processes. When
+// a job is due, tick is called with the job's name. It returns the time of the tick, which must be
+// the same in all processes: see [Round]. The key is NAME@TICK, and is kept for the time of
+// [Window].
 //
-// A process that was stopped comes late. ErrLate refuses it when its tick is older than [Window]
-// less [MaxSkew], and when its tick is further in the future than [MaxSkew].
+// A process that was stopped comes late. It gets ErrLate when its tick is older than [Window] less
+// [MaxSkew]. It also gets ErrLate when its tick is further in the future than [MaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
 	if tick == nil {
 		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
@@ -49,21 +51,20 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 }
 
 // Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d,
-// as [time.Time.Round] does. Choose the longest d of which each tick is a multiple, counted from
-// midnight in UTC: time.Hour for a job at 03:00, time.Minute if in doubt.
+// as [time.Time.Round] does. The time of each tick must be a multiple of d, counted from midnight
+// in UTC. Choose the longest such d: time.Hour for a job at 03:00, and time.Minute if in doubt.
 //
-// A process that is late by more than half of d gets the next multiple of d, and ErrLate refuses
-// it. When a process is late by about d, and no job is due at that multiple, then the process runs
-// its tick again.
+// A process that is late by more than half of d gets the next multiple of d, and then ErrLate. A
+// process that is late by about d may run its tick again, if no job is due at the next multiple.
 func Round(d time.Duration) func(name string) time.Time {
 	if d <= 0 {
-		return func(string) time.Time { return time.Time{} } // Lock refuses it
+		return func(string) time.Time { return time.Time{} } // Lock refuses a zero time
 	}
 	return func(string) time.Time { return time.Now().Round(d) }
 }
 
-// PerInterval returns a Locker with which a job runs at most once in nine tenths of every, in one
-// of the processes. The key is the name of the job.
+// PerInterval returns a Locker with which a job runs at most once in nine tenths of the interval
+// every, in one of the processes. The key is the name of the job.
 func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.Locker, error) {
 	if every < 10*time.Millisecond {
 		return nil, fmt.Errorf("gocronlock: PerInterval: every is %v; give the interval of the jobs, at least 10ms", every)
@@ -72,13 +73,13 @@ func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.L
 }
 
 // NoOverlap returns a Locker with which a job does not run in two processes at the same time. The
-// key is the name of the job, and is free when the job ends. So another process whose clock is
+// key is the name of the job. The key is free when the job ends, so another process whose clock is
 // behind may run the same tick.
 func NoOverlap(l locker.Locker, opts ...Option) (gocron.Locker, error) {
 	return newJobs("NoOverlap", l, opts, func(*jobs) {})
 }
 
-// jobs is a gocron.Locker.
+// jobs is the gocron.Locker of this package.
 type jobs struct {
 	locker locker.Locker
 	rule   locker.Rule
@@ -110,8 +111,8 @@ func newJobs(who string, l locker.Locker, opts []Option, set func(*jobs)) (gocro
 	return j, nil
 }
 
-// Lock takes the lock of a job. gocron calls it when the job is due, and skips the run if Lock
-// fails: locker.ErrBusy means that another process runs the job.
+// Lock takes the lock of a job. gocron calls it when the job is due. If Lock returns an error,
+// gocron skips the run. locker.ErrBusy means that another process runs the job.
 func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	rule, tick := j.rule, time.Time{}
 	rule.Key, rule.Name = name, name
@@ -120,7 +121,8 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 			return nil, fmt.Errorf("gocronlock: the tick of %s is the zero time; give Round a positive duration, or another function", name)
 		}
 		rule.Key = name + "@" + tick.UTC().Format(time.RFC3339Nano)
-		// Round gives the next tick to a process that is late by more than half of an interval.
+		// If the tick is in the future, Round has given the next tick to a process that is late by
+		// more than half of an interval.
 		if ahead := time.Until(tick.Round(0)); ahead > j.skew {
 			return nil, fmt.Errorf("%w: %s is due only in %v", ErrLate, rule.Key, ahead)
 		}
@@ -148,14 +150,14 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 // lock is the lease of a job that runs.
 type lock struct{ lease *locker.Lease }
 
-// Unlock releases the lease. The server remembers the key for the rest of its time.
+// Unlock releases the lease. The server still remembers the key for the rest of the key's time.
 func (l lock) Unlock(ctx context.Context) error { return l.lease.Release(ctx) }
 
 // ErrNotLeading means that this process is not the leader.
 var ErrNotLeading = errors.New("gocronlock: this process is not the leader")
 
-// NewElector returns an Elector: jobs run while leader leads. It never asks the server. The program
-// runs the leader:
+// NewElector returns an Elector with which jobs run only while leader leads. The Elector never
+// asks the server. The program runs the leader:
 //
 //	go leader.Run(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil })
 func NewElector(leader *lead.Leader) gocron.Elector { return elector{leader} }
@@ -170,8 +172,8 @@ func (e elector) IsLeader(context.Context) error {
 	return nil
 }
 
-// WhileLeading returns a Locker that locks with l while leader leads, and otherwise refuses. Use it
-// with [PerTick] instead of an Elector: a tick then runs once also when the leader changes.
+// WhileLeading returns a Locker that locks with l while leader leads, and otherwise refuses. Use
+// it with [PerTick] instead of an Elector. Then a tick runs once, even when the leader changes.
 func WhileLeading(leader *lead.Leader, l gocron.Locker) gocron.Locker {
 	return whileLeading{elector{leader}, l}
 }
@@ -181,7 +183,7 @@ type whileLeading struct {
 	gocron.Locker
 }
 
-// Lock locks if this process leads.
+// Lock does the work of the inner Locker's Lock if this process leads.
 func (w whileLeading) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	if err := w.IsLeader(ctx); err != nil {
 		return nil, err
@@ -192,17 +194,17 @@ func (w whileLeading) Lock(ctx context.Context, name string) (gocron.Lock, error
 // An Option sets up a Locker of this package.
 type Option func(*jobs)
 
-// Window sets how long a tick of [PerTick] is remembered: for that long after its start no other
-// process starts it. Default: 30 s.
+// Window sets how long a tick of [PerTick] is remembered. In this time after its start, no other
+// process starts the tick. Default: 30 s.
 func Window(d time.Duration) Option { return func(j *jobs) { j.window = d } }
 
 // MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].
 // Default: 5 s.
 func MaxSkew(d time.Duration) Option { return func(j *jobs) { j.skew = d } }
 
-// TTL sets how long the lock of a crashed process stays locked. Default: the Locker's.
+// TTL sets how long the lock of a crashed process stays locked. Default: the TTL of the Locker.
 func TTL(d time.Duration) Option { return func(j *jobs) { j.rule.TTL = d } }
 
-// OnLost calls f when the lock of a job is lost while the job runs. The job may then run in another
-// process, too.
+// OnLost makes the package call f when the lock of a job is lost while the job runs. The job may
+// then run in another process, too.
 func OnLost(f func(name string, cause error)) Option { return func(j *jobs) { j.onLost = f } }

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// single is a process' Locker on a real server.
+// single makes the Locker of one process, on a real server.
 func single(t *testing.T) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(redistest.Shared(t).Client(t))
@@ -56,7 +56,7 @@ func schedule(t *testing.T, spec gocron.JobDefinition, job func(), opts ...gocro
 	s.Start()
 }
 
-// Three schedulers whose jobs are quick: each tick runs once.
+// Three schedulers have a job that ends quickly. Each tick runs once.
 func TestEachTickRunsOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -82,7 +82,7 @@ func TestEachTickRunsOnce(t *testing.T) {
 	for _, n := range runs {
 		total += n
 	}
-	if total > 7 { // a tick that ran late may count for the next second
+	if total > 7 { // a tick that ran late may have been counted as a tick of the next second
 		t.Errorf("%d runs in 6 s: %v", total, runs)
 	}
 }
@@ -117,7 +117,7 @@ func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	return lock
 }
 
-// A tick has a key of its own, which is remembered after the end of the job.
+// Each tick has a key of its own, which is still remembered after the end of the job.
 func TestATickIsRemembered(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
@@ -153,8 +153,8 @@ func TestATickIsRemembered(t *testing.T) {
 	}
 }
 
-// A process that was stopped over a tick, and resumes between this tick and the next one, runs
-// neither: another process has run the first, and will run the second.
+// A process was stopped at the time of a tick, and resumes before the next tick. It runs neither
+// tick: another process has run the first, and will run the second.
 func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
 			t.Errorf("40 s after its tick: %v", err)
 		}
-		time.Sleep(16 * time.Second) // a clock that is 4 s behind
+		time.Sleep(16 * time.Second) // as long as a process waits whose clock is 4 s behind
 		_ = take(t, all[1], "job").Unlock(t.Context())
 		time.Sleep(4 * time.Second)
 		if _, err := all[0].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
@@ -182,7 +182,7 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	})
 }
 
-// Round(0) would make a tick of each call, so that each process runs the job.
+// Round(0) would give each call a tick of its own, so that each process would run the job.
 func TestATickThatIsNoTimeIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{0, -time.Second} {
@@ -227,7 +227,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	}
 }
 
-// Only the leader runs jobs, and the next leader continues.
+// Only the leader runs jobs. When the leader changes, the next leader runs them.
 func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 	t.Parallel()
 	type process struct {

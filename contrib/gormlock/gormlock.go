@@ -7,9 +7,10 @@
 //		return tx.Model(&Stock{SKU: "book"}).Update("left_over", gorm.Expr("left_over - 1")).Error
 //	})
 //
-// The function gets a complete *gorm.DB. Its statements go through sqllock's Tx. The Tx remembers
-// an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
-// error. Then later statements are not committed. [sqllock.ClaimFromContext] returns the claim.
+// The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx
+// remembers an error that ends the transaction, such as a deadlock on MySQL, even if the function
+// ignores the error. Then later statements are not committed. [sqllock.ClaimFromContext] returns
+// the claim.
 //
 // Results, options and dialects are those of package sqllock. [Migrate] creates the tables.
 package gormlock
@@ -51,7 +52,7 @@ func DoAll(
 	return sqllock.DoAll(ctx, l, pool, rules, with(db, fn), opts...)
 }
 
-// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+// Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
 func Within(
 	ctx context.Context, db *gorm.DB, fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
 ) error {
@@ -62,7 +63,8 @@ func Within(
 	return sqllock.Within(ctx, pool, with(db, fn), opts...)
 }
 
-// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+// WithinAll does the work of [Within] for the leases of ctx with these keys. See
+// [sqllock.WithinAll].
 func WithinAll(
 	ctx context.Context, db *gorm.DB, keys []string,
 	fn func(ctx context.Context, tx *gorm.DB) error, opts ...sqllock.Option,
@@ -74,8 +76,8 @@ func WithinAll(
 	return sqllock.WithinAll(ctx, pool, keys, with(db, fn), opts...)
 }
 
-// InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction began, and that
-// its owner ends. See [sqllock.InTx].
+// InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun.
+// Whoever began the transaction ends it. See [sqllock.InTx].
 func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Claim, error) {
 	d, err := dialectOf(tx)
 	if err != nil {
@@ -89,8 +91,8 @@ func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Cl
 	return sqllock.InTx(ctx, d, begun, opts...)
 }
 
-// transactionOf returns the transaction of database/sql that GORM has begun, with and without
-// PrepareStmt.
+// transactionOf returns the transaction of database/sql that GORM has begun. The transaction may
+// have been begun with or without PrepareStmt.
 func transactionOf(p gorm.ConnPool) (*sql.Tx, bool) {
 	if prepared, ok := p.(*gorm.PreparedStmtTX); ok {
 		p = prepared.Tx
@@ -144,8 +146,8 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with makes GORM use sqllock's transaction. As in db.Transaction, the conditions and settings of
-// db hold in the transaction too.
+// with makes GORM use sqllock's transaction. The conditions and settings of db also hold in the
+// transaction, as in db.Transaction.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{Context: ctx})
@@ -154,8 +156,8 @@ func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Co
 	}
 }
 
-// pool is a transaction of sqllock as GORM uses it. GORM treats pool as an open transaction, so
-// db.Transaction inside of it is a savepoint, and a session with PrepareStmt stays inside of it.
+// pool shows a transaction of sqllock to GORM as an open transaction. So db.Transaction inside of
+// it is a savepoint, and a session with PrepareStmt stays inside of it.
 type pool struct {
 	*sqllock.Tx
 	db *gorm.DB

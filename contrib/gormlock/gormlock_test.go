@@ -34,7 +34,8 @@ type Account struct {
 
 var databases atomic.Int64
 
-// open opens a new database of a kind, with the tables of sqllock and three accounts of 100.
+// open opens a new database of a kind. The database has the tables of sqllock, and three accounts
+// with a balance of 100.
 func open(t *testing.T, kind string) *gorm.DB {
 	t.Helper()
 	name := fmt.Sprintf("gormlock_%d", databases.Add(1))
@@ -162,7 +163,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 	}
 }
 
-// All of GORM works: Exec, Row and Rows, savepoints, and its own DB.
+// All parts of GORM work in the transaction: Exec, Row and Rows, savepoints, and its own DB.
 func TestNothingOfGORMIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -202,7 +203,7 @@ func TestNothingOfGORMIsMissing(t *testing.T) {
 }
 
 // Programs often ignore the errors of GORM. On MySQL, a deadlock rolls the transaction back, and
-// each later statement would be committed by itself.
+// without sqllock each later statement would be committed by itself.
 func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	db := open(t, "mysql")
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -217,7 +218,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 				tx.Exec("UPDATE accounts SET balance = balance - 10 WHERE id = ?", 1+i)
 				meeting.Done()
 				meeting.Wait()
-				tx.Exec("UPDATE accounts SET balance = balance - 10 WHERE id = ?", 2-i) // a deadlock
+				tx.Exec("UPDATE accounts SET balance = balance - 10 WHERE id = ?", 2-i) // this statement ends with a deadlock
 				tx.Exec("UPDATE accounts SET balance = balance + 20 WHERE id = 3")
 				return nil
 			}, sqllock.WithRetries(0))
@@ -234,8 +235,8 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	}
 }
 
-// GORM sends the statements of such a session to the database and not to the transaction, unless
-// the transaction supports prepared statements.
+// GORM sends the statements of a session with PrepareStmt to the database and not to the
+// transaction, unless the transaction supports prepared statements.
 func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())

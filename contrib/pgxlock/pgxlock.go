@@ -31,9 +31,9 @@ type DB interface {
 	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Tx is the transaction of a function: a pgx.Tx with all its methods, and the claim of sqllock.
-// Begin begins a savepoint. Do commits and rolls back; Commit and Rollback of Tx only return an
-// error. Its zero value is not usable.
+// Tx is the transaction that the function gets: a pgx.Tx with all its methods, and the claim of
+// sqllock. Begin begins a savepoint. Do commits and rolls back, so Commit and Rollback of Tx only
+// return an error. The zero value of Tx is not usable.
 type Tx struct {
 	pgx.Tx
 	*sqllock.Claim
@@ -64,7 +64,7 @@ func DoAll(
 	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
 }
 
-// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+// Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
 func Within(
 	ctx context.Context, db DB, fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
@@ -75,7 +75,8 @@ func Within(
 	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
 }
 
-// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+// WithinAll does the work of [Within] for the leases of ctx with these keys. See
+// [sqllock.WithinAll].
 func WithinAll(
 	ctx context.Context, db DB, keys []string,
 	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
@@ -96,7 +97,7 @@ func InTx(ctx context.Context, tx pgx.Tx, opts ...sqllock.Option) (*sqllock.Clai
 	return sqllock.InTxWith(ctx, sqllock.Postgres, &transaction{begun: tx}, opts...)
 }
 
-// claimed gives fn the claim of its transaction.
+// claimed returns a function for sqllock that calls fn with the transaction and its claim.
 func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, t *transaction) error {
 	if fn == nil {
 		return nil

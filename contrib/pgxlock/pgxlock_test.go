@@ -27,7 +27,8 @@ func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 
 var schemas atomic.Int64
 
-// bank returns a pool on a new schema, with the tables of sqllock and two accounts of 100.
+// bank returns a pool on a new schema, with the tables of sqllock and two accounts with a balance
+// of 100.
 func bank(t *testing.T, trips pgx.QueryTracer) *pgxpool.Pool {
 	t.Helper()
 	name := fmt.Sprintf("pgxlock_%d", schemas.Add(1))
@@ -146,7 +147,7 @@ func adapter(pool *pgxpool.Pool, db pgxlock.DB) adaptertest.Adapter[*pgxlock.Tx]
 	}
 }
 
-// All of pgx.Tx works: CommandTag, batches, COPY, savepoints.
+// All parts of pgx.Tx work: CommandTag, batches, COPY, savepoints.
 func TestNothingOfPgxIsMissing(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -194,8 +195,8 @@ func TestNothingOfPgxIsMissing(t *testing.T) {
 	}
 }
 
-// trips counts sent statements and batches. It does not count the pings with which the pool checks
-// a connection that was idle for a second.
+// trips counts the statements and batches that are sent. It does not count the pings with which
+// the pool checks a connection that was idle for a second.
 type trips struct{ n atomic.Int64 }
 
 func (c *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
@@ -256,7 +257,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 			return err
 		}
 		select {
-		case <-time.After(6 * time.Second): // more than the TTL
+		case <-time.After(6 * time.Second): // longer than the TTL
 		case <-ctx.Done():
 		}
 		return deposit(10)(ctx, tx)
@@ -330,8 +331,8 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	}
 }
 
-// COMMIT cannot be sent while rows are open. A retry would not help, because the function would
-// leave them open again.
+// COMMIT cannot be sent while the function has rows open. A retry would not help, because the
+// function would leave its rows open again.
 func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	pool := bank(t, nil)
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -21,8 +21,8 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// ended returns an error if the function has left the connection in use. A COMMIT could not be sent
-// on it.
+// ended returns an error if the function has left the connection in use, because no COMMIT could
+// be sent on it.
 func (u *usage) ended() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -32,7 +32,7 @@ func (u *usage) ended() error {
 	return nil
 }
 
-// idle calls f if the connection is not in use. Uses of the connection wait until f returns.
+// idle calls f if the connection is not in use. Until f returns, new uses of the connection wait.
 func (u *usage) idle(f func() error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -55,7 +55,7 @@ func (u *usage) enter() (leave func()) {
 	})
 }
 
-// blind records that the function may use the connection without a record.
+// blind records that the function may use the connection in a way that cannot be recorded.
 func (u *usage) blind() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -114,7 +114,7 @@ func (t *tracked) Query(ctx context.Context, query string, args ...any) (pgx.Row
 }
 
 func (t *tracked) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
-	leave := t.use.enter() // before the query, so that no ping is sent at the same time
+	leave := t.use.enter() // called before the query, so that no ping is sent at the same time
 	return &row{t.Tx.QueryRow(ctx, query, args...), leave}
 }
 
@@ -133,7 +133,7 @@ func (t *tracked) Conn() *pgx.Conn {
 	return t.Tx.Conn()
 }
 
-// outermost is the transaction itself, not a savepoint. The function must not end it.
+// outermost is the transaction itself, and not a savepoint. The function must not end it.
 type outermost struct{ *tracked }
 
 var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return an error to roll back")
@@ -141,7 +141,7 @@ var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return a
 func (outermost) Commit(context.Context) error   { return errNotYours }
 func (outermost) Rollback(context.Context) error { return errNotYours }
 
-// rows use the connection until they are closed, or read to their end.
+// rows is a pgx.Rows. It uses the connection until it is closed, or read to its end.
 type rows struct {
 	pgx.Rows
 	leave func()
@@ -160,7 +160,7 @@ func (r *rows) Close() {
 	r.Rows.Close()
 }
 
-// row uses the connection until it is scanned.
+// row is a pgx.Row. It uses the connection until it is scanned.
 type row struct {
 	pgx.Row
 	leave func()
@@ -171,7 +171,7 @@ func (r *row) Scan(dest ...any) error {
 	return r.Row.Scan(dest...)
 }
 
-// results use the connection until they are closed.
+// results is a pgx.BatchResults. It uses the connection until it is closed.
 type results struct {
 	pgx.BatchResults
 	leave func()

@@ -16,14 +16,14 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// transaction implements a transaction for sqllock. BEGIN is sent with the first statement, in the
-// same round trip.
+// transaction is a transaction as sqllock uses it. BEGIN is sent in the same round trip as the
+// first statement.
 type transaction struct {
 	db      DB
 	options pgx.TxOptions
-	conn    *pgx.Conn // nil if db is not a type of pgx; BEGIN is then sent alone
+	conn    *pgx.Conn // nil if db is not a type of pgx; then BEGIN is sent alone
 	release func()    // returns conn to its pool
-	begun   pgx.Tx    // nil: nothing was sent
+	begun   pgx.Tx    // nil: no statement was sent
 	use     usage
 }
 
@@ -64,10 +64,10 @@ func database(db DB) (sqllock.Database[*transaction], error) {
 	return d, nil
 }
 
-// bounded is a pool that reports its number of connections, as *sql.DB does.
+// bounded is a pool that reports the largest number of its connections, as *sql.DB does.
 type bounded struct{ *pgxpool.Pool }
 
-// Stats returns MaxOpenConnections and nothing else.
+// Stats returns only MaxOpenConnections.
 func (b bounded) Stats() sql.DBStats {
 	return sql.DBStats{MaxOpenConnections: int(b.Stat().MaxConns())}
 }
@@ -110,7 +110,7 @@ func (t *transaction) Exec(ctx context.Context, query string, args ...any) error
 	return t.broken(err)
 }
 
-// Row runs a query of sqllock: the first one together with BEGIN.
+// Row runs a query of sqllock. The first query is sent together with BEGIN.
 func (t *transaction) Row(ctx context.Context, query string, args []any, dest ...any) error {
 	if t.begun == nil && t.conn != nil {
 		return t.broken(t.beginWith(ctx, query, args, dest))
@@ -135,7 +135,7 @@ func (t *transaction) beginWith(ctx context.Context, query string, args, dest []
 }
 
 // broken adds driver.ErrBadConn to an error that has ended the connection, and so the transaction.
-// Then sqllock may retry.
+// This tells sqllock that it may retry.
 func (t *transaction) broken(err error) error {
 	var answer *pgconn.PgError
 	if err == nil || errors.As(err, &answer) || t.conn == nil || !t.conn.IsClosed() {
@@ -147,8 +147,8 @@ func (t *transaction) broken(err error) error {
 	return fmt.Errorf("%w: %w", driver.ErrBadConn, err)
 }
 
-// CommitAfter runs a query and COMMIT in one round trip. The server skips COMMIT when the query
-// fails.
+// CommitAfter sends a query and COMMIT in one round trip. If the query fails, the server does not
+// execute COMMIT.
 func (t *transaction) CommitAfter(ctx context.Context, query string, args ...any) error {
 	if t.conn == nil {
 		if _, err := t.begun.Exec(ctx, query, args...); err != nil {
@@ -202,7 +202,7 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	return err
 }
 
-// Ping sends an empty query, unless the function uses the connection or may be using it.
+// Ping sends an empty query, unless the function is using the connection, or may be using it.
 func (t *transaction) Ping(ctx context.Context) error {
 	return t.use.idle(func() error {
 		_, err := t.begun.Exec(ctx, "-- ping")

@@ -43,9 +43,8 @@ var _ interface {
 // WAIT counts only the writes of its own connection.
 //
 // The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis'
-// time-out ConnWriteTimeout does not matter. A rueidis client whose commands are hooked, as by
-// rueidisotel, is a rueidis.Client too; its hooks see latchkit's commands with their tokens, which
-// are secret.
+// time-out ConnWriteTimeout does not matter. A client with hooks, such as one of rueidisotel, is a
+// rueidis.Client too. Its hooks see latchkit's commands with their tokens, which are secret.
 func New(c rueidis.Client) (*Client, error) {
 	switch {
 	case c == nil:
@@ -60,11 +59,11 @@ func New(c rueidis.Client) (*Client, error) {
 // a Locker subtracts the difference between the servers' clocks from its deadlines.
 func (c *Client) FailsOver() bool { return c.rueidis.Mode() == rueidis.ClientModeSentinel }
 
-// answered is a command with a string as its reply; latchkit sends no other commands.
+// answered is a command whose reply is a string. latchkit sends only such commands and SCAN.
 type answered interface{ SetVal(val string) }
 
-// Process sends a command once, and sets its reply or its error. rueidis does not repeat a command
-// that may have been executed, because it treats all these commands as writes.
+// Process sends a command once, and sets its reply or its error. rueidis treats these commands as
+// writes, so it does not repeat a command that may have been executed.
 func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 	if scan, ok := cmd.(*redis.ScanCmd); ok {
 		return c.scan(ctx, scan)
@@ -89,7 +88,7 @@ func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
 	return textOf(c.rueidis.Do(ctx, c.rueidis.B().Arbitrary(words...).Build()))
 }
 
-// scan makes a step of a SCAN, for Engine.Keys.
+// scan makes one step of a SCAN. Engine.Keys needs it.
 func (c *Client) scan(ctx context.Context, cmd *redis.ScanCmd) error {
 	words, err := textsOf(cmd.Args())
 	if err == nil {

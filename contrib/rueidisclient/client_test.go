@@ -16,7 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// patient makes waiters depend on messages: without a message they ask again only after an hour.
+// patient is an option with which waiters depend on messages: without a message they ask again
+// only after an hour.
 var patient = locker.WithBackoff(locker.Constant(time.Hour))
 
 func TestAWaiterIsNotifiedThroughRueidis(t *testing.T) {
@@ -113,7 +114,8 @@ func TestCallsOfManyCallersShareAConnection(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// rueidis takes up to four connections for commands, and one before it knows the server.
+	// rueidis uses up to four connections for commands, and opens one more before it knows the
+	// server.
 	clients := server.Client(t).Info(t.Context(), "clients").Val()
 	_, after, _ := strings.Cut(clients, "connected_clients:")
 	if n, _, _ := strings.Cut(after, "\r"); len(n) != 1 {
@@ -243,7 +245,7 @@ func TestAQuorumThroughRueidis(t *testing.T) {
 	}
 }
 
-// single makes a Locker with a rueidis client of its own.
+// single makes a Locker that has its own rueidis client.
 func single(t *testing.T, server *redistest.Server) *locker.Engine {
 	t.Helper()
 	c, err := rueidisclient.New(connect(t, server.Addr()))

@@ -76,7 +76,8 @@ func obeysTheLaws(t *testing.T, open maker) {
 	})
 }
 
-// loseReply loses the reply to the next script about a key. The laws make that call at once.
+// loseReply makes the proxy lose the reply to the next script about a key. The laws call that
+// script at once.
 func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Client, key string) {
 	t.Helper()
 	s, err := open(warm, redisstore.Settings{})
@@ -84,7 +85,7 @@ func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Cli
 		t.Fatal(err)
 	}
 	c := store.Claim{Key: "warm:" + key, Owner: "ABCDEFGHIJKLMNOPQRSTUVWXYZ", TTL: time.Minute}
-	acts := []func() error{ // after these calls the server knows the scripts, so there is no NOSCRIPT reply
+	acts := []func() error{ // after these calls the server knows the scripts, so it does not reply NOSCRIPT
 		func() error { _, err := s.Acquire(t.Context(), c); return err },
 		func() error { _, err := s.Renew(t.Context(), []store.Claim{c}); return err },
 		func() error { _, err := s.Release(t.Context(), c); return err },

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// OpenPubSub returns a connection for subscriptions, which is taken from the client when it is
-// first used. Package locker calls OpenPubSub.
+// OpenPubSub returns a connection for subscriptions. It takes the connection from the client when
+// the connection is first used. Package locker calls OpenPubSub.
 func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
 	s := &subscription{asked: make(chan request, mostAsked), said: make(chan any, mostSaid)}
 	s.ctx, s.cut = context.WithCancel(ctx)
@@ -21,12 +21,12 @@ func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
 }
 
 const (
-	mostAsked = 16  // commands that have not been sent yet
-	mostSaid  = 128 // events that have not been received yet; further events wait in the connection
+	mostAsked = 16  // the largest number of commands that have not been sent yet
+	mostSaid  = 128 // the largest number of events that were not received yet; further events wait in the connection
 )
 
-// subscription is a dedicated connection of rueidis, with the methods of a *redis.PubSub. One
-// goroutine sends, so the methods do not wait for the server.
+// subscription is a dedicated connection of rueidis, with the methods of a *redis.PubSub. A
+// goroutine sends the commands, so the methods do not wait for the server.
 type subscription struct {
 	ctx   context.Context
 	cut   context.CancelFunc
@@ -34,7 +34,8 @@ type subscription struct {
 	said  chan any // events and errors for ReceiveTimeout
 }
 
-// request is a command. The server confirms subscriptions through hooks, not by replies.
+// request is a command to send. The server's confirmation of a subscription comes through a hook,
+// not as a reply.
 type request struct {
 	build  func(b rueidis.Builder) rueidis.Completed
 	answer any
@@ -45,7 +46,7 @@ type request struct {
 func (s *subscription) run(c rueidis.Client) {
 	conn, putBack := c.Dedicate()
 	defer putBack()
-	defer conn.Close() // the connection has subscriptions, so it must not go back to the pool
+	defer conn.Close() // the connection has subscriptions, so it must not go back to the pool without a Close
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
 			s.say(&redis.Message{Channel: m.Channel, Payload: m.Message})
@@ -74,7 +75,8 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// say passes an event to ReceiveTimeout. A caller of ReceiveTimeout receives until Close.
+// say passes an event or an error to ReceiveTimeout. Until Close, another goroutine calls
+// ReceiveTimeout.
 func (s *subscription) say(what any) {
 	select {
 	case s.said <- what:
@@ -91,35 +93,35 @@ func (s *subscription) ask(r request) error {
 	}
 }
 
-// Subscribe asks for channels.
+// Subscribe requests subscriptions to channels.
 func (s *subscription) Subscribe(_ context.Context, channels ...string) error {
 	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Subscribe().Channel(channels...).Build()
 	}})
 }
 
-// SSubscribe asks for sharded channels.
+// SSubscribe requests subscriptions to sharded channels.
 func (s *subscription) SSubscribe(_ context.Context, channels ...string) error {
 	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Ssubscribe().Channel(channels...).Build()
 	}})
 }
 
-// Unsubscribe asks for the end of channels.
+// Unsubscribe requests the end of subscriptions to channels.
 func (s *subscription) Unsubscribe(_ context.Context, channels ...string) error {
 	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Unsubscribe().Channel(channels...).Build()
 	}})
 }
 
-// SUnsubscribe asks for the end of sharded channels.
+// SUnsubscribe requests the end of subscriptions to sharded channels.
 func (s *subscription) SUnsubscribe(_ context.Context, channels ...string) error {
 	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Sunsubscribe().Channel(channels...).Build()
 	}})
 }
 
-// Ping requests a *redis.Pong.
+// Ping sends a PING. Its reply arrives as a *redis.Pong.
 func (s *subscription) Ping(context.Context, ...string) error {
 	return s.ask(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
 }
@@ -143,7 +145,7 @@ func (s *subscription) ReceiveTimeout(ctx context.Context, timeout time.Duration
 	}
 }
 
-// Close ends the connection. It does not wait for the end.
+// Close ends the connection. It does not wait until the connection has ended.
 func (s *subscription) Close() error {
 	s.cut()
 	return nil

@@ -12,9 +12,9 @@
 // driver. Results and options are those of package sqllock. Create the tables with sqllock.Migrate,
 // which accepts a *sqlx.DB.
 //
-// sqllock cannot know when a *sqlx.Tx is in use, so the idle limit of a transaction does not follow
-// the renewals of the lease. Use sqllock.WithIdleLimit if the function is idle for longer than the
-// lease's TTL.
+// sqllock cannot know when a function uses its *sqlx.Tx. So the idle limit of a transaction does
+// not follow the renewals of the lease. Use sqllock.WithIdleLimit if the function sends no
+// statement for longer than the lease's TTL.
 package sqlxlock
 
 import (
@@ -29,8 +29,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// Tx is the transaction of a function: a *sqlx.Tx with all its methods, and the claim of sqllock.
-// Leave Commit and Rollback to Do. Its zero value is not usable.
+// Tx is the transaction that the function gets: a *sqlx.Tx with all its methods, and the claim of
+// sqllock. Do commits and rolls back, so do not call Commit or Rollback. The zero value of Tx is
+// not usable.
 type Tx struct {
 	*sqlx.Tx
 	*sqllock.Claim
@@ -61,7 +62,7 @@ func DoAll(
 	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
 }
 
-// Within is [Do] under every lease that ctx has already. See [sqllock.Within].
+// Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
 func Within(
 	ctx context.Context, db *sqlx.DB, fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
 ) error {
@@ -72,7 +73,8 @@ func Within(
 	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
 }
 
-// WithinAll is [Within] for the leases of ctx with these keys. See [sqllock.WithinAll].
+// WithinAll does the work of [Within] for the leases of ctx with these keys. See
+// [sqllock.WithinAll].
 func WithinAll(
 	ctx context.Context, db *sqlx.DB, keys []string,
 	fn func(ctx context.Context, tx *Tx) error, opts ...sqllock.Option,
@@ -97,7 +99,7 @@ func InTx(ctx context.Context, tx *sqlx.Tx, opts ...sqllock.Option) (*sqllock.Cl
 	return sqllock.InTx(ctx, d, tx.Tx, opts...)
 }
 
-// claimed gives fn the claim of its transaction.
+// claimed returns a function for sqllock that calls fn with the transaction and its claim.
 func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, tx *sqlx.Tx) error {
 	if fn == nil {
 		return nil
@@ -119,8 +121,8 @@ func unknown(driver string) error {
 		locker.ErrUnsupported, driver)
 }
 
-// database begins transactions of db. It keeps the connection of each transaction until the
-// settings of MySQL's session are restored.
+// database returns how sqllock begins transactions of db. It keeps the connection of each
+// transaction until the settings of MySQL's session are restored.
 func database(db *sqlx.DB) (sqllock.Database[*sqlx.Tx], error) {
 	if db == nil {
 		return sqllock.Database[*sqlx.Tx]{}, errors.New("sqlxlock: the *sqlx.DB is nil")

@@ -28,7 +28,7 @@ var databases atomic.Int64
 
 var drivers = []string{"pgx", "mysql", "sqlite"}
 
-// each runs the test on each kind of database.
+// each runs the test once on each kind of database.
 func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	t.Helper()
 	for _, driver := range drivers {
@@ -36,7 +36,8 @@ func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	}
 }
 
-// open makes a database of a kind, with the tables of sqllock and two accounts of 100.
+// open makes a database of a kind, with the tables of sqllock and two accounts with a balance of
+// 100.
 func open(t *testing.T, driver string) *sqlx.DB {
 	t.Helper()
 	name := fmt.Sprintf("sqlxlock_%d", databases.Add(1))
@@ -129,7 +130,7 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = tx.Rollback() }() // does nothing after Commit
+			defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
 			claim, err := sqlxlock.InTx(ctx, tx, opts...)
 			if err != nil {
 				return err
@@ -155,7 +156,8 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 	}
 }
 
-// The *sqlx.Tx is sqlx's own: it binds names for the driver, and its other methods work.
+// The function gets sqlx's own *sqlx.Tx: it binds names for the driver, and its other methods
+// work.
 func TestNothingOfSqlxIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -190,7 +192,8 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 	})
 }
 
-// No changed setting stays on a connection of the pool, even if the function ends the transaction.
+// If a setting was changed, the connection goes back to the pool with the old setting, even if the
+// function has ended the transaction.
 func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
 		db.SetMaxOpenConns(1)

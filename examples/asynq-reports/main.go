@@ -29,14 +29,14 @@ func main() {
 	if err := run(ctx, os.Stdout, *addr); err != nil {
 		fmt.Fprintln(os.Stderr, "asynq-reports:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1) //nolint:gocritic // stop was called before
 	}
 }
 
 func run(ctx context.Context, out io.Writer, addr string) error {
 	if addr == "" {
 		// miniredis is enough for a demonstration. It cannot prove that a lock is safe, because it
-		// expires no keys by itself.
+		// expires keys only when the program tells it to.
 		local, err := miniredis.Run()
 		if err != nil {
 			return err

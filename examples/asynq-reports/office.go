@@ -18,8 +18,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// An office is everything that runs here: two workers and two clients that enqueue. Each worker has
-// its own Locker, as in a separate process.
+// An office has all parts of the demonstration: two workers, and two clients that enqueue tasks.
+// Each worker has its own Locker, as in a separate process.
 type office struct {
 	redis   *redis.Client
 	lockers []*locker.Engine
@@ -29,7 +29,7 @@ type office struct {
 	spans   *spans
 	plain   *asynq.Client     // enqueues without rules
 	client  *asynqlock.Client // enqueues by the rules, such as Unique
-	dropped chan string       // the codes of dropped tasks
+	dropped chan string       // receives the code of each dropped task
 }
 
 const workers = 2
@@ -65,7 +65,7 @@ func open(c *redis.Client) (_ *office, err error) {
 	return o, nil
 }
 
-// watched records the dropped tasks.
+// watched returns the mux with a middleware that records the dropped tasks.
 func (o *office) watched(mux *asynq.ServeMux) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		err := mux.ProcessTask(ctx, t)
@@ -80,17 +80,17 @@ func (o *office) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for _, g := range o.guards {
-		_ = g.Stop(ctx) // tasks that wait for their keys are put off
+		_ = g.Stop(ctx) // tasks that still wait for their keys are put off
 	}
 	for _, s := range o.servers {
 		s.Shutdown()
 	}
 	for _, l := range o.lockers {
-		_ = l.Close(ctx) // a remaining lease ends by its TTL
+		_ = l.Close(ctx) // a lease that is left ends by its TTL
 	}
 }
 
-// reports orders five reports for two tenants at once.
+// reports orders five reports for two tenants at the same time.
 func (o *office) reports(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "Five reports for two tenants are ordered at once. Two workers make them, one at a time for each tenant.")
 	orders := []report{{"acme", "2026-08"}, {"acme", "2026-09"}, {"acme", "2026-10"}, {"globex", "2026-09"}, {"globex", "2026-10"}}
@@ -120,8 +120,8 @@ func (o *office) reports(ctx context.Context, out io.Writer) error {
 	return o.spans.print(ctx, out)
 }
 
-// imports orders six imports of one shop while another program holds the shop's key. So all six are
-// put off.
+// imports orders six imports of one shop while another program holds the shop's key, so all six
+// imports are put off.
 func (o *office) imports(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nAn operator has locked a shop. Six files of the shop arrive.")
 	lease, err := o.lockers[0].Acquire(ctx, locker.Rule{Key: "shop:acme"})
@@ -176,7 +176,7 @@ func (o *office) invoices(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out, "  the first order runs, and sends the invoice")
-	if _, err := o.plain.EnqueueContext(ctx, task("invoice:send", bill)); err != nil { // a client without the rules
+	if _, err := o.plain.EnqueueContext(ctx, task("invoice:send", bill)); err != nil { // this client does not know the rules
 		return err
 	}
 	select {
@@ -255,12 +255,12 @@ func (o *office) schedule(ctx context.Context, out io.Writer) error {
 func task(typename string, payload any) *asynq.Task {
 	text, err := json.Marshal(payload)
 	if err != nil {
-		panic(err) // these always marshal
+		panic(err) // cannot happen, because these types can always be marshalled
 	}
 	return asynq.NewTask(typename, text)
 }
 
-// await returns when so is true for the work.
+// await returns when so returns true. so looks at the work that was done.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

@@ -50,14 +50,14 @@ func (s *spans) print(ctx context.Context, out io.Writer) error {
 			return nil
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // until the span of the release has ended
+		case <-time.After(5 * time.Millisecond): // look again: the span of the release may not have ended yet
 		case <-ctx.Done():
 		}
 	}
 	return errors.New("there is no trace of a task that waited")
 }
 
-// waited finds a complete trace with a wait.
+// waited returns a complete trace of a task that waited for its lock.
 func (s *spans) waited() (found trace.TraceID, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *spans) waited() (found trace.TraceID, ok bool) {
 	return found, false
 }
 
-// tree prints the spans below parent.
+// tree prints the spans below parent, indented.
 func (s *spans) tree(out io.Writer, id trace.TraceID, parent trace.SpanID, indent string) {
 	s.mu.Lock()
 	var children []sdk.ReadOnlySpan

@@ -15,20 +15,21 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// A report is made for one tenant at a time, because it locks the tenant's tables.
+// A report is a task that locks the tenant's tables. So only one report is made for a tenant at a
+// time.
 type report struct {
 	Tenant string `json:"tenant"`
 	Month  string `json:"month"`
 }
 
-// An upload is a file of a shop. The files of a shop are imported one by one, in the order in which
-// they came.
+// An upload is a file of a shop. The files of one shop are imported one at a time, in the order in
+// which they came.
 type upload struct {
 	Shop string `json:"shop"`
 	File int    `json:"file"`
 }
 
-// An invoice is sent once, even if it is ordered several times.
+// An invoice is sent only once, even if it is ordered several times.
 type invoice struct {
 	Number int    `json:"number" lock:"key"`
 	To     string `json:"to"`
@@ -51,14 +52,14 @@ type work struct {
 	tracer trace.Tracer
 
 	mu   sync.Mutex
-	now  map[string]int // reports that are being made, by tenant
-	most map[string]int // at a time
+	now  map[string]int // for each tenant: how many reports are being made
+	most map[string]int // for each tenant: the largest number of reports that were made at the same time
 	made []report
 	read []upload
-	sent map[int]int // invoices, by number
+	sent map[int]int // for each invoice, by its number: how often it was sent
 }
 
-// mux has no code for locks except its middleware.
+// mux returns the handlers of the tasks. The only code for locks is the middleware.
 func (w *work) mux(g *asynqlock.Guard) *asynq.ServeMux {
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
@@ -79,8 +80,8 @@ func (w *work) makeReport(ctx context.Context, t *asynq.Task) error {
 	w.count(r, 1)
 	defer w.count(r, -1)
 	select {
-	case <-time.After(50 * time.Millisecond): // that is how long it takes
-	case <-ctx.Done(): // the time is over, or the lock was lost
+	case <-time.After(50 * time.Millisecond): // making a report takes this long
+	case <-ctx.Done(): // the time of the task is over, or its lock was lost
 		return context.Cause(ctx)
 	}
 	w.mu.Lock()
@@ -95,7 +96,7 @@ func (w *work) importFile(ctx context.Context, t *asynq.Task) error {
 		return err
 	}
 	select {
-	case <-time.After(20 * time.Millisecond): // that is how long it takes
+	case <-time.After(20 * time.Millisecond): // an import takes this long
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

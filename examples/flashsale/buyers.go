@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	rush        = 200 * time.Millisecond // all buyers click within this time
-	connections = 100                    // open at a time, over all buyers; the others wait for a free one
-	tries       = 10                     // a buyer gives up after this many refusals
+	rush        = 200 * time.Millisecond // all buyers make their first click within this time
+	connections = 100                    // the largest number of open connections of all buyers together; the others wait for a free one
+	tries       = 10                     // after this many refusals, a buyer gives up
 )
 
 // A crowd is all buyers of one sale. Each is an HTTP client that wants one item.
@@ -23,17 +23,17 @@ type crowd struct {
 	size  int
 	seed  uint64
 	sku   string
-	shops []string // their URLs; each buyer goes to one of them
+	shops []string // the URLs of the shops; each buyer goes to one of them
 	http  http.Client
 	done  atomic.Int64
 }
 
-// An end is the result of one buyer.
+// An end is how one buyer's purchase has ended.
 type end struct {
 	how     how
 	refused int           // 409s before the result
 	waited  time.Duration // from the click to the last answer
-	err     error         // the error of an end with the result failed
+	err     error         // the error, if the result is failed
 }
 
 type how int
@@ -41,7 +41,7 @@ type how int
 const (
 	gotIt   how = iota
 	soldOut     // 410: no item is left
-	gaveUp      // refused too often
+	gaveUp      // the buyer was refused too often
 	failed      // an unexpected reply
 )
 
@@ -62,9 +62,10 @@ func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	return ends, ctx.Err()
 }
 
-// buyer clicks, and repeats the click after each "try again later".
+// buyer makes the clicks of one buyer: it clicks again after each "try again later".
 func (c *crowd) buyer(ctx context.Context, i int) (e end) {
-	// Each buyer has its own random numbers: the same seed gives the same buyers in each sale.
+	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
+	// sale.
 	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i))) //nolint:gosec // not for secrets
 	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", c.shops[i%len(c.shops)], c.sku, i)
 	if e.err = sleep(ctx, time.Duration(dice.Int64N(int64(rush)))); e.err != nil {
@@ -86,7 +87,8 @@ func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 	return e
 }
 
-// post makes one try. It returns gaveUp if the shop refused the buyer, who may try again later.
+// post makes one click. It returns gaveUp if the shop refused the buyer. The buyer may then try
+// again later.
 func (c *crowd) post(ctx context.Context, url string) (h how, later time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestBuyers(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			try := 0 // one buyer, one request at a time
+			try := 0 // needs no mutex, because one buyer makes one request at a time
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				try++
 				test.answer(w, try)

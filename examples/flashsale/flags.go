@@ -14,8 +14,8 @@ type sale struct {
 	buyers int
 	seed   uint64
 	procs  int
-	redis  string // "": in this process
-	dsn    string // "": SQLite in a temporary folder
+	redis  string // "": a Redis in this process
+	dsn    string // "": an SQLite file in a temporary folder
 	trace  bool
 	assert bool
 }
@@ -37,12 +37,12 @@ In a database of yours it makes the tables flashsale_stock and flashsale_orders,
 yours its locks are named {flashsale}:…; one counter stays behind, latchkit:f:….
 `
 
-// parse reads the flags. Its errors contain what to do instead. For -h it prints the usage of the
-// program.
+// parse reads the flags. Its errors say how to correct the command line. For -h it prints the
+// usage of the program.
 func parse(args []string, help io.Writer) (*sale, error) {
 	s := &sale{}
 	f := flag.NewFlagSet("flashsale", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // the caller prints the error, once
+	f.SetOutput(io.Discard) // the flag package prints nothing, because the caller prints the error
 	f.Usage = func() {}
 	f.IntVar(&s.items, "items", 100, "how many items are in stock")
 	f.IntVar(&s.buyers, "buyers", 300, "how many buyers want one")

@@ -13,12 +13,13 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TestMain lets the test binary run as a branch, as the program does with -procs.
+// TestMain also runs the test binary as a branch, because with -procs the program starts itself
+// again.
 func TestMain(m *testing.M) {
 	if isBranch() {
 		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // for the branches: with -race each would sleep for 1 s at its end
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // without this, each branch would sleep for 1 s at its end under -race
 	os.Exit(m.Run())
 }
 
@@ -30,7 +31,7 @@ func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout
 	return code, out.String(), errs.String()
 }
 
-// await returns when the condition holds.
+// await waits until so returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); _ = sleep(t.Context(), 5*time.Millisecond) {
@@ -40,7 +41,7 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// hold holds a small sale and returns the results by the name of the way.
+// hold holds a small sale. It returns the result of each way, by the way's name.
 func hold(t *testing.T, s *sale) (map[string]result, *node) {
 	t.Helper()
 	v, err := s.prepare(t.Context())
@@ -98,7 +99,7 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 }
 
 // There is one item. The first buyer's payment takes longer than the TTL, and the second buyer
-// comes during this payment. The three ways then have different results.
+// comes during this payment. The three ways to guard a purchase then have different results.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1
@@ -153,7 +154,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		args string
-		want string // in the message
+		want string // what the error message must contain
 	}{
 		{"-procs 3", "add -redis redis://localhost:6379"},
 		{"-procs 0", "1 to 64"},
@@ -200,7 +201,7 @@ func TestServersThatDoNotAnswerAreNamed(t *testing.T) {
 	}
 }
 
-// Not parallel, because of Setenv.
+// This test is not parallel, because it calls Setenv.
 func TestInterruptedSaleLeavesNothing(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)

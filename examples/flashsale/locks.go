@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 )
 
-// Both locks get the same times. One purchase in twenty takes longer than the TTL, see work in
-// shop.go.
+// The times are the same for both locks. One purchase in twenty takes longer than the TTL: see
+// work in shop.go.
 const (
 	lockTTL  = 300 * time.Millisecond // a lock without renewals is free again after this
 	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After
@@ -30,8 +30,8 @@ var ways = []way{
 	{"latchkit", latchkit},
 }
 
-// noLock lets all buyers in. Two buyers read the same stock and write the same stock-1: two sales
-// of one item.
+// noLock lets all buyers in at once. Two buyers may read the same stock, and write the same
+// smaller stock: then one item is sold twice.
 func noLock(*shop) gin.HandlerFunc {
 	return func(c *gin.Context) { c.Next() }
 }
@@ -55,18 +55,18 @@ func setnxDel(s *shop) gin.HandlerFunc {
 				return
 			}
 		}
-		// First mistake: no watchdog renews the lock, so after lockTTL the next buyer enters beside
-		// this one. Second mistake: this handler does not learn of the loss. It continues, and
-		// writes a stock that it read long ago.
+		// First mistake: nothing renews the lock. So after lockTTL the next buyer's handler runs
+		// beside this one. Second mistake: this handler does not learn that its lock is gone. It
+		// continues, and writes a stock that it has read long ago.
 		c.Next()
-		// Third mistake: DEL deletes any lock. After a slow purchase this is the lock of the next
-		// buyer.
+		// Third mistake: DEL deletes any lock. After a slow purchase this is the next buyer's
+		// lock.
 		s.redis.Del(context.WithoutCancel(ctx), key)
 	}
 }
 
-// latchkit is one line. It renews the lock while the handler runs. If the lock is lost, the
-// handler's context ends. The release never frees the lock of another buyer.
+// latchkit guards a purchase with one line. It renews the lock while the handler runs. If the lock
+// is lost, the handler's context ends. The release never frees another buyer's lock.
 func latchkit(s *shop) gin.HandlerFunc {
 	return ginlock.New(s.locks, "sku:{param.id}", ginlock.WithTTL(lockTTL), ginlock.WithWait(lockWait))
 }

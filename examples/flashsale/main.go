@@ -26,16 +26,17 @@ func start() int {
 	if isBranch() {
 		return branchMain(os.Stdin, os.Stdout, os.Stderr)
 	}
-	// An early end, also by a closed terminal or "| head", still cleans up.
+	// The context makes the program clean up even when it is ended early, for example by Ctrl-C,
+	// by a closed terminal, or by "| head".
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 }
 
-// The exit codes beside 0.
+// The exit codes other than 0.
 const (
 	exitFailed      = 1 // the sale could not be held, or a condition of -assert failed
-	exitUsage       = 2 // the flags make no sense
+	exitUsage       = 2 // the values of the flags are wrong
 	exitInterrupted = 130
 )
 

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// A branch is the address of a shop, in this process or in another one.
+// A branch is a shop's address. The shop runs in this process or in another one.
 type branch struct {
 	url   string
 	close func(context.Context) error
 }
 
-// openBranches opens one shop in this process, or several in other processes. With an error it also
-// returns the shops that it has opened.
+// openBranches opens one shop in this process, or several shops in other processes. When it
+// returns an error, it also returns the shops that it has opened.
 func openBranches(ctx context.Context, cfg shopConfig, procs int) ([]branch, error) {
 	if procs == 1 {
 		s, err := openShop(ctx, cfg)
@@ -53,22 +53,23 @@ func closeBranches(ctx context.Context, branches []branch) error {
 	return errors.Join(errs...)
 }
 
-// branchVariable marks this process as a branch: a child that sells, connected to its parent by
-// pipes.
+// branchVariable is the environment variable that makes a process a branch: a child that sells.
+// Pipes connect the branch to its parent:
 //
-// stdin a shopConfig; its end closes the shop, also when the parent dies stdout the URL, once the
-// shop is open stderr the reason if the shop could not open
+//	stdin   a shopConfig; the end of the input closes the shop, even when the parent dies
+//	stdout  the URL, when the shop is open
+//	stderr  the reason, if the shop could not open
 const branchVariable = "FLASHSALE_BRANCH"
 
 func isBranch() bool { return os.Getenv(branchVariable) != "" }
 
-// startBranch starts this program again as a branch, and waits until its shop is open.
+// startBranch starts this program again as a branch. It returns when the branch's shop is open.
 func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return branch{}, err
 	}
-	child := exec.Command(program) //nolint:gosec,noctx // this program; close ends it
+	child := exec.Command(program) //nolint:gosec,noctx // starts this program; close ends it
 	child.Env = append(os.Environ(), branchVariable+"=1")
 	var complaint bytes.Buffer
 	child.Stderr = &complaint
@@ -104,7 +105,8 @@ func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 
 // branchMain is the main function of a branch.
 func branchMain(stdin io.Reader, stdout, stderr io.Writer) int {
-	signal.Ignore(os.Interrupt) // Ctrl-C goes to parent and child; the parent decides when the child is done
+	// Ctrl-C reaches parent and child, but the parent decides when the child must end.
+	signal.Ignore(os.Interrupt)
 	if err := runBranch(context.Background(), stdin, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
 		return exitFailed
@@ -124,6 +126,6 @@ func runBranch(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if _, err := fmt.Fprintln(stdout, s.url); err != nil {
 		return errors.Join(err, s.close(ctx))
 	}
-	_, _ = io.Copy(io.Discard, stdin) // until the parent closes it
+	_, _ = io.Copy(io.Discard, stdin) // returns when the parent closes the pipe
 	return s.close(ctx)
 }

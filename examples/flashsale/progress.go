@@ -21,7 +21,7 @@ func newBar(out io.Writer) *bar {
 	return &bar{io.Discard}
 }
 
-// show draws the bar until stop is called, which wipes it away.
+// show draws the bar until stop is called. stop removes the bar.
 func (b *bar) show(name string, total int, done *atomic.Int64) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -16,7 +16,8 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
-	logging.Disable() // go-redis would log each failed attempt; its error shows the failure
+	// go-redis would log each failed attempt, but its error shows the failure anyway.
+	logging.Disable()
 	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
 	if err := client.Ping(ctx).Err(); err != nil {
@@ -26,8 +27,8 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	return client, nil
 }
 
-// A localRedis is a Redis inside this process, so the demo needs no installation. It is enough for
-// a demonstration. It cannot prove that a lock is safe: for that, use a real one with -redis.
+// A localRedis is a Redis inside this process, so nothing has to be installed. It is enough for a
+// demonstration. To prove that a lock is safe, use a real Redis with -redis.
 type localRedis struct {
 	server *miniredis.Miniredis
 	stop   chan struct{}
@@ -42,16 +43,16 @@ const (
 	clockStep = 10 * clockTick
 )
 
-// startRedis starts a server with a running clock. miniredis is made for tests with a fixed time,
-// so by itself it expires no keys.
+// startRedis starts a server with a running clock. miniredis is made for tests with a fixed time.
+// Without the clock it would expire no keys.
 func startRedis() (*localRedis, error) {
 	server, err := miniredis.Run()
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	server.SetTime(now)   // the time that TIME returns …
-	server.ClockTTL(true) // … and by which keys expire
+	server.SetTime(now)   // the time that the command TIME returns
+	server.ClockTTL(true) // keys expire by this time, too
 	r := &localRedis{server, make(chan struct{}), make(chan struct{})}
 	go r.run(now)
 	return r, nil

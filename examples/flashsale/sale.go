@@ -16,22 +16,22 @@ import (
 type result struct {
 	way      string
 	sold     int // orders in the database
-	oversold int // orders beyond the stock
-	soldOut  int // buyers for whom no item was left
+	oversold int // orders in excess of the stock
+	soldOut  int // buyers who found no item left
 	gaveUp   int // buyers who gave up after too many refusals
-	refused  int // 409s, including those that were followed by another try
+	refused  int // replies 409, including those after which the buyer tried again
 	failed   []error
-	p50, p99 time.Duration // the wait of a buyer, from the click to the last reply
+	p50, p99 time.Duration // how long a buyer waited, from the click to the last reply
 	took     time.Duration
 }
 
-// A venue is the servers that all shops use. They have answered once.
+// A venue has the servers that all shops use. Each server has answered at least once.
 type venue struct {
 	redis, dsn string
 	closers    []func()
 }
 
-// prepare starts the servers that the flags do not name, and checks that the others answer.
+// prepare starts the servers for which there is no flag, and checks that the other servers answer.
 func (s *sale) prepare(ctx context.Context) (*venue, error) {
 	v := &venue{redis: s.redis, dsn: s.dsn}
 	if err := v.open(ctx); err != nil {
@@ -77,11 +77,11 @@ func (v *venue) close() {
 	}
 }
 
-// hold holds the sale in each of the three ways, one after the other, and passes each result to
-// done. request is the purchase that -trace shows; nil without -trace.
+// hold holds the sale in each of the three ways, one after the other. It calls each with each
+// result. request is the purchase that -trace shows, or nil without -trace.
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) (results []result, request *node, err error) {
 	for i := range ways {
-		trace := s.trace && i == len(ways)-1 // the last way, latchkit
+		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit
 		cfg := shopConfig{Way: i, Redis: v.redis, DSN: v.dsn, Seed: s.seed, Trace: trace}
 		r, n, err := s.once(ctx, cfg, bar)
 		if err != nil {
@@ -93,7 +93,7 @@ func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) 
 	return results, request, nil
 }
 
-// once fills the stock, starts the shops, runs the buyers, and counts.
+// once holds one sale: it fills the stock, starts the shops, runs the buyers, and counts.
 func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
 	books, err := openStore(ctx, cfg.DSN)
 	if err != nil {
@@ -101,7 +101,8 @@ func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, re
 	}
 	defer func() { err = errors.Join(err, books.close()) }()
 
-	// A name of its own for each sale, so that sales on one database do not meet.
+	// Each sale has an article of its own, so that sales on one database do not disturb each
+	// other.
 	sku := strings.ToLower(rand.Text()[:8])
 	defer func() { err = errors.Join(err, books.clear(context.WithoutCancel(ctx), sku)) }()
 	if err := books.fill(ctx, sku, s.items); err != nil {
@@ -145,7 +146,7 @@ func (s *sale) count(ends []end) (r result) {
 		waits[i] = e.waited
 		r.refused += e.refused
 		switch e.how {
-		case gotIt: // the database has the true count
+		case gotIt: // not counted here, because the database has the true number
 		case soldOut:
 			r.soldOut++
 		case gaveUp:

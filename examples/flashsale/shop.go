@@ -17,14 +17,14 @@ import (
 
 // shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
 type shopConfig struct {
-	Way   int // an index of ways
+	Way   int // the index of the way in ways
 	Redis string
 	DSN   string
 	Seed  uint64
 	Trace bool
 }
 
-// A shop is a Gin server on a port of the loopback interface. Several of them, each in its own
+// A shop is a Gin server on a port of the loopback interface. Several shops, each in its own
 // process, can sell the same stock.
 type shop struct {
 	seed   uint64
@@ -36,7 +36,7 @@ type shop struct {
 	url    string
 }
 
-// openShop starts a shop. ctx bounds the start only.
+// openShop starts a shop. The end of ctx ends only the start.
 func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
 	s := &shop{seed: cfg.Seed}
 	if err := s.open(ctx, cfg); err != nil {
@@ -52,7 +52,8 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 	if s.redis, err = openRedis(ctx, cfg.Redis); err != nil {
 		return err
 	}
-	// The braces are a hash tag: all locks lie in one slot, and leave one fence counter behind.
+	// The braces are a hash tag. With the tag, all locks are in one slot, so only one fence
+	// counter is left behind.
 	locks := []locker.SingleOption{locker.WithPrefix("{flashsale}:")}
 	if cfg.Trace {
 		s.tracer = newTracer()
@@ -75,8 +76,8 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 	return nil
 }
 
-// close ends the requests first, and then the resources that they use. It also works when ctx has
-// ended.
+// close ends the requests first, and then closes the resources that they use. It does so even when
+// ctx has ended.
 func (s *shop) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -100,7 +101,7 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	gin.SetMode(gin.ReleaseMode) // debug mode prints the routes
 	r := gin.New()
 	if s.tracer != nil {
-		r.Use(s.tracer.middleware()) // first, so that the wait for the lock lies inside the request's span
+		r.Use(s.tracer.middleware()) // comes first, so that the wait for the lock is part of the request's span
 	}
 	r.POST("/skus/:id/orders", guard, s.buy)
 	if s.tracer != nil {
@@ -110,7 +111,7 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 }
 
 // buy sells one item: it reads the stock, takes the money, and writes the stock. It contains no
-// locks. ctx ends when the lock is lost, and with it the transaction.
+// code for locks. When the lock is lost, ctx ends, and the transaction ends with ctx.
 func (s *shop) buy(c *gin.Context) {
 	ctx, sku := c.Request.Context(), c.Param("id")
 	buyer, err := strconv.Atoi(c.Query("buyer"))
@@ -138,15 +139,15 @@ func (s *shop) buy(c *gin.Context) {
 	c.Status(http.StatusCreated)
 }
 
-// charge takes the money. The payment of a buyer takes the same time in each sale.
+// charge takes the money. The payment of each buyer takes the same time in each sale.
 func (s *shop) charge(ctx context.Context, buyer int) error {
 	ctx, end := step(ctx, "charge the card")
 	defer end()
 	return sleep(ctx, work(s.seed, buyer))
 }
 
-// work is how long the payment of a buyer takes: 2 to 8 ms, but one in twenty is slow, slower than
-// a lock's TTL.
+// work returns how long the payment of a buyer takes: 2 to 8 ms, but for one buyer in twenty
+// longer than a lock's TTL.
 func work(seed uint64, buyer int) time.Duration {
 	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
 	if r.IntN(20) == 0 {
@@ -167,7 +168,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// fail replies that no item was bought. When ctx has ended it writes no reply, because the guard
+// fail replies that no item was bought. It writes no reply when ctx has ended, because the guard
 // then replies that the lock was lost.
 func (s *shop) fail(c *gin.Context, err error) {
 	if c.Request.Context().Err() != nil {

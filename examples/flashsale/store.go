@@ -31,13 +31,13 @@ var (
 	orderClear string
 )
 
-// A store is the shop's database: a stock that is read and then written, and a list of orders. The
-// number of orders is the number of sold items, whatever the stock is.
+// A store is the shop's database. It has a stock, which is read and then written, and a list of
+// orders. The number of orders is the number of sold items, even if the stock is wrong.
 type store struct{ db *sql.DB }
 
 // openStore opens dsn: a PostgreSQL URL, or else the path of an SQLite file.
 func openStore(ctx context.Context, dsn string) (*store, error) {
-	driver, name := "pgx", "the PostgreSQL of -dsn" // the URL may hold a password
+	driver, name := "pgx", "the PostgreSQL of -dsn" // the message does not contain the URL, which may have a password
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		driver, name, dsn = "sqlite", dsn, sqliteURL(dsn)
 	}
@@ -45,7 +45,8 @@ func openStore(ctx context.Context, dsn string) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	// A few connections serve many handlers, because no handler keeps one between read and write.
+	// A few connections are enough for many handlers, because no handler keeps a connection
+	// between its read and its write.
 	db.SetMaxOpenConns(4)
 	db.SetMaxIdleConns(4)
 	if err := db.PingContext(ctx); err != nil {
@@ -55,9 +56,9 @@ func openStore(ctx context.Context, dsn string) (*store, error) {
 	return &store{db}, nil
 }
 
-// sqliteURL configures SQLite for several processes. With WAL, readers and a writer work at the
-// same time, and a process that finds the file busy waits. The orders need not survive a power cut,
-// so no write waits for the disk.
+// sqliteURL returns a URL that configures SQLite for several processes. With WAL, readers and a
+// writer work at the same time. A process that finds the file busy waits. The orders need not
+// survive a power cut, so no write waits for the disk.
 func sqliteURL(path string) string {
 	return "file:" + (&url.URL{Path: path}).EscapedPath() +
 		"?_txlock=immediate&_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(OFF)"
@@ -81,7 +82,7 @@ func (s *store) fill(ctx context.Context, sku string, items int) error {
 	return nil
 }
 
-// stock reads how many items are left.
+// stock returns how many items are left.
 func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	ctx, end := step(ctx, "read stock")
 	defer end()
@@ -90,7 +91,7 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 }
 
 // sell writes an order and the remaining stock in one transaction: both or neither. This does not
-// prevent overselling, because left was computed from a stock that was read before.
+// prevent overselling, because left was computed from a stock that the handler has read before.
 func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()
@@ -98,7 +99,7 @@ func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // does nothing after Commit
+	defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
 	if _, err := tx.ExecContext(ctx, orderAdd, sku, buyer); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func (t *tracer) ExportSpans(_ context.Context, spans []sdk.ReadOnlySpan) error 
 	return nil
 }
 
-// Shutdown has nothing to do.
+// Shutdown does nothing, because the spans are only in memory.
 func (t *tracer) Shutdown(context.Context) error { return nil }
 
 // middleware makes a span of every request, and puts it into the request's context.
@@ -55,13 +55,13 @@ func (t *tracer) observer() (locker.Observer, error) {
 	return otellock.New(otellock.WithTracerProvider(t.provider), otellock.WithHoldSpans())
 }
 
-// step is a span around a part of a request, if the request is traced.
+// step begins a span for a part of a request, if the request is traced.
 func step(ctx context.Context, name string) (_ context.Context, end func()) {
 	ctx, span := trace.SpanFromContext(ctx).TracerProvider().Tracer("flashsale").Start(ctx, name)
 	return ctx, func() { span.End() }
 }
 
-// A node is a span with the spans inside it.
+// A node is a span, and the spans inside it.
 type node struct {
 	Name       string
 	Start      time.Time
@@ -70,7 +70,7 @@ type node struct {
 	Inside     []*node
 }
 
-// find returns the first node, in the order of the tree, whose name starts with prefix.
+// find returns the first node whose name starts with prefix, in the order of the tree.
 func (n *node) find(prefix string) *node {
 	if n == nil || strings.HasPrefix(n.Name, prefix) {
 		return n
@@ -83,7 +83,7 @@ func (n *node) find(prefix string) *node {
 	return nil
 }
 
-// lockWait is the time that the request waited for the lock.
+// lockWait returns how long the request waited for the lock.
 func (n *node) lockWait() time.Duration {
 	if acquire := n.find("acquire "); acquire != nil {
 		return acquire.Took
@@ -91,14 +91,14 @@ func (n *node) lockWait() time.Duration {
 	return 0
 }
 
-// waited reports whether another buyer held the lock first, and the request got it in the end.
+// waited reports whether the request got the lock only after another buyer had released it.
 func (n *node) waited() bool {
 	acquire := n.find("acquire ")
 	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
 		acquire.Attributes["latchkit.lock.wait.duration"] != ""
 }
 
-// longer compares the durations of two requests; nil is shorter than any request.
+// longer compares the durations of two requests. A request that is nil is shorter than any other.
 func longer(a, b *node) int {
 	took := func(n *node) time.Duration {
 		if n == nil {
@@ -146,8 +146,8 @@ func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
 	return roots
 }
 
-// slowestPurchase asks all shops for their slowest purchase that waited, and returns the slowest of
-// all.
+// slowestPurchase asks each shop for its slowest purchase that waited for the lock. It returns the
+// slowest of them.
 func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 	found := make([]*node, len(shops))
 	for i, url := range shops {
@@ -168,7 +168,7 @@ func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 	return slices.MaxFunc(found, longer), nil
 }
 
-// note is the result of a lock in short, from the attributes of its span.
+// note returns the result of a lock in a few words, from the attributes of its span.
 func (n *node) note() string {
 	note := n.Attributes["latchkit.lock.result"]
 	if n.Attributes["latchkit.lock.wait.duration"] != "" {

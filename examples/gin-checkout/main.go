@@ -1,6 +1,7 @@
-// Command gin-checkout is a small shop on Gin. A table of rules guards its routes, and a client may
-// repeat a checkout. Without arguments it makes a tour: it starts the shop and a Redis in this
-// process, plays the clients, and prints their replies. With -listen it serves, for curl.
+// Command gin-checkout is a small shop on Gin. A table of rules guards its routes, and a client
+// may repeat a checkout. Without arguments, the program makes a tour: it starts the shop and a
+// Redis in this process, acts as its clients, and prints the replies. With -listen it serves
+// requests, for example of curl.
 //
 //	go run ./examples/gin-checkout
 //	go run ./examples/gin-checkout -listen localhost:8080 -redis redis://localhost:6379
@@ -29,7 +30,8 @@ func main() {
 	url := flag.String("redis", "", "the `URL` of a Redis, such as redis://localhost:6379 (default: one inside this process)")
 	flag.Parse()
 	gin.SetMode(gin.ReleaseMode)
-	logging.Disable() // go-redis would log each failed attempt; the replies show the failure
+	// go-redis would log each failed attempt, but the replies show the failures anyway.
+	logging.Disable()
 
 	var err error
 	if *listen == "" {
@@ -67,7 +69,9 @@ func serve(listen, url string) error {
 	defer cancel()
 	shutDown := make(chan error, 1)
 	context.AfterFunc(stopping, func() {
-		s.stop() // first: requests that wait for a lock get 503, and requests that hold one finish
+		// The Locker closes first: requests that wait for a lock get 503, and requests that hold
+		// one finish.
+		s.stop()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		shutDown <- server.Shutdown(ctx)

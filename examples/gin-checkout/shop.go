@@ -25,7 +25,7 @@ var rulesText []byte
 type shop struct {
 	engine *gin.Engine
 	locker *locker.Engine
-	charge func(ctx context.Context, cart string) error // the bank
+	charge func(ctx context.Context, cart string) error // takes the money at the bank
 	orders atomic.Int64
 }
 
@@ -44,7 +44,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	}
 	guard, err := ginlock.FromRules(l, rules,
 		ginlock.WithClaims(claims),
-		ginlock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production a Redis of its own
+		ginlock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, this is another Redis
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 }
 
 // authenticate stands for your own authentication. Its result is a claim, which a client cannot
-// choose. In this example the token is the customer's name.
+// choose freely. In this example the token is the customer's name.
 func authenticate(c *gin.Context) {
 	customer, ok := strings.CutPrefix(c.GetHeader("Authorization"), "Bearer ")
 	if !ok || customer == "" {
@@ -69,12 +69,12 @@ func authenticate(c *gin.Context) {
 	c.Set("customer", customer)
 }
 
-// claims makes {claim.sub} the customer.
+// claims returns the claims of a request, in which {claim.sub} is the customer.
 func claims(c *gin.Context) map[string]any { return map[string]any{"sub": c.GetString("customer")} }
 
-// stop closes the Locker. Call it before the server's Shutdown: then requests that wait for a lock
-// get 503 at once, and requests that hold one finish. It takes at most a second; a lock that is
-// still held then expires by itself.
+// stop closes the Locker. Call it before the server's Shutdown. Then requests that wait for a lock
+// get 503 at once, and requests that hold one finish. stop takes at most a second. A lock that is
+// held for longer expires by itself.
 func (s *shop) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -82,7 +82,7 @@ func (s *shop) stop() {
 }
 
 func (s *shop) checkout(c *gin.Context) {
-	if err := s.charge(c.Request.Context(), c.Param("id")); err != nil { // its ctx ends if the lock is lost
+	if err := s.charge(c.Request.Context(), c.Param("id")); err != nil { // the request's context ends if the lock is lost
 		c.JSON(http.StatusBadGateway, gin.H{"error": "the bank does not answer"})
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// tour plays the clients of a shop, and prints their requests and replies.
+// tour acts as the clients of a shop, and prints their requests and replies.
 func tour(out io.Writer) error {
 	spans := tracetest.NewSpanRecorder() // a real service has an exporter
 	otel.SetTracerProvider(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
@@ -33,7 +33,7 @@ func tour(out io.Writer) error {
 
 	paying, paid := make(chan struct{}), make(chan struct{})
 	s, err := newShop(client, func(_ context.Context, cart string) error {
-		if cart == "42" { // a slow payment
+		if cart == "42" { // the payment of this cart is slow
 			close(paying)
 			<-paid
 		}
@@ -72,7 +72,7 @@ func tour(out io.Writer) error {
 	v.show(request{method: "POST", path: "/reservations", body: `{"sku": "book", "count": 2}`})
 
 	v.say("The spans of the first four requests.")
-	web.Close() // waits for the ends of all requests
+	web.Close() // Close waits until all requests have ended
 	v.trace(spans.Ended(), 4)
 	return nil
 }
@@ -90,7 +90,8 @@ type visitor struct {
 	out io.Writer
 }
 
-// clickTwice pays cart 42 a second time, and cart 43, while cart 42 is being paid.
+// clickTwice clicks twice while cart 42 is being paid: on paying cart 42 again, and on paying cart
+// 43.
 func (v *visitor) clickTwice(paying <-chan struct{}, paid chan<- struct{}) {
 	first := make(chan string)
 	go func() { first <- v.send(checkout("42", "key-1")) }()
@@ -116,8 +117,8 @@ func (v *visitor) print(r request, reply string) {
 	_, _ = fmt.Fprintf(v.out, "> %s\n< %s\n", line, reply)
 }
 
-// send returns the reply in one line: the status, two headers, and the code of a problem or the
-// body. These are equal in every run.
+// send sends a request. It returns the reply in one line: the status, two headers, and the code of
+// a problem or the body. These are the same in every run.
 func (v *visitor) send(r request) string {
 	req, err := http.NewRequestWithContext(context.Background(), r.method, v.url+r.path, strings.NewReader(r.body))
 	if err != nil {
@@ -151,7 +152,7 @@ func (v *visitor) send(r request) string {
 	return strings.Join(words, "  ")
 }
 
-// trace prints the spans of the locks of the first n requests, in the order of their start.
+// trace prints the spans of the locks that the first n requests took, in the order of their start.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, n int) {
 	var requests []sdk.ReadOnlySpan
 	for _, s := range spans {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTranscript compares the output of the program with transcript.txt.
+// TestTranscript checks that the output of the program is equal to transcript.txt.
 func TestTranscript(t *testing.T) {
 	want, err := os.ReadFile("transcript.txt")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// scenes run on the same two servers.
+// scenes has the two servers on which all scenes run.
 type scenes struct {
 	out        io.Writer
 	east, west *server
@@ -28,7 +28,7 @@ type scenes struct {
 
 func (s *scenes) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }
 
-// said returns the status of a call.
+// said returns the status of a call, as text.
 func said(err error) string {
 	if reason, ok := grpclock.Reason(err); ok {
 		return fmt.Sprintf("%v, %s", status.Code(err), reason)
@@ -36,8 +36,8 @@ func said(err error) string {
 	return status.Code(err).String()
 }
 
-// busy sends two calls for the same key. The client's interceptor repeats the second one after the
-// delay that the server returns.
+// busy sends two calls for the same key. The server refuses the second call. After the delay that
+// the server returns, the client's interceptor sends this call again.
 func (s *scenes) busy(ctx context.Context) error {
 	s.say("Two boxes of the same item are packed at once")
 	var attempts atomic.Int32
@@ -76,7 +76,7 @@ func (s *scenes) busy(ctx context.Context) error {
 		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 		second <- err
 	}()
-	for attempts.Load() == 0 && ctx.Err() == nil { // until the server has refused it once
+	for attempts.Load() == 0 && ctx.Err() == nil { // wait until the server has refused the second call once
 		time.Sleep(time.Millisecond)
 	}
 	close(finish)
@@ -86,7 +86,7 @@ func (s *scenes) busy(ctx context.Context) error {
 	return nil
 }
 
-// crowd sends many calls for few items to both servers.
+// crowd sends many calls to both servers. The calls want more items than there are.
 func (s *scenes) crowd(ctx context.Context) error {
 	s.say("50 calls to two servers request one item each, and there are %d items", *s.goods["screws"])
 	var clients []inventory.InventoryClient
@@ -144,7 +144,7 @@ func (s *scenes) basket(ctx context.Context) error {
 	return nil
 }
 
-// shutdown stops a server gracefully while a call holds a lock and another one waits for it.
+// shutdown stops a server gracefully while one call holds a lock and another call waits for it.
 func (s *scenes) shutdown(ctx context.Context) error {
 	s.say("A server shuts down while one call works and another one waits")
 	client, err := s.west.dial(s.east)
@@ -164,7 +164,7 @@ func (s *scenes) shutdown(ctx context.Context) error {
 		_, err := client.Reserve(ctx, &inventory.ReserveRequest{Sku: "screws", Count: 1})
 		waiting <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // until the second call waits
+	time.Sleep(100 * time.Millisecond) // by then the second call waits
 	go func() { stopped <- s.east.shutdown(ctx) }()
 	s.say("  the waiting call is refused at once: %s", said(<-waiting))
 	close(finish)
@@ -172,7 +172,7 @@ func (s *scenes) shutdown(ctx context.Context) error {
 	return <-stopped
 }
 
-// advice is the delay before a refused client should retry, in whole seconds.
+// advice returns the delay after which a refused client should try again, in whole seconds.
 func advice(err error) time.Duration {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
@@ -182,7 +182,7 @@ func advice(err error) time.Duration {
 	return 0
 }
 
-// caller runs a call under the lock of its caller.
+// caller runs a call of a server to another server under the lock that the first server holds.
 func (s *scenes) caller(ctx context.Context) error {
 	s.say("One server packs a box, and reserves the item at the other server under the same key")
 	client, err := s.west.dial(s.east)
@@ -196,7 +196,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	s.east.other, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
-	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil { // the call that was given up leaves the queue
+	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil { // continue when the call that was given up has left the queue
 		return err
 	}
 
@@ -212,7 +212,8 @@ func (s *scenes) caller(ctx context.Context) error {
 		return err
 	}
 	var token []byte
-	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) } // an eavesdropper could read the same token
+	// The test keeps the token of the delegation, as an eavesdropper could.
+	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) }
 	s.east.trace.forget()
 	s.west.trace.forget()
 	r, packed := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})

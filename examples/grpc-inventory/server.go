@@ -22,11 +22,11 @@ type server struct {
 	addr     string
 	locks    *locker.Engine
 	trace    *trace
-	shutdown func(ctx context.Context) error // gracefully
+	shutdown func(ctx context.Context) error // stops the server gracefully
 	ends     []func()
 }
 
-// start serves on a free port. Its first half is the code for the locks.
+// start starts a server on a free port. The first half of start is the code for the locks.
 func start(client *redis.Client, goods goods) (s *server, err error) {
 	s = &server{service: &service{goods: goods}, trace: new(trace)}
 	defer func() {
@@ -46,12 +46,13 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	}
 	g := grpc.NewServer(options...)
 	inventory.RegisterInventoryServer(g, s.service)
-	if err := rules.Bind(g); err != nil { // mistakes in the .proto file, and rules without an interceptor
+	if err := rules.Bind(g); err != nil { // the error shows mistakes in the .proto file, and rules without an interceptor
 		return s, err
 	}
 	s.shutdown = func(ctx context.Context) error {
-		// First the Locker: calls that wait for a lock are refused at once, with UNAVAILABLE, and
-		// the holders finish. GracefulStop alone would wait for the whole queue.
+		// The Locker closes first: calls that wait for a lock are refused at once with
+		// UNAVAILABLE, and calls that hold a lock finish. GracefulStop alone would wait for the
+		// whole queue.
 		closed := make(chan error, 1)
 		go func() { closed <- l.Close(ctx) }()
 		g.GracefulStop()
@@ -64,7 +65,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	}
 	s.addr = listener.Addr().String()
 	s.ends = append(s.ends, func() { g.Stop(); _ = l.Close(context.Background()) })
-	go func() { _ = g.Serve(listener) }() // until Stop or GracefulStop
+	go func() { _ = g.Serve(listener) }() // returns after Stop or GracefulStop
 	return s, nil
 }
 
@@ -79,21 +80,21 @@ func (s *server) awaitFree(ctx context.Context, key string) error {
 	}
 }
 
-// stop ends the server without waiting for calls.
+// stop ends the server. It does not wait for calls.
 func (s *server) stop() {
 	for _, end := range slices.Backward(s.ends) {
 		end()
 	}
 }
 
-// delegating returns the option with which calls to another server run under the locks of their
-// caller.
+// delegating returns an option for a client of another server. With it, the client's calls run
+// under the locks of their caller.
 func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
 	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))
 	return grpc.WithUnaryInterceptor(delegated), err
 }
 
-// dial returns a client of another server.
+// dial returns a client that calls another server.
 func (s *server) dial(other *server, opts ...grpc.DialOption) (inventory.InventoryClient, error) {
 	conn, err := grpc.NewClient(other.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {

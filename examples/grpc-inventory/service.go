@@ -11,7 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// goods are the stock. Only the locks of the calls guard a count; there is no mutex.
+// goods is the stock: the number of each item. There is no mutex, because only the locks of the
+// calls guard the numbers.
 type goods map[string]*int32
 
 func newGoods(n int32, skus ...string) goods {
@@ -23,28 +24,28 @@ func newGoods(n int32, skus ...string) goods {
 	return g
 }
 
-// service is the inventory. Its code takes no locks.
+// service is the inventory. It contains no code for locks.
 type service struct {
 	inventory.UnimplementedInventoryServer
 	goods   goods
-	packing func(ctx context.Context) // while a box is packed
-	other   inventory.InventoryClient // another server, which reserves the content of a box
+	packing func(ctx context.Context) // called while a box is packed
+	other   inventory.InventoryClient // a client of another server, which reserves the content of a box
 }
 
-// Reserve reads, computes, and writes.
+// Reserve reads the stock, computes what is left, and writes it.
 func (s *service) Reserve(ctx context.Context, r *inventory.ReserveRequest) (*inventory.ReserveReply, error) {
 	left, err := s.left(r)
 	if err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil { // the client has left, or the lock is lost
+	if err := ctx.Err(); err != nil { // the client has left, or the lock was lost
 		return nil, status.FromContextError(err).Err()
 	}
 	*s.goods[r.GetSku()] = left
 	return &inventory.ReserveReply{Left: left, Fence: fence(ctx)}, nil
 }
 
-// left is the stock of an item after the request.
+// left returns the stock of an item as it will be after the request.
 func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
 	stock, ok := s.goods[r.GetSku()]
 	if !ok {
@@ -57,7 +58,7 @@ func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
 	return left, nil
 }
 
-// ReserveAll takes all items or none.
+// ReserveAll reserves all items or none.
 func (s *service) ReserveAll(ctx context.Context, r *inventory.ReserveAllRequest) (*inventory.ReserveAllReply, error) {
 	for _, item := range r.GetItems() {
 		if _, err := s.left(item); err != nil {
@@ -73,7 +74,7 @@ func (s *service) ReserveAll(ctx context.Context, r *inventory.ReserveAllRequest
 	return &inventory.ReserveAllReply{Locks: int32(len(locker.LeasesFromContext(ctx)))}, nil //nolint:gosec // three
 }
 
-// Pack locks an item, and calls another server that locks the same item.
+// Pack locks an item. It calls another server, which locks the same item.
 func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventory.PackReply, error) {
 	if s.packing != nil {
 		s.packing(ctx)
@@ -87,7 +88,7 @@ func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventor
 	return &inventory.PackReply{Fence: fence(ctx), ReserveFence: reserved.GetFence()}, nil
 }
 
-// fence is the fence of the lock under which the call runs.
+// fence returns the fence of the lock under which the call runs.
 func fence(ctx context.Context) uint64 {
 	lease, ok := locker.FromContext(ctx)
 	if !ok {

@@ -13,15 +13,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// trace records the spans of a server. A real server has an exporter in its place; the locks need
-// only their Observer.
+// trace records the spans of a server. A real server has an exporter instead. The locks need only
+// their Observer.
 type trace struct {
 	once  sync.Once
 	spans *tracetest.SpanRecorder
 	looks locker.Observer
 }
 
-// observer is for locker.WithObserver.
+// observer returns the Observer for locker.WithObserver.
 func (t *trace) observer() locker.Observer {
 	t.once.Do(func() {
 		t.spans = tracetest.NewSpanRecorder()
@@ -34,7 +34,7 @@ func (t *trace) observer() locker.Observer {
 // forget drops the recorded spans.
 func (t *trace) forget() { t.spans.Reset() }
 
-// String lists the spans in the order of their ends, each with its result.
+// String returns a list of the spans in the order of their ends, each with its result.
 func (t *trace) String() string {
 	var lines []string
 	for _, s := range t.spans.Ended() {

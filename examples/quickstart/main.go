@@ -1,4 +1,4 @@
-// Command quickstart holds one lock on a local Redis: the README's first program.
+// Command quickstart holds one lock on a local Redis. It is the first program of the README.
 package main
 
 import (

@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/examples/recipes"
 )
 
-// authority is a CA that counts the certificates it has issued.
+// authority is a CA that counts the certificates that it has issued.
 type authority struct {
 	key    *ecdsa.PrivateKey
 	root   *x509.Certificate
@@ -41,7 +41,7 @@ func newAuthority(t *testing.T) *authority {
 // IssuerKey is the authority's name.
 func (a *authority) IssuerKey() string { return "test" }
 
-// Issue takes a while, as a real authority does.
+// Issue takes as long as a real authority may take.
 func (a *authority) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
 	<-time.After(50 * time.Millisecond)
 	leaf := &x509.Certificate{
@@ -56,7 +56,7 @@ func (a *authority) Issue(_ context.Context, request *x509.CertificateRequest) (
 	return &certmagic.IssuedCertificate{Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// Two pods with the real certmagic and one disk want the same certificates at the same time.
+// Two pods want the same certificates at the same time. They use the real certmagic and one disk.
 func TestACertificateIsIssuedOnce(t *testing.T) {
 	t.Parallel()
 	ca, disk := newAuthority(t), t.TempDir()

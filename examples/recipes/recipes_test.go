@@ -18,13 +18,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// pod is one instance of a service: it has a client and a Locker of its own.
+// pod is one instance of a service. It has its own client and its own Locker.
 type pod struct {
 	redis *redis.Client
 	l     *locker.Engine
 }
 
-// newPods are two instances on one Redis, with keys that no other test uses.
+// newPods returns two instances on one Redis. Their keys are used by no other test.
 func newPods(t *testing.T) [2]pod {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -58,7 +58,7 @@ func together(pods [2]pod, n int, do func(p pod)) {
 	all.Wait()
 }
 
-// Two real schedulers have the same job for each second. One of them is late.
+// Two real schedulers have the same job each second. One of the schedulers is late.
 func TestATickIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -130,7 +130,7 @@ func TestAnotherPodLeadsWhenTheLeaderStops(t *testing.T) {
 	pods := newPods(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	var leads [2]atomic.Uint64 // fences
+	var leads [2]atomic.Uint64 // the fences of the two leaders
 	ended := make(chan error, 2)
 	first, stopFirst := context.WithCancel(ctx)
 	for i, ctx := range []context.Context{first, ctx} {
@@ -214,7 +214,7 @@ func TestJobsOfATenantRunOneAtATime(t *testing.T) {
 	}
 }
 
-// eventually awaits a condition.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	bound := time.After(time.Minute)

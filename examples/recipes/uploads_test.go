@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/examples/recipes"
 )
 
-// uploads is a pod that serves tusd's uploads from a disk that all pods share.
+// uploads starts a pod that serves tusd's uploads. The uploads are on a disk that all pods share.
 func uploads(t *testing.T, p pod, disk string) *httptest.Server {
 	t.Helper()
 	composer := handler.NewStoreComposer()
@@ -31,7 +31,8 @@ func uploads(t *testing.T, p pod, disk string) *httptest.Server {
 	return s
 }
 
-// A client loses its connection, which the pod detects later, and resumes on another pod.
+// A client loses its connection, and resumes its upload on another pod. The first pod notices the
+// loss later.
 func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)
@@ -43,7 +44,7 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 	id := made.upload()
 
-	body, sends := io.Pipe() // nothing ends it: the pod waits for more
+	body, sends := io.Pipe() // nothing ends this body, so the pod waits for more
 	slow := make(chan reply, 1)
 	go func() { slow <- tus(t, http.MethodPatch, first.URL+"/files"+id, body, "Upload-Offset", "0") }()
 	if _, err := io.WriteString(sends, text[:7]); err != nil {
@@ -75,7 +76,7 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 }
 
-// Both pods append to one upload at the same offset: exactly one succeeds.
+// Both pods append to one upload at the same offset. Exactly one of them succeeds.
 func TestAnUploadIsWrittenByOnePod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)
@@ -121,7 +122,7 @@ type reply struct {
 	body   string
 }
 
-// upload is the path of a new upload, relative to the handler's path.
+// upload returns the path of a new upload, relative to the handler's path.
 func (r reply) upload() string {
 	location := r.header.Get("Location")
 	return location[strings.LastIndex(location, "/"):]
@@ -147,6 +148,6 @@ func tus(t *testing.T, method, url string, body io.Reader, headers ...string) re
 		return reply{}
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body) // a part of it when the connection fails
+	text, _ := io.ReadAll(response.Body) // only a part of the reply, when the connection fails
 	return reply{response.StatusCode, response.Header, string(text)}
 }

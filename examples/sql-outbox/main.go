@@ -1,7 +1,7 @@
-// Command sql-outbox enqueues a job if and only if the transaction of the job commits. The
-// transaction writes the job into a table of the same database, the outbox. A relay moves the job
-// to asynq. Two relays may run, a relay may be killed at any moment, and Redis may lose its data:
-// each order is paid once, and its mail is sent.
+// Command sql-outbox enqueues a job if and only if the job's transaction commits. The transaction
+// writes the job into a table of the same database, the outbox. A relay moves the job from there
+// to asynq. Two relays may run at once, a relay may be killed at any moment, and Redis may lose
+// its data. Nevertheless each order is paid once, and its mail is sent.
 //
 //	go run ./examples/sql-outbox
 package main
@@ -26,15 +26,15 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// shop pays orders and sends mails about them.
+// shop pays orders, and sends mails about them.
 type shop struct {
 	db    *sql.DB
 	l     locker.Locker
 	queue *asynq.Client
 }
 
-// pay pays an order once, even if it is called several times, and requests a mail about the order.
-// If fails is not nil, the work ends with that error: then there is no payment and no mail.
+// pay pays an order once, even if pay is called several times, and requests a mail about the
+// order. If fails is not nil, the work ends with this error, and there is no payment and no mail.
 func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	work := func(ctx context.Context, tx *sqllock.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (order_id) VALUES (?)", order); err != nil {
@@ -48,9 +48,9 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	return sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "order:" + order}, work, sqllock.WithOperation("pay:"+order))
 }
 
-// relay moves the jobs of the outbox to the queue, and returns their number. The id of a job is the
-// id of its task. If a relay is killed after it has enqueued a job and before it has deleted the
-// row, the next relay enqueues the job again, and asynq refuses the second task.
+// relay moves the jobs of the outbox to the queue, and returns their number. The id of a job is
+// also the id of its task. A relay may be killed when it has enqueued a job and has not deleted
+// the row. Then the next relay enqueues the job again, and asynq refuses the second task.
 func (s *shop) relay(ctx context.Context) (moved int, err error) {
 	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		jobs, err := jobsOf(ctx, tx)
@@ -72,7 +72,7 @@ func (s *shop) relay(ctx context.Context) (moved int, err error) {
 	return moved, err
 }
 
-// jobsOf returns the tasks of the oldest jobs by their id.
+// jobsOf returns the tasks of the oldest jobs, by the jobs' ids.
 func jobsOf(ctx context.Context, tx *sqllock.Tx) (jobs map[string]string, err error) {
 	rows, err := tx.QueryContext(ctx, "SELECT id, task FROM outbox ORDER BY rowid LIMIT 100")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 func TestTheExampleRuns(t *testing.T) {
 	dsn, url := sqltest.Start(t, sqltest.Postgres).DSN("postgres"), "redis://"+miniredis.RunT(t).Addr()
-	for range 2 { // at the second run the tables exist
+	for range 2 { // at the second run the tables exist already
 		if err := run(t.Context(), dsn, url); err != nil {
 			t.Fatal(err)
 		}

@@ -26,15 +26,14 @@ var (
 	writeBalance string
 )
 
-// A bank keeps accounts. Its transfers compute new balances from those that they have read, so two
-// transfers of one account must not overlap.
+// A bank keeps accounts. A transfer reads balances, computes new ones from them, and writes the
+// new ones. So two transfers of one account must not overlap.
 type bank struct {
 	db *sql.DB
 	l  *locker.Engine
 }
 
-// openBank opens the bank whose accounts are in the file, and whose locks are on the Redis of
-// client.
+// openBank opens the bank whose accounts are in the file and whose locks are on client's Redis.
 func openBank(ctx context.Context, file string, client *redis.Client) (*bank, error) {
 	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)")
 	if err != nil {
@@ -44,7 +43,7 @@ func openBank(ctx context.Context, file string, client *redis.Client) (*bank, er
 	if err != nil {
 		return nil, err
 	}
-	if err := sqllock.Migrate(ctx, db); err != nil { // the tables of fences and operations
+	if err := sqllock.Migrate(ctx, db); err != nil { // creates the tables of fences and operations
 		return nil, err
 	}
 	for _, statement := range []string{schema, fill} {
@@ -63,7 +62,7 @@ func newLocker(client *redis.Client) (*locker.Engine, error) {
 	return locker.NewSingle(client, locker.WithObserver(observer)) // this turns tracing on, for the transactions too
 }
 
-// branch is the same bank, with a Locker as in another process.
+// branch returns the same bank with another Locker, as another process would have it.
 func (b *bank) branch(client *redis.Client) (*bank, error) {
 	l, err := newLocker(client)
 	return &bank{b.db, l}, err
@@ -74,7 +73,7 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 var errNotEnough = errors.New("the balance of the account is too low")
 
 // transfer moves cents from one account to another. It locks both accounts, always in the order of
-// their names. It calls meanwhile between reading and writing, the worst place for a pause.
+// their names. Between reading and writing, the worst place for a pause, it calls meanwhile.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -98,7 +97,7 @@ func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanw
 	}, opts...)
 }
 
-// querier is a transaction of sqllock, or the database itself.
+// querier is either a transaction of sqllock or the database itself.
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }

@@ -1,6 +1,6 @@
-// Command sql-transfer moves money between two accounts in an SQLite file, under locks, with the
-// fence of each lock claimed in the transaction. It makes a tour of the faults: it starts a Redis
-// in this process, plays the clients, and prints their results.
+// Command sql-transfer moves money between two accounts in an SQLite file. It does this under
+// locks, and claims the fence of each lock in the transaction. The program makes a tour of the
+// faults: it starts a Redis in this process, acts as the clients, and prints their results.
 //
 //	go run ./examples/sql-transfer
 package main
@@ -14,7 +14,8 @@ import (
 )
 
 func main() {
-	logging.Disable() // go-redis would log each failed attempt; the errors show the failure
+	// go-redis would log each failed attempt, but the errors show the failures anyway.
+	logging.Disable()
 	if err := tour(context.Background(), os.Stdout); err != nil {
 		log.Fatal(err)
 	}

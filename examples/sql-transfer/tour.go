@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// tour plays the clients of a bank, and prints their results.
+// tour acts as the clients of a bank, and prints their results.
 func tour(ctx context.Context, out io.Writer) error {
 	spans := tracetest.NewSpanRecorder() // a real service has an exporter
 	otel.SetTracerProvider(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)))
@@ -58,7 +58,7 @@ func tour(ctx context.Context, out io.Writer) error {
 
 	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
 	v.got("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
-		server.Del("account:alice") // Redis does the same when the leases end
+		server.Del("account:alice") // Redis deletes the key in the same way when the lease ends
 		server.Del("account:bob")
 		v.got("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
 	}), sqllock.WithStrategy(sqllock.VerifyLast)))
@@ -90,7 +90,7 @@ type visitor struct {
 
 func (v *visitor) say(text string) { _, _ = fmt.Fprintf(v.out, "\n# %s\n", text) }
 
-// transferAtOnce makes n transfers at once, in both directions.
+// transferAtOnce makes n transfers at the same time, some in each direction.
 func (v *visitor) transferAtOnce(n int) error {
 	var wg sync.WaitGroup
 	errs := make([]error, n)
@@ -107,8 +107,8 @@ func (v *visitor) transferAtOnce(n int) error {
 	return errors.Join(errs...)
 }
 
-// got prints the result of a transfer and the balances. It leaves fences out, because they differ
-// in each run.
+// got prints the result of a transfer, and the balances. It does not print fences, because they
+// differ in each run.
 func (v *visitor) got(what string, err error) {
 	said := "committed"
 	if e, ok := errors.AsType[*sqllock.Error](err); ok {
@@ -121,7 +121,7 @@ func (v *visitor) got(what string, err error) {
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", what, said, float64(alice)/100, float64(bob)/100)
 }
 
-// trace prints the results of the transactions after the first ones.
+// trace prints the results of the transactions. It leaves out the transactions before first.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, first int) {
 	n := 0
 	for _, s := range spans {

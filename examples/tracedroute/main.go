@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// serve serves until stopping ends and the requests under way are answered.
+// serve serves requests until stopping ends. It returns when the requests under way are answered.
 func serve(stopping context.Context, client redis.UniversalClient, listener net.Listener) error {
 	observer, err := otellock.New()
 	if err != nil {
@@ -61,7 +61,8 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// The Locker comes first: waiters get 503 at once, and holders have until ctx ends.
+		// The Locker closes before the server: requests that wait for a lock get 503 at once, and
+		// requests that hold one have until ctx ends.
 		closed := l.Close(ctx)
 		shutDown <- errors.Join(closed, server.Shutdown(ctx))
 	})

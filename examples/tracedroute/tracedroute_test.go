@@ -18,12 +18,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A service that stops refuses waiters at once, with a reply that a client can act on.
+// A service that stops answers the requests that wait for a lock at once, with a reply that tells
+// the client what to do.
 func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr(), ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	other, err := locker.NewSingle(client) // another service, which holds the lock
+	other, err := locker.NewSingle(client) // the Locker of another service, which holds the lock
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	}
 }
 
-// page is a log that a test may read while the program writes it.
+// page is a log. A test may read it while the program writes it.
 type page struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -84,7 +85,7 @@ func (p *page) has(text string) bool {
 	return strings.Contains(p.text.String(), text)
 }
 
-// go-redis' messages about its connections appear in the log of the service.
+// The messages of go-redis about its connections appear in the log of the service.
 func TestWhatGoRedisReportsIsLoggedBySlog(t *testing.T) {
 	var log page
 	before := slog.Default()
