@@ -17,7 +17,7 @@ server's own command. Times are those of a whole update.`,
 	run: runUpdate,
 }
 
-// conflicts are the numbers of workers and keys in the row, which lead to few or many conflicts.
+// conflicts are the numbers of keys in the row. With fewer keys there are more conflicts.
 var conflicts = []struct {
 	name string
 	keys int

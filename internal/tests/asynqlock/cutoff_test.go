@@ -20,9 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is a server in a process of its own. Its asynq and its Locker reach Redis through separate
-// proxies. It prints the outcome of its tasks, and the end of a run's context. Its handler ignores
-// that context.
+// remote is a server in a process of its own. Its asynq and its Locker reach Redis through
+// separate proxies. It prints the outcome of its tasks, and prints when the context of a run has
+// ended. Its handler ignores this context.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)
@@ -67,17 +67,17 @@ func tellProblems(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// outage is a worker that has begun a task, and is then cut off from Redis. All other processes
-// still reach Redis.
+// outage is a worker that has begun a task and is then cut off from Redis, while all other
+// processes still reach Redis.
 type outage struct {
 	dsn, queue string
 	first      *proc.Child
-	second     func() *proc.Child // starts a worker that is not cut off
+	second     func() *proc.Child // starts another worker, which is not cut off
 	lift       func()
 }
 
-// cutOff cuts the named ways to Redis: they pass no more data, and with severed their connections
-// break as well.
+// cutOff cuts the worker's named ways to Redis: no more data passes. If severed is true, the
+// connections also break.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -112,8 +112,9 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	return o
 }
 
-// When a worker is cut off from Redis, another worker can take its task. The first worker detects
-// the end of its lease by its own clock before that, and commits nothing, now or later.
+// When a worker is cut off from Redis, another worker can take its task. Before that, the first
+// worker detects by its own clock that its lease has ended. So it commits nothing, neither then
+// nor later.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -143,13 +144,14 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	}
 }
 
-// If asynq alone is cut off, another server starts the task as well. The lock is still held:
-// nothing runs before the first run has ended, and with Once nothing after it.
+// If only asynq is cut off, another server starts the task as well. But the lock is still held. So
+// the handler does not run before the first run has ended. With Once, it does not run after the
+// first run either.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
 	second := o.second()
-	for range 3 { // repeatedly
+	for range 3 { // check three times, with pauses
 		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
 			t.Errorf("while the first one is at work the second says %q", got)
 		}
@@ -166,13 +168,13 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard both workers do the work at the same time. If this no longer happened, the guard
-// would not be necessary.
+// Without a guard, both workers do the work at the same time. If they did not, the guard would not
+// be necessary.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)
 	second := o.second()
-	second.Expect(t, "runs") // while the first one has not yet written
+	second.Expect(t, "runs") // the first worker has not written yet
 	for _, worker := range []*proc.Child{second, o.first} {
 		worker.Send("write")
 		if got := worker.Expect(t, "wrote:"); got != "<nil>" {

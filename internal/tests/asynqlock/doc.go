@@ -1,3 +1,2 @@
-// Package asynqlock has the tests of package asynqlock over several processes, and with package
-// sqllock.
+// Package asynqlock has tests of package asynqlock that need several processes or package sqllock.
 package asynqlock

@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// hot is a worker in a process of its own. Its tasks have one key, and record their beginnings and
-// ends in Redis.
+// hot is a worker in a process of its own. All its tasks have one key. They write their beginnings
+// and ends to Redis.
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
@@ -46,7 +46,7 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 		if err := note("begin"); err != nil {
 			return err
 		}
-		time.Sleep(work) // the work
+		time.Sleep(work) // the work of the task
 		return note("end")
 	})
 	server := asynq.NewServerFromRedisClient(c, g.Configure(asynq.Config{
@@ -59,7 +59,7 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	select {}
 })
 
-// notes returns the records of the workers: "begin" or "end", the number of a task, and the
+// notes returns what the tasks have written: "begin" or "end", the number of the task, and the
 // process.
 func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	t.Helper()
@@ -78,7 +78,7 @@ func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	return all
 }
 
-// awaitEnds waits until n tasks have ended, and returns the records.
+// awaitEnds waits until n tasks have ended, and returns what they have written.
 func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.Duration) [][3]string {
 	t.Helper()
 	deadline := time.Now().Add(within)
@@ -99,9 +99,9 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.D
 	}
 }
 
-// enqueueHot enqueues a task of the hot key, and waits until it is put off. A worker may have
-// received the first task before it has the key, so enqueueHot waits for the record of the task's
-// beginning.
+// enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task
+// may have reached a worker before the worker has the key. So enqueueHot first waits until that
+// task has begun.
 func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	t.Helper()
 	log := queue
@@ -126,8 +126,8 @@ func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	}
 }
 
-// Three processes receive tasks of one key over two queues. They run one at a time, in the order in
-// which they came.
+// Three processes receive tasks of one key from two queues. The tasks run one at a time, in the
+// order in which they came.
 func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
@@ -152,8 +152,8 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
 }
 
-// The process that has the key is killed. The others continue when its lease is over, and asynq
-// delivers its task again.
+// The process that holds the key is killed. When its lease is over, the other processes continue.
+// asynq delivers the task of the killed process again.
 func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
@@ -168,7 +168,7 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	}
 	var killed string
 	for deadline := time.Now().Add(time.Minute); killed == ""; {
-		if log := notes(t, c, queue); len(log)%2 == 1 { // a task runs
+		if log := notes(t, c, queue); len(log)%2 == 1 { // with an odd number of notes, a task is running
 			killed = log[len(log)-1][2]
 			workers[killed].Kill()
 		} else if time.Now().After(deadline) {
@@ -180,8 +180,8 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	t.Logf("the tasks left after the kill took %v", time.Since(at))
 }
 
-// asynq's Redis is cut off while tasks are put off, and comes back. Nothing is lost, and nothing
-// runs twice at a time.
+// asynq's connection to Redis is cut while tasks are put off, and then restored. No task is lost,
+// and no two tasks run at the same time.
 func TestAHotKeyOutlivesACutToRedis(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)

@@ -22,7 +22,7 @@ import (
 
 var pid = os.Getpid()
 
-// leader is a process that runs a schedule of one tick each second while it leads.
+// leader is a process that runs a schedule with one tick each second, while it leads.
 var leader = proc.Register("asynq scheduler", func(args []string) {
 	addr, queue := args[0], args[1]
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -39,8 +39,8 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 		asynqlock.OnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
 
-// Three processes run a schedule, and the leader is killed repeatedly. Each tick runs once, even if
-// its task ends long before the next leader looks.
+// Three processes run a schedule, and the leader is killed again and again. Each tick runs once.
+// This is so even if its task ends long before the next leader looks at it.
 func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)
@@ -90,7 +90,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 		await(newest() + 2 + 1)
 		for i, child := range children {
 			if child.Pid() == holder {
-				if round%2 == 0 { // the leader is killed when a tick is due
+				if round%2 == 0 { // in every second round, the leader is killed at the time of a tick
 					time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
 				}
 				child.Kill()
@@ -116,7 +116,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	t.Logf("%d kills, %d seconds, %d ticks, each of them once", kills, slots[len(slots)-1]-slots[0]+1, len(slots))
 }
 
-// leading returns the number of the process that leads. The lock's metadata shows it.
+// leading returns the number of the process that leads. The number is in the lock's metadata.
 func leading(t *testing.T, c *redis.Client, queue string) int {
 	t.Helper()
 	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))

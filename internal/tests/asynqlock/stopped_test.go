@@ -33,8 +33,8 @@ func (silent) Fatal(...any) {}
 
 const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 
-// worker is a server in a process of its own. Its handler prints a line when it runs, and takes
-// money from an account when its parent requests it. It ignores its context.
+// worker is a server in a process of its own. When its handler runs, it prints a line. It takes
+// money from an account when the parent asks for it. It ignores its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
@@ -71,7 +71,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// take prints that the task runs, and takes money from the account when its parent asks for it.
+// take prints that the task runs. It takes money from the account when the parent asks for it.
 func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
 	write := func(_ context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {
@@ -81,7 +81,7 @@ func take(ctx context.Context, db *sql.DB, guarded bool) error {
 		return err
 	}
 	var err error
-	if guarded { // the fence is claimed when this begins, and verified at its end
+	if guarded { // Within claims the fence in a new transaction, and verifies it at the transaction's end
 		err = sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx.ExecContext) }, sqllock.WithStrategy(sqllock.VerifyLast))
 	} else {
 		err = write(ctx, db.ExecContext)
@@ -97,7 +97,7 @@ func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	return err
 }
 
-// prompt makes a server look for tasks often, and retry at once.
+// prompt returns a configuration with which a server looks for tasks often, and retries at once.
 func prompt(queue string) asynq.Config {
 	return asynq.Config{
 		Queues: map[string]int{queue: 1}, Logger: silent{}, TaskCheckInterval: 10 * time.Millisecond, DelayedTaskCheckInterval: 20 * time.Millisecond,
@@ -105,10 +105,10 @@ func prompt(queue string) asynq.Config {
 	}
 }
 
-var runs atomic.Int64 // runs of the test below, each with its own tables
+var runs atomic.Int64 // the number of runs of the test below, because each run has its own tables
 
-// asynq delivers the task of a stopped worker to another worker. Without a guard both workers
-// withdraw money.
+// asynq delivers the task of a stopped worker to another worker. Without a guard, both workers
+// take money from the account.
 func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	t.Parallel()
 	server, database := redistest.Shared(t), sqltest.Shared(t, sqltest.Postgres)
@@ -147,8 +147,8 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	}
 }
 
-// age lets a minute pass for a task's lease: asynq's other servers take a task whose lease ended 30
-// s ago, when they start.
+// age makes a task's lease older by a minute. When asynq's other servers start, they take a task
+// whose lease ended 30 s ago.
 func age(t *testing.T, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
@@ -165,7 +165,7 @@ func balanced(t *testing.T, dsn string, want int) {
 	}
 }
 
-// prepare makes a schema with sqllock's tables and an account that has 100.
+// prepare makes a schema with sqllock's tables and with an account whose balance is 100.
 func prepare(t *testing.T, server *sqltest.Server, schema string) (dsn string) {
 	t.Helper()
 	exec := func(db *sql.DB, statement string) {

@@ -15,9 +15,10 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Over HTTP/2 many requests share a connection: a stalled one must end without the others.
+// Over HTTP/2, many requests share a connection. When one of them stalls, the guard must end it
+// without ending the others.
 
-// http2 serves h over HTTP/2. The server closes after the responses of the test.
+// http2 serves h over HTTP/2. The server closes when the test has read its responses.
 func http2(t *testing.T, h http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)
@@ -27,7 +28,8 @@ func http2(t *testing.T, h http.Handler) *httptest.Server {
 	return server
 }
 
-// request sends a request over HTTP/2, and returns its response once the header is there.
+// request sends a request over HTTP/2. It returns the response when the response's header has
+// arrived.
 func request(t *testing.T, server *httptest.Server, body io.Reader, header ...string) (code int, rest io.Reader) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -59,7 +61,7 @@ func TestAStalledUploadOverHTTP2LosesItsHold(t *testing.T) {
 		entered <- struct{}{}
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			ends <- errors.Join(err, context.Cause(r.Context()))
-			return // without a reply: the guard answers
+			return // the handler writes no reply, so the guard replies
 		}
 		_, _ = io.WriteString(w, "paid")
 	}
@@ -68,7 +70,7 @@ func TestAStalledUploadOverHTTP2LosesItsHold(t *testing.T) {
 			server := http2(t, front)
 			body, feed := io.Pipe()
 			t.Cleanup(func() { _ = feed.Close() })
-			go func() { _, _ = io.WriteString(feed, "{") }() // the client sends nothing after that
+			go func() { _, _ = io.WriteString(feed, "{") }() // afterwards the client sends nothing more
 			replied := make(chan string, 1)
 			go func() {
 				code, rest := request(t, server, body)
@@ -107,7 +109,7 @@ func TestAClientThatDoesNotReadOverHTTP2LosesItsHold(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := http2(t, front)
-			request(t, server, strings.NewReader("{}"), "X-Large", "1") // the header has arrived, so the lock is held
+			request(t, server, strings.NewReader("{}"), "X-Large", "1") // when the header has arrived, the lock is held
 			hundred(t, server)
 			if err := <-ends; !errors.Is(err, httplock.ErrStalled) {
 				t.Errorf("the response ended with %v", err)

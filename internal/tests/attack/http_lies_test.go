@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// guarded are servers of all adapters with one guarded route, POST /orders/{id}.
+// guarded returns servers of all adapters. Each server has one guarded route, POST /orders/{id}.
 func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -32,7 +32,7 @@ func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplo
 	return map[string]http.Handler{"net/http": mux, "chi": r, "Gin": e}
 }
 
-// watched is a Locker that refuses every request, and records the keys.
+// watched is a Locker that refuses every request and records its key.
 type watched struct {
 	mu   sync.Mutex
 	keys []string
@@ -45,7 +45,7 @@ func (w *watched) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// take returns the key of the last request; "" if the request asked for no lock.
+// take returns the key of the last request, or "" if the request asked for no lock.
 func (w *watched) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,8 +63,8 @@ func exchange(h http.Handler, path, body string, header ...string) *httptest.Res
 	return w
 }
 
-// Some values look like other values, or like a template. Each value has a different key, or is
-// refused as the client's mistake.
+// Some values look like other values, or like a template. Each value leads to a different key, or
+// its request is refused as the client's mistake.
 func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	lies := []string{
 		"42", "042", "%2042", "42%20", "42:acme", "42%3Aacme", "%0d%0a42", "%00", "{param.id}", "%7Bparam.id%7D", "~", "%7E0",
@@ -99,7 +99,8 @@ func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	}
 }
 
-// Bodies that two parsers could read differently are refused; numbers have one spelling.
+// If two parsers could read a body differently, its request is refused. A number leads to the same
+// key, however it is written.
 func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	deep := strings.Repeat("[", 200_000)
 	for body, want := range map[string]string{
@@ -112,7 +113,7 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 		`{"sku":"pen"}{"sku":"ink"}`: "",
 		"\ufeff" + `{"sku":"pen"}`:   "",
 		`["pen"]`:                    "",
-		`{"sku":"\ud800"}`:           "stock:\ufffd", // encoding/json reads it so
+		`{"sku":"\ud800"}`:           "stock:\ufffd", // encoding/json reads this text so
 
 		`{"sku":""}`:                             "",
 		`{"sku":null}`:                           "",
@@ -141,7 +142,7 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	}
 }
 
-// A request with a forged delegation is refused, and its handler does not run.
+// When the delegation in a request is forged, the request is refused and its handler does not run.
 func TestAForgedDelegationIsTakenAway(t *testing.T) {
 	for _, forged := range [][]string{{"x"}, {"AQEB"}, {"x", "y"}, {""}, {strings.Repeat("A", 100_000)}} {
 		var header []string
@@ -162,7 +163,7 @@ func TestAForgedDelegationIsTakenAway(t *testing.T) {
 	}
 }
 
-// A basket with three articles locks all of them, or none.
+// The request for a basket with three articles locks all three, or none of them.
 func TestABasketOfThree(t *testing.T) {
 	const basket = `{"items":[{"sku":"pen"},{"sku":"ink"},{"sku":"cup"}]}`
 	store := lockertest.NewMemory()
@@ -183,8 +184,8 @@ func TestABasketOfThree(t *testing.T) {
 	}
 }
 
-// A group and its route lock the same key, so a request would wait for itself. It is refused at
-// once, as a mistake of the program.
+// Here a group and its route lock the same key, so a request would wait for itself. It is refused
+// at once, as a mistake of the program.
 func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	inner := httplock.New(l, "order:{param.id}", httplock.WithWait(time.Hour))
@@ -192,7 +193,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	for name, door := range guarded(l, "order:{param.id}", ran.ServeHTTP, httplock.WithParams(
 		func(*http.Request, string) (string, bool) { return "1", true })) {
 		if name == "Gin" {
-			continue // the inner lock of net/http does not know the route's parameters
+			continue // with net/http, the inner lock does not know the route's parameters
 		}
 		if w := exchange(door, "/orders/1", ""); w.Code != 500 || !strings.Contains(w.Body.String(), "lock-misconfigured") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)

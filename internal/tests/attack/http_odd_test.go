@@ -25,10 +25,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// HTTP has more than a request and a reply. Each of these features passes the guard unchanged, and
-// leaves no lock behind.
+// HTTP has more than a request and a reply. The tests below use other features of HTTP. Each
+// feature passes the guard unchanged, and leaves no lock behind.
 
-// doors are guarded routes for every method. The handler finds its lease.
+// doors returns servers whose route is guarded for every method. The handler finds the lease of
+// its request.
 func doors(t *testing.T, l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[string]*httptest.Server {
 	t.Helper()
 	gin.SetMode(gin.ReleaseMode)
@@ -47,13 +48,13 @@ func doors(t *testing.T, l locker.Locker, h http.HandlerFunc, opts ...httplock.O
 	return servers
 }
 
-// reply is a response that was read to its end.
+// reply is a response whose body was read to its end.
 type reply struct {
 	code    int
 	trailer http.Header
 }
 
-// call sends a request, and returns its response with the whole body.
+// call sends a request. It returns the response and its whole body.
 func call(t *testing.T, server *httptest.Server, r *http.Request) (reply, string) {
 	t.Helper()
 	res, err := server.Client().Do(r)
@@ -142,14 +143,14 @@ func TestEarlyHintsAndTrailersPassTheGuard(t *testing.T) {
 		if res.trailer.Get("X-Sum") != "42" || res.trailer.Get("X-Late") != "43" {
 			t.Errorf("%s: the trailers are %v", name, res.trailer)
 		}
-		if want := map[string]int{"net/http": 1}[name]; hints < want { // Gin's writer sends no 1xx
+		if want := map[string]int{"net/http": 1}[name]; hints < want { // other adapters may send no 1xx, because Gin's writer sends none
 			t.Errorf("%s: %d early hints", name, hints)
 		}
 	}
 }
 
-// A stream of events is quiet for longer than the bound on stalls, and each event arrives before
-// the next one is made.
+// In a stream of events, no event comes for longer than the stall timeout. Nevertheless the stream
+// continues, and each event arrives before the next one is made.
 func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	next := make(chan struct{})
@@ -176,7 +177,7 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 				t.Errorf("%s: event %d is %q, %v", name, i, event, err)
 			}
 			if i == 0 {
-				<-time.After(1200 * time.Millisecond) // the quiet time
+				<-time.After(1200 * time.Millisecond) // no event is sent in this time
 			}
 			next <- struct{}{}
 		}
@@ -184,8 +185,8 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 	}
 }
 
-// A handler that hijacks the connection keeps its lock until it returns, and the guard writes
-// nothing to the connection. With a buffered response the connection cannot be hijacked.
+// A handler that hijacks the connection keeps its lock until it returns. The guard writes nothing
+// to the connection. With a buffered response, the connection cannot be hijacked.
 func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -213,10 +214,11 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	await(t, "no lock is left", func() bool { return store.Len() == 0 })
 }
 
-// Files arrive as a form, and are sent with ranges, validators and their whole content.
+// The guard passes on files that arrive in a form, and files that are sent with ranges, with
+// validators, and whole.
 func TestFilesPassTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
-	file := bytes.Repeat([]byte("0123456789"), 100<<10) // 1 MB, more than one part of a paced write
+	file := bytes.Repeat([]byte("0123456789"), 100<<10) // 1 MB, more than the guard writes in one part
 	h := func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			f, _, err := r.FormFile("file")
@@ -262,8 +264,8 @@ func TestFilesPassTheGuard(t *testing.T) {
 	}
 }
 
-// Three thousand requests wait for one key. All of them are served, one at a time, and nothing is
-// left.
+// Three thousand requests wait for one key. All of them get it, one at a time. Afterwards nothing
+// is left on the server.
 func TestThreeThousandWaitersOfOneKey(t *testing.T) {
 	const waiters = 3000
 	store := lockertest.NewMemory()
@@ -302,7 +304,7 @@ func TestThreeThousandWaitersOfOneKey(t *testing.T) {
 	await(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+10 })
 }
 
-// zeros is a body of n bytes that counts what is read of it.
+// zeros is a body of n bytes. It counts how many bytes are read.
 type zeros struct{ n, read int64 }
 
 func (z *zeros) Read(p []byte) (int, error) {
@@ -315,8 +317,9 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A key in a body of 100 MB is refused after little of the body was read, whether its length is
-// announced or not, and no lock is taken. A streamed body reaches the handler whole.
+// When the key is in a body of 100 MB, the request is refused after little of the body was read.
+// No lock is taken. This is so whether the body's length is announced or not. A streamed body
+// reaches the handler whole.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20
 	for _, announced := range []bool{true, false} {

@@ -16,11 +16,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// outageCost bounds the time that an outage costs a request. The real bound is 1.5 s; the rest is a
-// margin for a slow machine.
+// outageCost is the longest time that an outage may add to a request. The promised time is 1.5 s.
+// The rest is a margin for a slow machine.
 const outageCost = 20 * time.Second
 
-// asked counts the calls of Acquire.
+// asked is a Locker that counts the calls of Acquire.
 type asked struct {
 	*locker.Engine
 	acquires atomic.Int32
@@ -31,7 +31,7 @@ func (a *asked) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, erro
 	return a.Engine.Acquire(ctx, r)
 }
 
-// tally counts the requests that ran with a lock, and those without.
+// tally counts the requests that ran with a lock, and those that ran without a lock.
 type tally struct{ guarded, unguarded atomic.Int32 }
 
 func (n *tally) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
@@ -42,7 +42,7 @@ func (n *tally) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaitGuarded sends requests until a hundred of them are all guarded.
+// awaitGuarded sends a hundred requests again and again, until all hundred ran with a lock.
 func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 	t.Helper()
 	await(t, "all requests are guarded", func() bool {
@@ -52,8 +52,8 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 	})
 }
 
-// The worst outage is a server that is stopped: it neither replies nor refuses. Only the requests
-// in flight at its beginning, and a few probes, wait for the server.
+// In the worst outage, the server is stopped: it neither replies nor refuses. Only two kinds of
+// requests wait for the server: those under way at the beginning of the outage, and a few probes.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
 	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
@@ -81,7 +81,7 @@ func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 			resume := sync.OnceFunc(server.Resume)
 			defer resume()
 			began := time.Now()
-			hundred(t, door) // each process detects the outage separately
+			hundred(t, door) // each process must detect the outage itself
 			if d := time.Since(began); d > outageCost {
 				t.Errorf("the first requests of the outage took %v", d)
 			}

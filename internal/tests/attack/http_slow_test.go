@@ -21,8 +21,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// fronts are servers with one route, POST /orders/{id}, whose handler runs under the lock of its
-// order.
+// fronts returns servers of all adapters. Each server has one route, POST /orders/{id}, whose
+// handler runs under the lock of its order.
 func fronts(l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -32,7 +32,7 @@ func fronts(l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[st
 	return map[string]http.Handler{"net/http": mux, "Gin": e}
 }
 
-// dial sends the text of a request and leaves the connection as it is.
+// dial sends the text of a request, and leaves the connection open.
 func dial(t *testing.T, server *httptest.Server, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -46,7 +46,7 @@ func dial(t *testing.T, server *httptest.Server, text string) net.Conn {
 	return conn
 }
 
-// hundred sends 100 requests for the same order at once; each must be served.
+// hundred sends 100 requests for the same order at once. All of them must succeed.
 func hundred(t *testing.T, server *httptest.Server) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -66,8 +66,8 @@ func hundred(t *testing.T, server *httptest.Server) {
 	wg.Wait()
 }
 
-// A client that sends half of its body and then nothing used to hold the lock of its order without
-// a bound. All other clients of the order were blocked, in all processes.
+// A client may send half of its body and then nothing. Its request used to hold the lock of its
+// order for ever, and blocked all other clients of the order, in all processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -75,18 +75,20 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "paid")
 	}
-	// The stall timeout must not end the hold, because there must be no hold.
+	// The lock must not be held while the body is read. So the stall timeout, which would end a
+	// hold, must not be needed.
 	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second), httplock.WithStallTimeout(time.Hour)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // after the connections of dial
+			t.Cleanup(server.Close) // runs after the connections of dial were closed
 			dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 			hundred(t, server)
 		})
 	}
 }
 
-// A streamed body is read under the lock. Its client has a bounded time to make progress.
+// A streamed body is read under the lock. If its client makes no progress for a limited time, the
+// lock is released.
 func TestAStalledUploadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -96,14 +98,14 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 		entered <- struct{}{}
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			ends <- errors.Join(err, context.Cause(r.Context()))
-			return // without a reply: the guard answers
+			return // the handler writes no reply, so the guard replies
 		}
 		_, _ = io.WriteString(w, "paid")
 	}
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStreamedBody(), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // after the connections of dial
+			t.Cleanup(server.Close) // runs after the connections of dial were closed
 			conn := dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 			<-entered
 			hundred(t, server)
@@ -123,8 +125,8 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A client that does not read its response blocks the handler's Write. The handler used to hold the
-// lock during that time.
+// A client that does not read its response blocks the handler's Write. Meanwhile the handler used
+// to hold the lock.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -145,7 +147,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // after the connections of dial
+			t.Cleanup(server.Close) // runs after the connections of dial were closed
 			dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Length: 0\r\n\r\n")
 			<-entered
 			hundred(t, server)
@@ -156,7 +158,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A slow client that makes progress is served, however long it takes.
+// If a slow client makes progress, its request succeeds, however long it takes.
 func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := func(w http.ResponseWriter, r *http.Request) {
@@ -166,10 +168,10 @@ func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithStreamedBody(), httplock.WithStallTimeout(2*time.Second)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // after the connections of dial
+			t.Cleanup(server.Close) // runs after the connections of dial were closed
 			body, feed := io.Pipe()
 			go func() {
-				for range 30 { // 3 s, more than the limit
+				for range 30 { // together 3 s, longer than the limit for a stall
 					_, _ = io.WriteString(feed, "x")
 					<-time.After(100 * time.Millisecond)
 				}
@@ -187,7 +189,7 @@ func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	}
 }
 
-// Clients that disconnect at random moments leave no lock behind.
+// When clients disconnect at random moments, no lock stays held.
 func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)

@@ -25,7 +25,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// holder is a process that takes a lock and is killed.
+// holder is a process that takes a lock. The test kills it.
 var holder = proc.Register("holder", func(args []string) {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[0]}))
 	if err != nil {
@@ -40,7 +40,7 @@ var holder = proc.Register("holder", func(args []string) {
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// file is a file of dashboards/.
+// file returns the text of a file in dashboards/.
 func file(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../dashboards", name))
@@ -60,8 +60,8 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// The alert rules are valid, promtool's tests of them pass, and each links to an existing section
-// of the runbook.
+// The alert rules are valid, and promtool's tests of the rules pass. Each rule links to an
+// existing section of the runbook.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	promtool(t, "check", "rules", "alerts.yml")
@@ -83,7 +83,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// expressions are the queries of the panels, with the variables filled in.
+// expressions returns the queries of the panels. Their variables are filled in.
 func expressions(t *testing.T) (all map[string]string) {
 	t.Helper()
 	var dashboard struct {
@@ -108,12 +108,12 @@ func expressions(t *testing.T) (all map[string]string) {
 	return all
 }
 
-// soon makes the rules fire within seconds: only times and bounds differ from the released rules.
+// soon makes the rules fire within seconds. Only times and limits differ from the released rules.
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
 	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
-// Every panel shows data after locks were used, contended, lost and refused, and every alert fires
-// in its situation.
+// When locks were used, contended, lost and refused, every panel shows data. Every alert fires in
+// its situation.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	observer, address := observed(t)
@@ -144,7 +144,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 }
 
-// world has the locks that Prometheus sees.
+// world has the locks whose metrics Prometheus collects.
 type world struct {
 	t        *testing.T
 	observer locker.Observer
@@ -152,7 +152,7 @@ type world struct {
 	l        *locker.Engine
 }
 
-// traffic uses locks with and without contention, and has one of each rare result.
+// traffic uses locks with and without contention. It also causes each rare result once.
 func (w *world) traffic() {
 	w.t.Helper()
 	other := locktest.Single(w.t, w.redis.Client(w.t), locker.WithObserver(w.observer))
@@ -177,7 +177,7 @@ func (w *world) traffic() {
 	}
 	callers.Wait()
 	lease := locktest.Acquire(w.t, w.l, locker.Rule{Key: "order:2", TTL: 300 * time.Millisecond})
-	<-time.After(500 * time.Millisecond) // time for a renewal
+	<-time.After(500 * time.Millisecond) // time for a renewal of the lease
 	_, end := lease.Observe(ctx, locker.OpTick)
 	end(locker.Outcome{Result: locker.ResultAcquired})
 	_, end = lease.Observe(ctx, locker.OpTransact)
@@ -189,7 +189,7 @@ func (w *world) traffic() {
 	_ = locktest.WantErr(w.t, err, "order:3", locker.ErrUnavailable)
 }
 
-// slowRenewals stops a server for a while, so that renewals fail, and no lease is lost.
+// slowRenewals stops a server for a while, so that renewals fail, but no lease is lost.
 func (w *world) slowRenewals() {
 	w.t.Helper()
 	slow := redistest.Start(w.t)
@@ -203,7 +203,7 @@ func (w *world) slowRenewals() {
 	locktest.Release(w.t, lease)
 }
 
-// fencesRegress lets the database see a large fence, and the server forget it.
+// fencesRegress makes the database record a large fence, and makes the server forget this fence.
 func (w *world) fencesRegress() {
 	w.t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(w.t.TempDir(), "accounts.db"))
@@ -232,7 +232,7 @@ func (w *world) fencesRegress() {
 	}
 }
 
-// flush empties the server under a holder.
+// flush empties the server while a caller holds a lock.
 func (w *world) flush() {
 	w.t.Helper()
 	lease := locktest.Acquire(w.t, w.l, locker.Rule{Key: "order:4", TTL: time.Second})
@@ -242,7 +242,7 @@ func (w *world) flush() {
 	locktest.Lost(w.t, lease, locker.ErrLost)
 }
 
-// holderDies kills the process that holds a lock while another one waits.
+// holderDies kills the process that holds a lock while another caller waits for the lock.
 func (w *world) holderDies(meanwhile func()) {
 	w.t.Helper()
 	child := holder.Start(w.t, w.redis.Addr())
@@ -260,7 +260,7 @@ func (w *world) holderDies(meanwhile func()) {
 	locktest.Release(w.t, waiter.Granted(20*time.Second))
 }
 
-// nodeStops kills a node of a quorum in use.
+// nodeStops kills a node of a quorum that is in use.
 func (w *world) nodeStops(meanwhile func()) {
 	w.t.Helper()
 	var clients []locker.Client
@@ -286,7 +286,7 @@ func (w *world) nodeStops(meanwhile func()) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_, _ = l.Nodes(ctx) // an operator's page makes the same call; it detects the node
+			_, _ = l.Nodes(ctx) // an operator's page makes the same call, which detects that the node is down
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):

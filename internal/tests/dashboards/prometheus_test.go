@@ -24,7 +24,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// observed returns an Observer whose metrics can be scraped at an address.
+// observed returns an Observer, and the address of its metrics.
 func observed(t *testing.T) (o locker.Observer, address string) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -48,7 +48,7 @@ type server struct {
 	url string
 }
 
-// launch starts Prometheus with some rules.
+// launch starts Prometheus with the given rules.
 func launch(t *testing.T, scraped, rules string) server {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
@@ -66,7 +66,7 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 			t.Fatal(err)
 		}
 	}
-	for range 5 { // another process may take the port
+	for range 5 { // several attempts, because another process may take the port
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 	return server{}
 }
 
-// ready waits until the server answers. It is false when the process has ended.
+// ready waits until the server answers. It returns false when the process has ended.
 func (s server) ready(process *proc.Process) bool {
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
 		if reply, err := http.Get(s.url + "/-/ready"); err == nil { //nolint:noctx // it is on this machine
@@ -116,7 +116,7 @@ func (s server) get(path string, into any) error {
 	return json.NewDecoder(reply.Body).Decode(into)
 }
 
-// ask returns how many series an expression has.
+// ask returns the number of series that an expression has at present.
 func (s server) ask(expression string) (series int, err error) {
 	var answer struct {
 		Status, Error string

@@ -1,3 +1,3 @@
-// Package engine tests that faults of one call delay no other call: the Engine over a real server,
-// with faults.
+// Package engine tests the Engine over a real server that has faults: a fault of one call must not
+// delay another call.
 package engine

@@ -26,8 +26,8 @@ func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
 	return nil, errors.New("too late")
 }
 
-// A caller that extends a lease repeatedly, with a short context each time, leaves a bounded number
-// of calls behind at a Store that hangs.
+// A caller extends a lease again and again, each time with a context that ends soon, while the
+// Store hangs. The number of calls that it leaves behind at the Store is limited.
 func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 )
 
 // The Release of a holder hangs. A waiter in the same process returns when its context or its wait
-// ends. Without a subscription the waiter's acquire cannot travel with that release.
+// ends. The waiter has no subscription, so its acquire cannot be sent together with that release.
 func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	t.Parallel()
 	const patience = 500 * time.Millisecond
@@ -46,7 +46,7 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 				_, err := e.Acquire(ctx, rule)
 				left <- err
 			}()
-			time.Sleep(patience / 2) // the waiter is in the process' own queue by now, which is not visible from outside
+			time.Sleep(patience / 2) // by now, the waiter waits inside its process, which is not visible from outside
 			server.Pause()
 			t.Cleanup(server.Resume)
 			go func() { _ = first.Release(context.Background()) }()
@@ -61,8 +61,8 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	}
 }
 
-// When the head of the queue gives up behind a holder that sends no messages, the next waiter
-// becomes the head at once, and asks once a second.
+// The holder is a program that sends no messages. When the head of the queue gives up, the next
+// waiter becomes the head at once, and asks once a second.
 func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -90,14 +90,14 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 			}()
 			waiters(t, next, "k", 2)
 			notice := inboxOf(t, c, "k", 1)
-			time.Sleep(1500 * time.Millisecond) // its first question, after about a second, is over
+			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
 			giveUp()
 			if err := <-gone; err == nil {
 				t.Error("the head got a key that is held")
 			}
 			waiters(t, next, "k", 1)
 			select {
-			case m := <-notice.Channel(): // without this message it asks after up to two seconds
+			case m := <-notice.Channel(): // without this message, the waiter would ask only after up to two seconds
 				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
 					t.Errorf("the next waiter received %q", m.Payload)
 				}
@@ -115,7 +115,7 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	}
 }
 
-// inboxOf subscribes to the inbox of a waiter: 0 is the head of the queue.
+// inboxOf subscribes to the inbox of the waiter at a place in the queue. The place 0 is the head.
 func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
 	t.Helper()
 	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
@@ -132,8 +132,8 @@ func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubS
 	return s
 }
 
-// The head of the queue dies behind a holder that sends no messages. The waiter behind the head
-// does not learn that, so it asks often.
+// The holder is a program that sends no messages. When the head of the queue dies, the waiter
+// behind it does not learn that. So this waiter asks often.
 func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -157,7 +157,7 @@ func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 				}
 			}()
 			waiters(t, next, "k", 2)
-			time.Sleep(1500 * time.Millisecond) // its first question, after about a second, is over
+			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
 			if err := c.Del(t.Context(), "k").Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +183,7 @@ func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
 	}
 }
 
-// A process that has lost its subscription, and cannot renew it, polls.
+// A process that has lost its subscription, and cannot subscribe again, polls.
 func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -204,14 +204,14 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 		}
 	}()
 	waiters(t, holder, "k", 2)
-	time.Sleep(1500 * time.Millisecond) // the waiter has asked for the first time, and asks again much later
+	time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
 	setUser(t, server, "u", "resetchannels")
 	admin := server.Client(t)
 	await(t, "the subscription ends", func() bool {
 		channels, err := admin.PubSubChannels(t.Context(), "latchkit:i:*").Result()
 		return err == nil && len(channels) == 1
 	})
-	time.Sleep(300 * time.Millisecond) // the process tries to subscribe again, and is refused
+	time.Sleep(300 * time.Millisecond) // in this time, the process tries to subscribe again, and is refused
 	release(t, lease)
 	freed := time.Now()
 	if late := (<-got).Sub(freed); late > time.Second {
@@ -219,8 +219,8 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	}
 }
 
-// A process knows that its subscription is lost, and cannot get another one. The server does not
-// know that: it still publishes to the process, whose waiter must poll.
+// A process knows that its subscription is lost, and cannot subscribe again. The server does not
+// know this, and still publishes to the process. So the waiter of the process must poll.
 func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,9 +248,9 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 			got <- time.Now()
 			_ = l.Release(context.Background())
 		}()
-		time.Sleep(1500 * time.Millisecond) // its first question is over, the next one is due much later
+		time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
 		cut.off()
-		time.Sleep(1500 * time.Millisecond) // time for the waiter's first question without a subscription
+		time.Sleep(1500 * time.Millisecond) // in this time, the waiter must ask, because it has no subscription
 		leave()
 		synctest.Wait()
 		release(t, lease)
@@ -261,7 +261,7 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 	})
 }
 
-// cutOff is a process whose subscription is lost, without the server's knowledge.
+// cutOff is a process whose subscription is lost while the server does not know this.
 type cutOff struct {
 	*lockertest.Process
 	notify func(store.Event)
@@ -293,8 +293,8 @@ func (c *cutOff) off() {
 	c.notify(store.Event{Kind: store.EventReopened})
 }
 
-// Many dead waiters do not block the server: the time to skip them grows with their number, not
-// with its square.
+// Many dead waiters do not block the server. The time to skip them grows with their number, and
+// not with its square.
 func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -337,8 +337,8 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	}
 }
 
-// The bound of a streak counts from the time at which the process received the grant. So there are
-// streaks over a slow network, too.
+// The longest duration of a streak counts from the time at which the process received the grant.
+// So there can be streaks even over a slow network.
 func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
@@ -388,7 +388,8 @@ func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) 
 	return s.Store.Release(ctx, c)
 }
 
-// A grant by message takes effect while an Acquire hangs, even if another message arrived first.
+// A grant by message takes effect while an Acquire hangs, even if another message has arrived
+// before it.
 func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -411,7 +412,7 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	held := proxy.HoldRequests(1, chaos.Command("evalsha"))
 	t.Cleanup(held.Lift)
-	held.Await(t, 1) // an Acquire is in flight
+	held.Await(t, 1) // an Acquire is under way
 	admin := server.Client(t)
 	entries := admin.ZRange(t.Context(), "latchkit:q:{k}:k", 0, -1).Val()
 	if len(entries) != 1 {
@@ -439,7 +440,7 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	}
 }
 
-// scriptsRun returns how many scripts a server has executed.
+// scriptsRun returns the number of scripts that a server has executed.
 func scriptsRun(t *testing.T, c *redis.Client) (n int) {
 	t.Helper()
 	stats, err := c.Info(t.Context(), "commandstats").Result()
@@ -464,7 +465,8 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 	return s.messages.Subscribe(ctx, channels...)
 }
 
-// Revoke affects only the holder with the given fence, also among kept keys, which have no owner.
+// Revoke affects only the holder whose fence it names. This is also true for a kept key, which has
+// no owner.
 func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -478,7 +480,7 @@ func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 				return l.Fence()
 			}
 			old := keep(300 * time.Millisecond)
-			if _, err := e.Inspect(t.Context(), "k"); err != nil { // the server knows the script
+			if _, err := e.Inspect(t.Context(), "k"); err != nil { // afterwards the server knows the script
 				t.Fatal(err)
 			}
 			var next uint64
@@ -510,7 +512,7 @@ func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
 	return b.Client.Process(ctx, cmd)
 }
 
-// A damaged counter causes an error, instead of the same fence for every grant.
+// A damaged counter leads to an error. Otherwise all grants would have the same fence.
 func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -533,7 +535,7 @@ func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 				}()
 				if first != nil {
 					waiters(t, e, "k", 1)
-					release(t, first) // the release must succeed, although the next fence cannot be made
+					release(t, first) // the release must succeed, although there is no larger fence for the next grant
 					first = nil
 				}
 				_, err := e.Acquire(t.Context(), locker.Rule{Key: "k", Wait: time.Second})
@@ -553,7 +555,7 @@ func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 			if err := c.Set(t.Context(), counter, time.Now().UnixMicro()+1000000, 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			release(t, acquire(t, e, locker.Rule{Key: "k"})) // the repair that the error names
+			release(t, acquire(t, e, locker.Rule{Key: "k"})) // after the repair that the error names, the key can be acquired
 		})
 	}
 }
@@ -567,8 +569,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err shows the end before its Done does. So a test can act in the middle
-// of a cancellation.
+// ahead is a context whose Err returns the end before Done is closed. With it, a test can act in
+// the middle of a cancellation.
 type ahead struct {
 	context.Context
 	ended atomic.Bool
@@ -581,8 +583,8 @@ func (a *ahead) Err() error {
 	return a.Context.Err()
 }
 
-// A grant by message that arrives while the caller cancels goes to the next waiter at once, in the
-// same process or in another one.
+// A grant by message may arrive while the caller cancels. Then the next waiter gets the key at
+// once, in the same process or in another one.
 func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -613,7 +615,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 				if elsewhere {
 					waiters(t, holder, "k", 2)
 				} else {
-					time.Sleep(200 * time.Millisecond) // time for a wait in the process, which is not visible from outside
+					time.Sleep(200 * time.Millisecond) // by now, the caller waits inside its process, which is not visible from outside
 				}
 				ctx.ended.Store(true)
 				release(t, lease)
@@ -629,7 +631,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	}
 }
 
-// Metadata is never cut within a character.
+// Metadata that is too long is cut between characters, and never within one.
 func TestWaitingW3MetadataIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	for n := 250; n < 260; n++ {

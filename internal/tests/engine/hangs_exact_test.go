@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// frozen is a Store that answers no call while it is frozen, and that ignores contexts.
+// frozen is a Store that can be frozen. Then it answers no call, and it ignores contexts.
 type frozen struct {
 	locker.Store
 	is    atomic.Bool
@@ -41,8 +41,8 @@ func (f *frozen) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return f.Store.Release(ctx, c)
 }
 
-// On the virtual clock a call returns at the exact time at which its context, its Wait, or its own
-// bound ends. So calls of other goroutines do not delay it.
+// On the virtual clock, a call returns exactly when its context, its Wait or its own time-out
+// ends. So no call of another goroutine delays it.
 func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	const patience = 100 * time.Millisecond

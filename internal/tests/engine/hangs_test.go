@@ -15,10 +15,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// busy is how late a goroutine may be on a machine that runs other tests.
+// busy is how much later than planned a goroutine may run on a machine that runs other tests.
 const busy = 500 * time.Millisecond
 
-// sites is a cluster whose masters do not change, with keys of each master.
+// sites is a cluster whose masters do not change. It knows which keys each master serves.
 type sites struct {
 	*redistest.Cluster
 	client *redis.ClusterClient
@@ -30,7 +30,7 @@ func newSites(t *testing.T) sites {
 	return sites{c, c.Client(t)}
 }
 
-// keys returns n keys of one master.
+// keys returns n keys that one master serves.
 func (s sites) keys(t *testing.T, master, n int) (keys []string) {
 	t.Helper()
 	for i := 0; len(keys) < n; i++ {
@@ -90,7 +90,7 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 			dead := proxy.SwallowReplies(chaos.Every, chaos.Containing("bait"))
 			await(t, "renewals hang", func() bool { return dead.Hits() >= 17 })
 			var sound *locker.Lease
-			await(t, "a lock over a sound connection", func() (ok bool) { // a connection that no dead call uses
+			await(t, "a lock over a sound connection", func() (ok bool) { // this lock uses a connection that no dead call uses
 				l, err := e.Acquire(t.Context(), locker.Rule{Key: "sound", TTL: 2 * time.Second})
 				sound = l
 				return err == nil
@@ -118,7 +118,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	waiters(t, other, sound, 1)
 	s.Masters[0].Pause()
 	defer s.Masters[0].Resume()
-	for _, key := range hung[:20] { // each of these acquires leaves an undo
+	for _, key := range hung[:20] { // each of these acquires must be undone
 		work.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
@@ -127,7 +127,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(1500 * time.Millisecond) // the undos have been given up once, and are repeated
+	time.Sleep(1500 * time.Millisecond) // by now, each undo was given up once, and is tried again
 	leave()
 	work.Wait()
 	began := time.Now()
@@ -137,9 +137,10 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// A renewal whose connection is dead is repeated over other connections while the lease lasts. It
-// does not wait until the calls before it are given up: otherwise five dead connections would cost
-// this lease. A pool with many of them can cost the lease: docs/guarantees.md says how many.
+// A renewal whose connection is dead is repeated over other connections while the lease lasts. The
+// repetition does not wait until the earlier calls are given up: otherwise five dead connections
+// would cost this lease. Many dead connections in a pool can cost the lease: docs/guarantees.md
+// says how many.
 func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -244,8 +245,8 @@ func TestWaitingW2WhatWasNeverSentIsNotUndone(t *testing.T) {
 	}
 }
 
-// One node hangs for seconds. Every call to that node returns in time, and every call to another
-// node succeeds.
+// One node hangs for seconds. Every call to this node returns in time. Every call to another node
+// succeeds.
 func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	t.Parallel()
 	for name, deadlines := range map[string]bool{"by flight": false, "direct": true} {
@@ -272,15 +273,15 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 						t.Errorf("a lock at a sound node took %v", took)
 					}
 				}
-				time.Sleep(3 * time.Second) // more than its TTL
+				time.Sleep(3 * time.Second) // longer than the TTL of its lease
 				release(t, kept)
 			})
 		})
 	}
 }
 
-// standstill pauses the server of two keys, and calls this server with c. It calls elsewhere at the
-// same time.
+// standstill pauses the server of two keys. It then makes calls to this server with c, and at the
+// same time calls to other servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})
@@ -289,13 +290,13 @@ func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaving := newEngine(t, c) // this Engine has an acquire to undo
+	leaving := newEngine(t, c) // an Engine whose acquire must be undone
 	short := acquire(t, e, locker.Rule{Key: free + "3{" + free + "}", TTL: time.Second})
 	s.Pause()
 	const patience = 100 * time.Millisecond
 	for name, call := range map[string]struct {
 		do    func(ctx context.Context) error
-		bound time.Duration // the time that the call itself promises
+		bound time.Duration // the time-out that the call itself promises
 	}{
 		"Acquire": {func(ctx context.Context) error {
 			_, err := e.Acquire(ctx, locker.Rule{Key: free + "{" + free + "}"})

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// If a lease that was handed over is lost before its first renewal, its entry leaves the queue.
-// Otherwise the next hand-off would take its entry for a process that does not react, and drop the
-// places of all other waiters of that process.
+// A lease that was handed over may be lost before its first renewal. Then its entry leaves the
+// queue. Otherwise the next hand-off would take the entry's process for one that does not react,
+// and would drop all other waiters of the process.
 func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -27,7 +27,7 @@ func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 			}
 			order <- name
 			if name == "first" {
-				c.Del(t.Context(), "k") // before the first renewal
+				c.Del(t.Context(), "k") // the lease is lost before its first renewal
 				<-l.Context().Done()
 				return
 			}

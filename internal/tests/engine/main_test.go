@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // promised is how much longer than its context or its wait a call may take.
 const promised = locktest.Overstay
 
-// newEngine makes a Locker that looks to the server like one of a separate process.
+// newEngine makes a Locker that looks to the server like a Locker of a separate process.
 func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	e, err := locker.NewSingle(c, opts...)
@@ -27,7 +27,7 @@ func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *lock
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = e.Close(ctx) // a fault may have left keys
+		_ = e.Close(ctx) // an error is possible, because a fault may have left keys
 	})
 	return e
 }
@@ -58,7 +58,7 @@ func await(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// waiters waits until n waiters of key are in the server's queue.
+// waiters waits until the server's queue for key has n waiters.
 func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	t.Helper()
 	await(t, "waiters at the server", func() bool {
@@ -67,7 +67,8 @@ func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	})
 }
 
-// user makes a user with these additional rules, and a client for it.
+// user makes a user with these rules in addition to the usual ones. It returns a client with this
+// user.
 func user(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
 	t.Helper()
 	setUser(t, s, name, rules...)

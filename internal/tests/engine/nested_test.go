@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A caller that asks again for a key that its own context holds would wait for itself, and gets an
-// error at once.
+// A caller that asks again for a key that its own context holds would wait for itself. So it gets
+// an error at once.
 func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 			err := locker.Run(t.Context(), e, rule, func(ctx context.Context) error {
 				if name == "Acquire" {
 					lease, _ := locker.FromContext(ctx)
-					ctx = lease.Context() // the other context that has the lease
+					ctx = lease.Context() // this context has the lease, too
 				}
 				return again(ctx)
 			})
@@ -52,8 +52,8 @@ func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	})
 }
 
-// A goroutine with a detached context counts as another caller: it waits for the release of its
-// parent, and may outlive the parent.
+// A goroutine with a detached context counts as another caller. It waits until its parent releases
+// the lease, and may run longer than its parent.
 func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestADetachedGoroutineWaitsForItsTurn(t *testing.T) {
 	})
 }
 
-// A context whose lease has ended is no holder.
+// When the lease of a context has ended, the context does not count as a holder.
 func TestAContextWhoseLeaseHasEndedIsNoHolder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A hundred clients that have never held the lock, each in a process of its own, retry after
-// RetryAfter. Together they wait at most twice as long as clients in the queue.
+// A hundred clients want a lock that they have never held. Each of them is in a process of its
+// own, and retries after RetryAfter. Together they wait at most twice as long as clients in the
+// queue would wait.
 func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
@@ -26,13 +27,13 @@ func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T
 		if obeying > 2*queued {
 			t.Errorf("holds of %v: %v instead of %v", held, obeying, queued)
 		}
-		if queued < 99*49*held { // positive control: the clients do exclude each other
+		if queued < 99*49*held { // positive control: a shorter wait would mean that the clients do not exclude each other
 			t.Errorf("the queue took %v only", queued)
 		}
 	}
 }
 
-// simulate returns the total wait of a hundred clients.
+// simulate returns how long a hundred clients wait together.
 func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := lockertest.NewMemory()
@@ -69,8 +70,9 @@ func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Du
 	return total
 }
 
-// For a client that has never held the lock, RetryAfter follows the time for which the holder has
-// held it, up to the bound, and not the remaining time of the holder's lease.
+// A client may never have held the lock. Then its RetryAfter follows the time for which the holder
+// has held the lock, but has an upper limit. It does not follow the time that the holder's lease
+// has left.
 func TestRetryAfterFollowsTheHold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -91,8 +93,8 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// The end of a key that AtLeast keeps is certain. So RetryAfter is the remaining time of the key,
-// without a bound or jitter.
+// It is certain when a key that AtLeast keeps will be free. So RetryAfter is the time that the key
+// has left, without a limit and without jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -119,8 +121,8 @@ func refused(t *testing.T, e *locker.Engine, rule locker.Rule) time.Duration {
 	return busy.RetryAfter
 }
 
-// With WithEarlyRefusal a caller whose wait would be over before its turn is refused at once;
-// without it, or with a wait that suffices, it waits.
+// With WithEarlyRefusal, a caller is refused at once if its wait would end before its turn.
+// Without this option, or with a wait that is long enough, the caller waits.
 func TestEarlyRefusal(t *testing.T) {
 	t.Parallel()
 	for _, early := range []bool{false, true} {

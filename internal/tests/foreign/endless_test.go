@@ -12,13 +12,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// operations is the page that describes how to repair a foreign key without a TTL.
+// operations is the page that says how to repair a foreign key without a TTL.
 const operations = "../../../docs/operations.md"
 
 var repairScript = regexp.MustCompile(`EVAL "([^"]+)" 1 KEY VALUE`)
 
-// A program has set the key without a TTL, and has ended. Inspect reports it, and the repair of
-// docs/operations.md frees the key for the waiter, but only while the key holds the same value.
+// A program has set the key without a TTL, and has ended. Inspect reports this. The repair of
+// docs/operations.md frees the key for the waiter, but only if the key still has the same value.
 func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(operations)
@@ -51,7 +51,7 @@ func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 			waiter.WaitsStill()
 			repair("a process that is gone", 1)
 			lease := waiter.Granted(time.Second)
-			repair(client.Get(t.Context(), key).Val(), 0) // the repair does not remove a lease with a TTL
+			repair(client.Get(t.Context(), key).Val(), 0) // the repair does not remove a lease, because the lease has a TTL
 			locktest.Release(t, lease)
 		})
 	}

@@ -18,7 +18,8 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// The peers that lock with libraries of Go. Their arguments are the ports of the servers.
+// These are the peers that lock with libraries of Go. Their arguments are the ports of the
+// servers.
 var (
 	redislockPeer = proc.Register("redislock", func(ports []string) {
 		fmt.Println("ready redislock", version("github.com/bsm/redislock"))
@@ -30,7 +31,7 @@ var (
 	})
 )
 
-// version returns the version of a module that the tests require.
+// version returns which version of a module the tests require.
 func version(module string) string {
 	text, err := os.ReadFile("../go.mod")
 	if err != nil {
@@ -41,7 +42,8 @@ func version(module string) string {
 	return v
 }
 
-// locks are the locks of one library. An error other than errBusy and errLost ends the process.
+// locks are the locks of one library. If a method returns an error other than errBusy and errLost,
+// the process ends.
 type locks interface {
 	lock(ctx context.Context, key string, ttl time.Duration, patient bool) error
 	extend(ctx context.Context, key string, ttl time.Duration) error
@@ -85,7 +87,7 @@ func answer(l locks, log *redis.Client, words []string) string {
 	return "unknown question"
 }
 
-// visitor records its visits in a list on the server.
+// visitor writes its visits into a list on the server.
 type visitor struct {
 	redis *redis.Client
 	log   string
@@ -104,7 +106,7 @@ func (v visitor) visit(ctx context.Context) error {
 	return v.note(ctx, "out")
 }
 
-// visit visits once, under the lock.
+// visit takes the lock, and makes one visit under it.
 func visit(ctx context.Context, l locks, key string, ttl time.Duration, v visitor) error {
 	if err := l.lock(ctx, key, ttl, true); err != nil {
 		return err
@@ -186,7 +188,7 @@ func (r redislocks) unlock(ctx context.Context, key string) error {
 	return err
 }
 
-// redsyncs are the locks of redsync. Its expiry is an option of the mutex.
+// redsyncs are the locks of redsync. The expiry of such a lock is an option of its mutex.
 type redsyncs struct {
 	sync *redsync.Redsync
 	held map[string]*redsync.Mutex
@@ -233,7 +235,8 @@ func (r redsyncs) unlock(ctx context.Context, key string) error {
 	return nil
 }
 
-// lostUnlessBroken distinguishes a lost lock from servers that do not answer.
+// lostUnlessBroken returns errLost for a lost lock. If servers did not answer, it returns their
+// error.
 func lostUnlessBroken(err error) error {
 	if err == nil || errors.Is(err, redsync.ErrExtendFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) || isTaken(err) {
 		return errLost

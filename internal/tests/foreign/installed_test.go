@@ -7,15 +7,16 @@ import (
 	"testing"
 )
 
-// madeOf are the files from which .ci/install-clients has made a language's folder, in the order of
-// the folder's stamp.
+// madeOf has, for each language, the files from which .ci/install-clients makes the language's
+// folder. They have the order of the folder's stamp.
 var madeOf = map[string][]string{
 	"python": {"requirements.txt"},
 	"node":   {"package.json", "package-lock.json"},
 	"java":   {"pom.xml", "Client.java"},
 }
 
-// installed is the folder with the lock library of a language. The Makefile names the same folder.
+// installed returns the folder with the lock library of a language. The Makefile names the same
+// folder.
 func installed(t testing.TB, language string) string {
 	t.Helper()
 	cache := os.Getenv("XDG_CACHE_HOME")

@@ -15,10 +15,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds are the Lockers that share one server with other libraries.
+// kinds are the kinds of Lockers that can share one server with other libraries.
 var kinds = []string{"NewSingle", "NewReadWrite", "NewPolling"}
 
-// newLocker makes a Locker of a kind. "migrating" is NewSingle with the options of
+// newLocker makes a Locker of a kind. The kind "migrating" is a NewSingle with the options of
 // docs/migrating.md.
 func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	all := make([]locker.Client, len(cs))
@@ -40,7 +40,7 @@ func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	return nil, fmt.Errorf("there is no kind %q", kind)
 }
 
-// openLocker makes a Locker of a kind on some servers, and closes it with the test.
+// openLocker makes a Locker of a kind on some servers. The end of the test closes it.
 func openLocker(t *testing.T, kind string, servers []*redistest.Server) *locker.Engine {
 	t.Helper()
 	l, err := newLocker(kind, clientsOf(t, servers))
@@ -66,7 +66,7 @@ func clientsOf(t *testing.T, servers []*redistest.Server) []*redis.Client {
 	return all
 }
 
-// enroll makes the servers of a quorum vote at once.
+// enroll makes the servers of a quorum vote from the start.
 func enroll(t *testing.T, servers []*redistest.Server) {
 	t.Helper()
 	var all []locker.Client
@@ -78,8 +78,8 @@ func enroll(t *testing.T, servers []*redistest.Server) {
 	}
 }
 
-// latchkitPeer locks with latchkit, in a process that a test can kill. Its arguments are the kind
-// of Locker and the ports.
+// latchkitPeer is a process that locks with latchkit, and that a test can kill. Its arguments are
+// the kind of Locker and the ports.
 var latchkitPeer = proc.Register("latchkit", func(args []string) {
 	l, err := newLatchkit(args[0], args[1:])
 	if err != nil {
@@ -89,7 +89,7 @@ var latchkitPeer = proc.Register("latchkit", func(args []string) {
 	answerWith(l, args[1:])
 })
 
-// latches are the locks of latchkit, which renews them by itself.
+// latches are the locks of latchkit, which renews its leases itself.
 type latches struct {
 	locker *locker.Engine
 	held   map[string]*locker.Lease

@@ -9,15 +9,16 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A library is the lock library of a peer. It is a row of the table in docs/guarantees.md.
+// A library is the lock library of a peer. Each library is a row of the table in
+// docs/guarantees.md.
 type library struct {
 	name    string
-	servers int    // the number of servers on which a lock is taken
+	servers int    // on how many servers a lock is taken
 	prefix  string // the prefix of the library's lock names
 	starts  func(t testing.TB, name string, ports []string) *proc.Child
 }
 
-// key is the Redis key that a peer uses for a lock's name.
+// key returns the Redis key that a peer uses for the name of a lock.
 func (l library) key(name string) string { return l.prefix + name }
 
 func (l library) start(t testing.TB, ports []int) *peer {

@@ -1,5 +1,5 @@
 // Package foreign locks the same keys with latchkit and with other libraries, of Go and of other
-// languages. Each library has its own processes.
+// languages. Each library runs in processes of its own.
 //
 // The clients of other languages are small programs in testdata. `make test` installs their lock
 // libraries.

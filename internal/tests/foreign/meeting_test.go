@@ -14,14 +14,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A meeting has peers of one library and Lockers of latchkit on the same servers.
+// A meeting has peers of one library, and Lockers of latchkit on the same servers.
 type meeting struct {
 	*testing.T
 	library library
 	servers []*redistest.Server
 	redis   []*redis.Client // one for each server
 	peer    *peer
-	victim  *peer // the peer that is killed
+	victim  *peer // the peer that the test kills
 	kinds   []string
 	lockers map[string]*locker.Engine
 }
@@ -53,7 +53,8 @@ func (m *meeting) ports() (ports []int) {
 	return ports
 }
 
-// names returns the names of a check's lock for a kind of Locker: for the peers, and for latchkit.
+// names returns the two names of the lock of a check with a kind of Locker: the name for the
+// peers, and the name for latchkit.
 func (m *meeting) names(check, kind string) (theirs, ours string) {
 	theirs = strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(m.library.name + ":" + check + ":" + kind)
 	return theirs, m.library.key(theirs)
@@ -64,7 +65,7 @@ func (m *meeting) acquire(kind string, rule locker.Rule) *locker.Lease {
 	return locktest.Acquire(m.T, m.lockers[kind], rule)
 }
 
-// busy checks that latchkit does not get the key, and that its error names the holder.
+// busy checks that latchkit does not get the key, and that its error says who holds the key.
 func (m *meeting) busy(kind, key string) {
 	m.Helper()
 	_, err := m.lockers[kind].Acquire(m.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
@@ -73,13 +74,13 @@ func (m *meeting) busy(kind, key string) {
 	}
 	info, err := m.lockers[kind].Inspect(m.Context(), key)
 	switch {
-	case kind == "NewPolling": // redislock cannot show the holder
+	case kind == "NewPolling": // redislock cannot say who holds the key
 	case err != nil || !info.Held || !info.Foreign || info.Left <= 0:
 		m.Fatalf("%s: Inspect of the key that the peer holds: %+v %v", kind, info, err)
 	}
 }
 
-// left returns how long the key lasts on the server where it expires last.
+// left returns how long the key lasts on the server where it lasts longest.
 func (m *meeting) left(key string) (most time.Duration) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -92,7 +93,7 @@ func (m *meeting) left(key string) (most time.Duration) {
 	return most
 }
 
-// expire ends a lease before its time, as a pause of its holder would.
+// expire makes a lease expire early, as if its holder had been paused for the rest of the TTL.
 func (m *meeting) expire(key string) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -102,8 +103,8 @@ func (m *meeting) expire(key string) {
 	}
 }
 
-// notBefore fails if a caller got the key before the end of its holder's lease. The server counts
-// the lease in whole milliseconds.
+// notBefore fails the test if a caller got the key before its holder's lease had ended. The server
+// counts the lease in whole milliseconds.
 func (m *meeting) notBefore(over time.Time, who string) {
 	m.Helper()
 	if early := time.Until(over); early > 2*time.Millisecond {
@@ -113,8 +114,8 @@ func (m *meeting) notBefore(over time.Time, who string) {
 
 const long, short = time.Minute, 1500 * time.Millisecond
 
-// A check is a column of the table in docs/guarantees.md. It returns how the other library treats a
-// key that latchkit holds. A mistake of latchkit fails the test.
+// A check is a column of the table in docs/guarantees.md. It returns what the other library does
+// with a key that latchkit holds. If latchkit does something wrong, the test fails.
 type check struct {
 	head string
 	do   func(m *meeting) string
@@ -131,7 +132,7 @@ var checks = []check{
 	{"it comes too late", each(itComesTooLate)},
 }
 
-// each does a check with each kind of Locker, each with a different key.
+// each returns a check that calls do for each kind of Locker, each time with a different key.
 func each(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
 	return func(m *meeting) (found string) {
 		for _, kind := range m.kinds {
@@ -162,7 +163,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
-	lease := waiter.Granted(time.Second) // the waiter polls
+	lease := waiter.Granted(time.Second) // in time, because the waiter polls
 	m.peer.waits(theirs, long)
 	locktest.Release(m.T, lease)
 	m.peer.wants(m, "held")
@@ -181,13 +182,14 @@ func itRenews(m *meeting, kind, theirs, ours string) string {
 	return ""
 }
 
-// itCrashes checks that each kind of Locker waits for a key that a killed peer held.
+// itCrashes checks that each kind of Locker gets the key of a killed peer only when the peer's
+// lock has expired.
 func itCrashes(m *meeting) string {
 	over := make(map[string]time.Time)
 	waiters := make(map[string]*locktest.Pending)
 	for _, kind := range m.kinds {
 		theirs, ours := m.names("crash", kind)
-		m.victim.waits(theirs, short) // for redsync, one attempt may take a twentieth of the TTL
+		m.victim.waits(theirs, short) // short, because an attempt of redsync may take a twentieth of the TTL
 		m.victim.wants(m, "held")
 		at := time.Now()
 		over[kind] = at.Add(m.left(ours))
@@ -202,7 +204,8 @@ func itCrashes(m *meeting) string {
 	return ""
 }
 
-// latchkitCrashes checks that the peer waits for keys that killed processes with latchkit held.
+// latchkitCrashes checks that the peer gets the keys of killed processes with latchkit only when
+// the leases have expired.
 func latchkitCrashes(m *meeting) string {
 	over := make(map[string]time.Time)
 	for _, kind := range m.kinds {
@@ -234,13 +237,14 @@ func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
 	if !isLost(m, lease) {
 		m.Errorf("%s: the release of a lease that was over has succeeded", kind)
 	}
-	m.peer.extend(m, theirs, long, "extended") // the peer has not lost its lock
+	m.peer.extend(m, theirs, long, "extended") // shows that the peer has not lost its lock
 	m.peer.unlock(m, theirs, "unlocked")
 	return ""
 }
 
-// itComesTooLate is the only check that a library may fail: latchkit cannot protect the key from
-// late holders of another library.
+// A holder may come back too late, after its lock has expired. itComesTooLate is the only check
+// that a library may fail, because latchkit cannot protect the key from late holders of another
+// library.
 func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 	var found []string
 	for _, late := range []struct{ question, harm string }{
@@ -270,8 +274,8 @@ func isLost(m *meeting, lease *locker.Lease) bool {
 	return err != nil
 }
 
-// theyVisit checks that visits do not overlap when two peers and each kind of Locker lock one key
-// repeatedly.
+// theyVisit makes two peers and each kind of Locker lock one key again and again. It checks that
+// no two visits overlap.
 func theyVisit(m *meeting) string {
 	const visits = 15
 	theirs, ours := m.names("visits", "all")

@@ -16,8 +16,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// worker locks one key repeatedly until the test stops it. Its arguments are the library, the key,
-// its name, and the ports. It makes no pause between visits, so the key is always contended.
+// worker locks one key again and again until the test stops it. Its arguments are the library, the
+// key, the worker's name, and the ports. It makes no pauses, so callers always compete for the
+// key.
 var worker = proc.Register("worker", func(args []string) {
 	library, key, ports := args[0], args[1], args[3:]
 	v := visitor{clients(ports)[0], key + ":log", args[2]}
@@ -63,7 +64,7 @@ func worksWith(library, key string, ports []string, v visitor) (func(context.Con
 	return func(ctx context.Context) error { return visit(ctx, old, key, leaseOfWorkers, v) }, nil
 }
 
-// visitWithFence also records the fence, in a separate list.
+// visitWithFence makes a visit, and also writes the fence into a separate list.
 func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor) error {
 	lease, err := l.Acquire(ctx, locker.Rule{Key: key, TTL: leaseOfWorkers})
 	if err != nil {
@@ -78,8 +79,8 @@ func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor
 	return lease.Release(ctx)
 }
 
-// Ten processes that lock with another library are replaced one by one, while all of them want the
-// key. Three are killed instead of stopped: two old ones, and one new one.
+// Ten processes lock with another library. They are replaced one by one, while all of them want
+// the key. Three processes are killed instead of stopped: two old ones and one new one.
 func TestTenProcessesMoveToLatchkitOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -102,7 +103,7 @@ type migration struct {
 	*testing.T
 	library, kind string
 	key           string
-	redis         *redis.Client // a client of the server with the log
+	redis         *redis.Client // a client of the server that has the list of visits
 	ports         []string
 	workers       []*peer
 	killed        []string
@@ -161,7 +162,7 @@ func (m *migration) stop(w *peer) {
 	w.wants(m, "stopped")
 }
 
-// visits waits for n more visits.
+// visits waits until there are n more visits.
 func (m *migration) visits(n int) {
 	m.Helper()
 	length := func() int64 { return m.redis.LLen(m.Context(), m.key+":log").Val() }
@@ -178,7 +179,8 @@ func (m *migration) list(name string) []string {
 	return all
 }
 
-// grow checks the fences of all visits with latchkit. Visits with NewPolling have no fences.
+// grow checks that the fences of all visits with latchkit grow. Visits with NewPolling have no
+// fences.
 func (m *migration) grow(fences []string) {
 	m.Helper()
 	last := uint64(0)

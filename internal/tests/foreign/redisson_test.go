@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// redissonTries is the check that Redisson's RLock makes before it takes a lock.
+// redissonTries is the check that Redisson's RLock makes first, before it takes a lock.
 const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1) then
 	redis.call('hincrby', KEYS[1], ARGV[2], 1)
 	redis.call('pexpire', KEYS[1], ARGV[1])
@@ -18,8 +18,8 @@ const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('h
 end
 return redis.call('pttl', KEYS[1])`
 
-// An RLock is a hash. docs/migrating.md states that neither side takes a lock that the other one
-// holds, and that both get an error at once.
+// An RLock is a hash. docs/migrating.md states two things: neither library takes a lock that the
+// other library holds, and the refused caller gets an error at once.
 func TestALockOfRedissonAndOneOfLatchkitRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -16,7 +16,7 @@ const (
 	tableTo   = "<!-- end of what is made -->\n"
 )
 
-// Every library locks the same keys as latchkit. docs/guarantees.md records the results.
+// Every library locks the same keys as latchkit. docs/guarantees.md shows the results.
 func TestEveryLibraryAndLatchkit(t *testing.T) {
 	var mu sync.Mutex
 	rows := make(map[string]string)
@@ -50,7 +50,7 @@ func head() string {
 	return heads + "\n" + lines + "\n"
 }
 
-// rowOf does all checks with one library.
+// rowOf makes all checks with one library, and returns the row of the table.
 func rowOf(m *meeting) string {
 	m.Helper()
 	row := "| " + m.library.name + " | " + m.peer.versions + " |"
@@ -68,7 +68,7 @@ func rowOf(m *meeting) string {
 	return row + "\n"
 }
 
-// compare compares the page with the table, or writes the table into the page.
+// compare compares the table with the one in docs/guarantees.md, or writes it there.
 func compare(t *testing.T, table string) {
 	t.Helper()
 	text, err := os.ReadFile(page)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// checkVisits reads a list of "in NAME" and "out NAME", in the server's order, and counts the whole
-// visits. Two visits must not overlap. A killed visitor may have no "out".
+// checkVisits reads a list of "in NAME" and "out NAME", in the server's order. It returns the
+// number of visits that have both. Two visits must not overlap. A killed visitor may have no
+// "out".
 func checkVisits(t testing.TB, log []string, killed ...string) (visits int) {
 	t.Helper()
 	inside := ""

@@ -1,4 +1,4 @@
-// Package ginlock_test runs ginlock among the middlewares that services have around it.
+// Package ginlock_test runs ginlock together with the middlewares that services usually have.
 package ginlock_test
 
 import (
@@ -23,7 +23,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// deadline is the recommended time-out: the request's context ends, and the handlers return.
+// deadline is the recommended time-out: it ends the request's context, and the handlers return by
+// themselves.
 func deadline(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		saved := c.Request.Context()
@@ -102,7 +103,9 @@ func TestInTheDocumentedOrder(t *testing.T) {
 			},
 		} {
 			if limit == "gin-contrib/timeout" && tc.within < time.Minute {
-				continue // this time-out abandons its handler while Gin reuses the context, which is a data race without ginlock
+				// This time-out abandons its handler, while Gin uses the handler's context for
+				// another request. This is a data race even without ginlock.
+				continue
 			}
 			t.Run(limit+"/"+name, func(t *testing.T) {
 				spans := tracetest.NewSpanRecorder()

@@ -1,4 +1,4 @@
-// Package light shows what an import of latchkit does to the dependencies of a program.
+// Package light shows how an import of latchkit changes the dependencies of a program.
 package light
 
 import (
@@ -38,16 +38,17 @@ import (
 	latchkit = "github.com/latchkit/latchkit"
 )
 
-// TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies, adds an
+// TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies. It adds an
 // import of locker, and compares the versions. Each line of testdata/moves.txt is a version that
-// moves; CHANGELOG.md gives the reasons.
+// changes. CHANGELOG.md gives the reasons.
 func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil { // this read makes the test cache depend on the file
+	// This read makes the result in the test cache depend on go.mod.
+	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()

@@ -1,6 +1,6 @@
-// Package miniredis runs the Locker on the server that the flash sale starts inside its process. It
-// is never the server of a safety test. This test only shows that the Locker works with the
-// commands that this server supports.
+// Package miniredis runs the Locker on the server that the flash sale starts inside its process.
+// No test of safety uses this server. This test only shows that the Locker works with the commands
+// that the server supports.
 package miniredis
 
 import (
@@ -126,7 +126,7 @@ func TestWhatTheServerDoesNotKnowIsNoWarning(t *testing.T) {
 	if err := acquire(t, l, locker.Rule{Key: "a"}).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(t.Context()); err != nil { // waits until the server was examined
+	if err := l.Close(t.Context()); err != nil { // Close waits until the Locker has examined the server
 		t.Fatal(err)
 	}
 	if w := rec.Warnings(); len(w) != 0 {

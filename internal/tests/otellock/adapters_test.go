@@ -37,10 +37,11 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// secret is the key of all work in this file.
+// secret is the key of all work in this file. It must not appear in the telemetry.
 const secret = "order:canary"
 
-// guards are the adapters: each does one piece of guarded work under the key secret.
+// guards are the adapters. Each function does one piece of work that its adapter guards with the
+// key secret.
 var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
@@ -87,7 +88,7 @@ func posted(t *testing.T) *http.Request {
 	return r
 }
 
-// runTask is the guard of asynq.
+// runTask does the work in a task of asynq, which asynqlock guards.
 func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 	c := redistest.Shared(t).Client(t)
 	g, err := asynqlock.New(l, asynqlock.On("order", asynqlock.Template("order:{payload.order}"), asynqlock.Wait(time.Minute)))
@@ -122,8 +123,8 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 	<-ran
 }
 
-// guardedWork runs the work of an adapter twice: the first run waits for a holder in another
-// process, and the second loses the lock.
+// guardedWork does the work of an adapter twice. In the first run, the adapter waits for a holder
+// in another process. In the second run, it loses the lock.
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}
@@ -150,7 +151,7 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	return here, there, backend.token()
 }
 
-// token returns the owner of the last claim.
+// token returns the owner of the last claim, which is secret.
 func (s *spy) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The span around a request shows the wait of the inner lock, even inside the span of an outer
-// hold, and marks a stored answer.
+// The span around a request shows how the request waited for the inner lock, even if the request
+// already holds an outer lock. It also shows whether the reply is a stored one.
 func TestTheSpanAroundARequestShowsWaitsAndReplays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())

@@ -30,7 +30,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// orders is a Shop whose Place the test defines.
+// orders is a Shop whose method Place is defined by the test.
 type orders struct {
 	shop.UnimplementedShopServer
 	place func(ctx context.Context) error
@@ -40,7 +40,8 @@ func (s *orders) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error
 	return &shop.Receipt{}, s.place(ctx)
 }
 
-// Each row of grpclock's table is a call over a real connection, with its reply and its spans.
+// Each row of grpclock's table of replies is tested by a call over a real connection. The test
+// checks the reply of the call and its spans.
 func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 	const canary = "canary"
 	refusal := func(err error) func(*lockertest.Memory) {
@@ -73,16 +74,16 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 		opts    []grpclock.Option
 		before  func(backend *lockertest.Memory)
 		closed  bool
-		bare    bool                                                        // the Locker has no readers
+		bare    bool                                                        // the Locker does not support readers
 		order   string                                                      // the order's id; default: the canary
-		handle  func(ctx context.Context, backend *lockertest.Memory) error // the handler; default: success
+		handle  func(ctx context.Context, backend *lockertest.Memory) error // what the handler does; default: it returns nil
 		patient time.Duration                                               // the client's deadline
 
 		code     codes.Code
 		reason   string // "": no ErrorInfo
-		retry    bool   // the reply has RetryInfo, and a pushback of the same length in ms
-		pushback string // the pushback without retry
-		field    string // the field of the BadRequest
+		retry    bool   // the reply has a RetryInfo, and a pushback of the same time in ms
+		pushback string // the pushback in a reply without a RetryInfo
+		field    string // the field that the BadRequest names
 		spans    []string
 	}{
 		"OK": {spans: held("Unset", "released", "")},
@@ -127,7 +128,8 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 		},
 		"a mode that the Locker has not": {
-			// Bind would refuse such a Rule at start-up.
+			// A fixed Rule of this kind would be refused by Bind at start-up, so the Rule is made
+			// for each call.
 			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Mode = locker.Shared })},
 			bare: true, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},
@@ -257,7 +259,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			}
 			var lines []string
 			for _, line := range tel.told(t) {
-				line, _, _ = strings.Cut(line, " wait.duration=") // any duration
+				line, _, _ = strings.Cut(line, " wait.duration=") // the duration is left out, because it differs in each run
 				line, attempts, _ := strings.Cut(line, " wait.attempts=")
 				words := strings.Fields(line)
 				for i, word := range words {
@@ -274,7 +276,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			wanted := make([]string, 0, len(tc.spans))
 			for i, span := range tc.spans {
 				if some, ok := strings.CutSuffix(span, " wait.attempts=-1"); ok || strings.HasSuffix(span, "ttl=T") && i < len(lines) {
-					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // any number
+					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // the number of attempts is left out, because it differs in each run
 					span = some
 				}
 				wanted = append(wanted, span)
@@ -318,7 +320,7 @@ func place(t *testing.T, rules *grpclock.Rules, chain grpc.ServerOption, service
 	return shop.NewShopClient(conn)
 }
 
-// details are the details of a status.
+// details returns what the details of a status contain.
 func details(err error) (after time.Duration, field, rule string) {
 	for _, d := range status.Convert(err).Details() {
 		switch d := d.(type) {

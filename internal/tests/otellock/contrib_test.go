@@ -35,7 +35,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// contribGuards are the adapters of contrib. The adapters for schedules are in ticks_test.go.
+// contribGuards are the adapters of contrib. The adapters for schedules are tested in
+// ticks_test.go.
 var contribGuards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"echolock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		e := echo.New()

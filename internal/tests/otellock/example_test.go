@@ -10,7 +10,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// Losses, renewals in trouble and nodes that are out become log records of OpenTelemetry.
+// Losses, renewals that fail or are late, and nodes that are out become log records of
+// OpenTelemetry.
 func Example_logRecords() {
 	records := sdklog.NewLoggerProvider() // in production with an exporter, as for traces
 	logger := otelslog.NewLogger("orders", otelslog.WithLoggerProvider(records))

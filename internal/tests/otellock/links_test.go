@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// linked returns the links of a span by role; ids has the names of the spans.
+// linked returns the links of a span by their roles. ids has the names of the spans.
 func linked(s sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) string {
 	var links []string
 	for _, l := range s.Links() {
@@ -43,13 +43,13 @@ func linked(s sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) string {
 	return strings.Join(links, " ")
 }
 
-// service is one process with a tracer of its own.
+// service is one process that has its own tracer.
 type service struct {
 	*telemetry
 	lock *locker.Engine
 }
 
-// asks acquires order:42 in a span of that name, and returns the lease.
+// asks acquires order:42 in a span with this name. The channel receives the lease.
 func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	got := make(chan *locker.Lease, 1)
 	ctx, span := s.tracer.Start(t.Context(), name)
@@ -64,7 +64,8 @@ func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	return got
 }
 
-// acquires returns the spans "acquire order" of services by the names of the spans around them.
+// acquires returns the spans "acquire order" of some services, by the names of the spans around
+// them.
 func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) {
 	around, byName, ids := make(map[trace.SpanID]string), make(map[string]sdktrace.ReadOnlySpan), make(map[trace.SpanID]string)
 	for _, s := range services {
@@ -83,7 +84,7 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// chain lets a hold the key while b, c and d wait for it; c and d belong to one process. Each
+// In chain, a holds the key while b, c and d wait for it. c and d belong to one process. Each
 // holder releases the key when the next callers wait.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
@@ -108,12 +109,12 @@ func chain(t *testing.T, await func(), one, two *service) {
 	}
 }
 
-// wantChain are the links of chain.
+// wantChain has the links that the spans of chain must have.
 var wantChain = map[string]string{
 	"a": "",
 	"b": "holder=a released_by=a",
-	"c": "released_by=b",          // its holder is checked separately: b asked when it arrived
-	"d": "holder=b released_by=b", // at the server the streak has the name of its first
+	"c": "released_by=b",          // the link to its holder is checked separately, because b asked when c came
+	"d": "holder=b released_by=b", // at the server, a streak has the name of its first holder
 }
 
 func checkChain(t *testing.T, one, two *service) {
@@ -157,7 +158,7 @@ func TestAWaiterLinksToItsHolderAndToWhoeverReleased(t *testing.T) {
 	})
 }
 
-// replicated is a server with a replica that follows.
+// replicated starts a server with a replica.
 func replicated(t *testing.T) *redistest.Server {
 	t.Helper()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")
@@ -167,7 +168,8 @@ func replicated(t *testing.T) *redistest.Server {
 	return server
 }
 
-// A waiter links to its holder on real servers, for each kind of lock.
+// The span of a waiter links to its holder's span. This test uses real servers, and each kind of
+// lock.
 func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 	server := redistest.Start(t)
 	followed := sync.OnceValue(func() *redistest.Server { return replicated(t) })
@@ -182,7 +184,7 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 	})
 	for name, tc := range map[string]struct {
 		open func(o locker.Observer) (*locker.Engine, error)
-		want string // of the waiter; default: both links
+		want string // the links of the waiter's span; default: both
 	}{
 		"single": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewSingle(server.Client(t), locker.WithObserver(o))
@@ -194,7 +196,7 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
 		}},
-		// The message of a node is a hint, and names nobody.
+		// A message of a node is only a hint, so it names no holder.
 		"quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewRedlock(nodes(), locker.WithObserver(o))
 		}},
@@ -273,8 +275,8 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
-// A waiter of a semaphore links to the holder whose release made room for this waiter. A semaphore
-// has no single holder.
+// The span of a waiter for a semaphore links to the holder whose release made room for the waiter,
+// because a semaphore has no single holder.
 func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	server := redistest.Start(t)
 	services := [2]*service{}
@@ -305,7 +307,7 @@ func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	}
 }
 
-// The metadata of a holder is only the text of its program, even if the lease also has a
+// The metadata of a holder shows only what its program has set, even if the lease also has a
 // traceparent.
 func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -337,7 +339,8 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	})
 }
 
-// A request holds the key, and calls a service that wants the same key. Both belong to one trace.
+// A request holds the key, and calls a service that wants the same key. The spans of both belong
+// to one trace.
 func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -361,7 +364,7 @@ func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	})
 }
 
-// Services with the same salt export the same hash of a key.
+// Services that have the same salt export the same hash for a key.
 func TestAKeyIsToldFromOthersByItsHash(t *testing.T) {
 	salt := []byte("a secret of all services of ours")
 	hash := func(key string, opts ...otellock.Option) string {

@@ -144,7 +144,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 				tc.do(t.Context(), t, w)
 				synctest.Wait()
 				got := tel.measured(t)
-				for i, line := range got { // how often a renewal is repeated is random
+				for i, line := range got { // this number is left out, because it is random how often a renewal is repeated
 					if strings.HasPrefix(line, "renewals error.type=unavailable") {
 						got[i] = line[:strings.LastIndex(line, " ")] + " N"
 					}
@@ -158,8 +158,8 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 	}
 }
 
-// Two callers of one process want a key that another process holds. The lock goes to their process,
-// and there from caller to caller.
+// Two callers of one process want a key that another process holds. The key is handed to their
+// process, and there from one caller to the other.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -202,7 +202,7 @@ func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 
 type tenantKey struct{}
 
-// tenant is an attribute that comes from the caller's context.
+// tenant returns an attribute that comes from the caller's context.
 func tenant(ctx context.Context) []attribute.KeyValue {
 	if name, ok := ctx.Value(tenantKey{}).(string); ok {
 		return []attribute.KeyValue{attribute.String("tenant", name)}
@@ -238,8 +238,8 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 	})
 }
 
-// A program has 10 000 keys, and by mistake each key is also its Rule's Name. Each instrument is
-// used.
+// A program has 10 000 keys. By mistake, the Name of each Rule is its key. The program uses each
+// instrument.
 func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.NeverSample())
 	o := tel.observer.(interface {

@@ -26,7 +26,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// world has the Locker and the clock of a case of the table. Its other locker is not observed.
+// world has the Locker and the clock for one case of the table. Its second Locker, other, is not
+// observed.
 type world struct {
 	store *lockertest.Memory
 	lock  *locker.Engine
@@ -152,7 +153,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 			spans:  []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=3 wait.attempts=1"},
 			metric: "error.type=unavailable mode=exclusive name=order result=unavailable",
 		},
-		"error": { // the error of a Store without readers
+		"error": { // the Store without readers returns the error
 			do: func(ctx context.Context, t *testing.T, w world) {
 				w.lock = lockertest.NewLocker(t, struct{ locker.Store }{w.store}, w.options...)
 				run(ctx, w, locker.Rule{Mode: locker.Shared}, nothing)
@@ -278,7 +279,7 @@ func TestAnErrorWithoutASentinelIsOther(t *testing.T) {
 	}
 }
 
-// spy is a Store that records the spans in which it was called.
+// spy is a Store that records in which spans it was called.
 type spy struct {
 	*lockertest.Memory
 	mu    sync.Mutex
@@ -365,7 +366,7 @@ func TestExemplarsLeadToTheSpan(t *testing.T) {
 	}
 }
 
-// picky is a Sampler that records its input and samples nothing.
+// picky is a Sampler that records what it is asked, and samples nothing.
 type picky struct{ seen []sdktrace.SamplingParameters }
 
 func (p *picky) ShouldSample(params sdktrace.SamplingParameters) sdktrace.SamplingResult {
@@ -396,14 +397,14 @@ func TestASamplerSeesNameAndModeAndDroppedSpansAreStillMeasured(t *testing.T) {
 }
 
 func TestTenThousandNamesBecomeABoundedNumber(t *testing.T) {
-	const most = 256 + 1 // 256 names and _OTHER
+	const most = 256 + 1 // 256 names, and _OTHER for all further names
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	l := lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(tel.observer))
 	var wg sync.WaitGroup
 	for worker := range 10 {
 		wg.Go(func() {
 			for i := range 1000 {
-				key := fmt.Sprintf("key-%d:x", worker*1000+i) // a Rule without a Name, whose key begins with its variable part
+				key := fmt.Sprintf("key-%d:x", worker*1000+i) // a Rule without a Name, whose key begins with the part that varies
 				if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, nothing); err != nil {
 					t.Error(err)
 				}
@@ -432,13 +433,14 @@ func TestANameThatIsNoUTF8DoesNotReachTheExporter(t *testing.T) {
 	}
 }
 
-// everything returns all exported spans, and all exported measurements, as text.
+// everything returns all exported spans and all exported measurements as text.
 func (tel *telemetry) everything(t testing.TB) (spans, points string) {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())), fmt.Sprintf("%+v", tel.histogram(t))
 }
 
-// canaries runs all operations that could show a key, a token, metadata or the text of an error.
+// canaries runs all operations whose telemetry could show a key, a token, metadata or the text of
+// an error.
 func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token string) {
 	tel = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...)
 	backend := &spy{Memory: lockertest.NewMemory()}
@@ -461,7 +463,7 @@ func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token stri
 	backend.Free(rule.Key)
 	backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("canary-error: canary-key is odd")})
 	refused()
-	synctest.Wait() // the Engine's background work has ended
+	synctest.Wait() // wait until the Engine's background work has ended
 	if tel.span(t, "revoke lock") == nil || len(tel.spans.Ended()) < 9 || len(backend.owner) < 20 {
 		t.Fatalf("the canaries were not flown: %q", tel.told(t))
 	}

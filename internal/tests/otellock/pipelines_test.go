@@ -35,7 +35,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// receiver decodes what exporters send by OTLP, and shows each span, link and metric in a word.
+// receiver decodes what exporters send by OTLP. It turns each span, link and metric into one word.
 type receiver struct {
 	mu    sync.Mutex
 	words []string
@@ -82,7 +82,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// contend lets a second process wait for a first one.
+// contend makes a second process wait for the lock of a first process.
 func contend(t *testing.T, first, second locker.Observer) {
 	t.Helper()
 	backend := lockertest.NewMemory()
@@ -128,7 +128,7 @@ func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
 	holder := ""
 	for _, word := range r.words {
 		if id, ok := strings.CutPrefix(word, "span acquire order "); ok {
-			holder = id // the span of the holder's acquire ends first
+			holder = id // the acquire of the holder has the span that ends first
 			break
 		}
 	}
@@ -142,7 +142,7 @@ func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
 	}
 }
 
-// These are the names of the metrics in Prometheus. Dashboards and alerts use them.
+// These are the names that the metrics have in Prometheus. Dashboards and alerts use them.
 func TestPrometheusScrapesTheseNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := otelprometheus.New(otelprometheus.WithRegisterer(registry))
@@ -200,7 +200,7 @@ func TestPrometheusScrapesTheseNames(t *testing.T) {
 	}
 }
 
-// contexts is a handler of slog that keeps the spans of its records, as OpenTelemetry's bridge
+// contexts is a handler of slog that remembers the span of each record, as OpenTelemetry's bridge
 // does.
 type contexts struct {
 	slog.Handler
@@ -241,7 +241,8 @@ func TestARecordOfALossHasTheContextOfItsSpan(t *testing.T) {
 	})
 }
 
-// The Observer logs a few of the renewals that fail or are nearly too late, and nodes that are out.
+// The Observer logs when renewals fail or are nearly too late, and when nodes are out. It logs
+// only a few of many such events.
 func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

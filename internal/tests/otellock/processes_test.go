@@ -17,9 +17,9 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// otherService is another process with its own SDK. On "acquire" it acquires order:42 inside a new
-// span, and on "release" it releases that lease. For each acquire that has ended, it prints the
-// span and the spans to which the span links.
+// otherService is another process, with its own SDK. On the line "acquire", it acquires order:42
+// inside a new span. On the line "release", it releases this lease. For each acquire that has
+// ended, it prints the acquire's span and the spans to which this span links.
 var otherService = proc.Register("other service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
@@ -90,7 +90,7 @@ func here(t *testing.T, server *redistest.Server) *service {
 	return s
 }
 
-// inQueue waits until a number of processes wait for the key.
+// inQueue waits until this many processes wait for the key.
 func (s *service) inQueue(t *testing.T, want int) {
 	t.Helper()
 	await(t, "the waiter stands in the queue", func() bool {

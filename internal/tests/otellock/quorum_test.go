@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// nodes.out counts a node of a real quorum from its death until it votes again.
+// The metric nodes.out counts a node of a real quorum from the node's death until it votes again.
 func TestAKilledNodeIsCountedUntilItVotesAgain(t *testing.T) {
 	var clients []locker.Client
 	var nodes []*redistest.Server
@@ -35,7 +35,7 @@ func TestAKilledNodeIsCountedUntilItVotesAgain(t *testing.T) {
 	counts := func(want string) func() bool {
 		return func() bool {
 			locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "order:5"}))
-			_, _ = l.Nodes(t.Context()) // a page for operators makes the same call; it detects the node
+			_, _ = l.Nodes(t.Context()) // a page for operators makes the same call, which detects that the node is down
 			return strings.Contains(strings.Join(tel.measured(t), "\n"), want)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// exportedRecords is a processor of log records that keeps them in memory instead of exporting
-// them.
+// exportedRecords is a processor of log records. It keeps the records in memory instead of
+// exporting them.
 type exportedRecords struct {
 	mu   sync.Mutex
 	kept []sdklog.Record
@@ -38,14 +38,14 @@ func (*exportedRecords) Enabled(context.Context, sdklog.EnabledParameters) bool 
 func (*exportedRecords) Shutdown(context.Context) error                         { return nil }
 func (*exportedRecords) ForceFlush(context.Context) error                       { return nil }
 
-// recorded makes an Observer whose records go to OpenTelemetry.
+// recorded makes an Observer that writes log records of OpenTelemetry.
 func recorded(records otellog.LoggerProvider, opts ...otellock.Option) (locker.Observer, error) {
 	logger := otelslog.NewLogger("orders", otelslog.WithLoggerProvider(records))
 	return otellock.New(append(opts, otellock.WithLogger(logger))...)
 }
 
-// A loss is exported as a log record of OpenTelemetry: with the trace and the span of the hold, its
-// severity and attributes, and without a token or a key.
+// The loss of a lease is exported as a log record of OpenTelemetry. The record has the trace and
+// the span of the hold, a severity, and attributes. It has neither a token nor a key.
 func TestALossIsARecordOfOpenTelemetryThatBelongsToItsSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var exporter exportedRecords
@@ -66,7 +66,7 @@ func TestALossIsARecordOfOpenTelemetryThatBelongsToItsSpan(t *testing.T) {
 		}
 		synctest.Wait()
 		hold := tel.span(t, "hold order").SpanContext()
-		// There may also be a record of a failed renewal.
+		// There may also be a record about a failed renewal.
 		lost := slices.IndexFunc(exporter.kept, func(r sdklog.Record) bool { return strings.Contains(r.Body().String(), "lost while") })
 		if lost < 0 {
 			t.Fatalf("%d records were exported, none of them of the loss", len(exporter.kept))

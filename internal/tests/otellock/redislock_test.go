@@ -22,12 +22,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(sqltest.Main(proc.Main(m))) }
 
-// redislockClient is an interface that a service may have declared for redislock.
+// redislockClient is an interface that a service could have declared for its use of redislock.
 type redislockClient[L any] interface {
 	Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (L, error)
 }
 
-// redislockLock has the methods of a lock that the service uses.
+// redislockLock has the methods of a lock that such a service uses.
 type redislockLock interface {
 	Key() string
 	Token() string
@@ -46,16 +46,16 @@ var (
 	_ redislockLock                            = (*otellock.RedislockLock)(nil)
 )
 
-// retry lets redislock ask n times more.
+// retry makes redislock ask n more times.
 func retry(n int) *redislock.Options {
 	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), n)}
 }
 
-// durations finds durations in spans. They are real times, so they differ from run to run.
+// durations matches the durations in spans. They are real times, so they differ in each run.
 var durations = regexp.MustCompile(`wait\.duration=\S+`)
 
 func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
-	server := redistest.Start(t) // the test does not release all locks, so it has a server of its own
+	server := redistest.Start(t) // a server for this test alone, because the test does not release all locks
 	direct := redislock.New(server.Client(t))
 	const ttl = 30 * time.Second
 	for name, tc := range map[string]struct {
@@ -213,8 +213,8 @@ func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The commands of redislock become children of our span, so the client's tracing shows which
-// attempt took the time.
+// The commands of redislock belong to spans below the adapter's span. So the tracing of the client
+// shows which attempt took the time.
 func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	client := redistest.Shared(t).Client(t)
@@ -240,7 +240,7 @@ func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
 	}
 }
 
-// hook sees the context of each command.
+// hook is a hook of the client that gets the context of each command.
 type hook func(ctx context.Context)
 
 func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -264,7 +264,8 @@ func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
 	}
 }
 
-// A lock of redislock has the same metrics as one of latchkit, as far as its calls allow.
+// A lock of redislock has the same metrics as a lock of latchkit, as far as redislock's methods
+// allow it.
 func TestRedislockIsMeasured(t *testing.T) {
 	server := redistest.Start(t)
 	tel := newTelemetry(t, sdktrace.AlwaysSample())

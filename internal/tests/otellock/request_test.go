@@ -37,15 +37,15 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// root is the span of each request.
+// root is the name of the span of each request.
 const root = "POST /orders/{id}"
 
 // exchange is one request: its setup, its handler, and the telemetry that it must leave.
 type exchange struct {
-	key    httplock.Key // "customer:{header.X-Customer}" by default
+	key    httplock.Key // the default is "customer:{header.X-Customer}"
 	opts   []httplock.Option
 	locker []locker.Option
-	remote idempotency.Store // if set, the request runs under Idempotency with this Store
+	remote idempotency.Store // if it is set, the request runs under Idempotency, which uses this Store
 
 	before func(t *testing.T, w *stage)
 	handle func(ctx context.Context, w *stage, reply io.Writer)
@@ -55,8 +55,8 @@ type exchange struct {
 	status int
 	code   string // the code of the Problem
 	retry  string // Retry-After
-	failed bool   // the request's own span has the code as error.type
-	result string // the result of the lock on the request's span; default: the code, or acquired
+	failed bool   // the request's own span has the error.type of the code
+	result string // the result of the lock on the request's span; default: the code, or "acquired"
 	spans  []string
 }
 
@@ -64,7 +64,7 @@ type exchange struct {
 type stage struct {
 	store  *lockertest.Memory
 	locker *locker.Engine
-	cancel context.CancelFunc // the client disconnects
+	cancel context.CancelFunc // disconnects the client
 }
 
 const (
@@ -81,13 +81,14 @@ func rule(set func(r *locker.Rule)) []httplock.Option {
 	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
 }
 
-// strangersDelegation is a delegation by a caller that knows the key but not the secret.
+// strangersDelegation returns a delegation that was made by a caller who knows the key, but not
+// the secret.
 func strangersDelegation(key string) string {
 	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
 	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
 }
 
-// exchanges has a row for each row of the table of replies.
+// exchanges has an exchange for each row of the table of replies.
 var exchanges = map[string]exchange{
 	"acquired": {status: 200, spans: []string{acquired, held, released}},
 	"busy": {
@@ -140,7 +141,7 @@ var exchanges = map[string]exchange{
 	"a delegation that is none": {
 		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, "canary"}, status: 400, code: "delegation-invalid",
 	},
-	"a delegation that lets nobody in": { // a secret that nobody has registered for this key
+	"a delegation that lets nobody in": { // its secret was not registered for this key
 		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, strangersDelegation("customer:canary")}, status: 412, code: "delegation-refused",
 		spans: []string{"acquire customer: Error(refused) error.type=refused mode=exclusive name=customer result=error ttl=3 wait.attempts=1"},
 	},
@@ -185,7 +186,7 @@ var exchanges = map[string]exchange{
 	"lost, held back": {
 		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
 		handle: func(_ context.Context, w *stage, reply io.Writer) {
-			w.store.Steal("customer:canary") // only the release detects it
+			w.store.Steal("customer:canary") // nothing but the release notices the loss
 			_, _ = io.WriteString(reply, "paid")
 		},
 		status: 503, code: "lock-lost", failed: true,
@@ -236,7 +237,7 @@ var exchanges = map[string]exchange{
 	},
 	"a key that came with another request": {
 		remote: reusedKey{}, header: []string{"Idempotency-Key", "k"}, status: 422, code: "idempotency-key-reused",
-		spans: nil, // the stored record is found before the lock is acquired
+		spans: nil, // no spans, because the stored record is found before a lock is acquired
 	},
 	"a client that goes away": {
 		before: func(_ *testing.T, w *stage) {
@@ -253,15 +254,15 @@ var exchanges = map[string]exchange{
 	},
 }
 
-// reusedKey is a Store in which another request has used every key.
+// reusedKey is a Store in which each key was used by another request.
 type reusedKey struct{ idempotency.Store }
 
 func (reusedKey) Load(context.Context, string) (idempotency.Record, bool, error) {
 	return idempotency.Record{}, true, nil
 }
 
-// adapters build the server of an exchange: the framework's tracing and recovery outside, the lock
-// inside.
+// adapters build the server of an exchange. The framework's tracing and recovery are outside of
+// the lock.
 var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler{
 	"ginlock": func(x exchange, w *stage, tel *telemetry, see func(*httplock.Problem)) http.Handler {
 		e := gin.New()
@@ -389,12 +390,13 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 	}
 }
 
-// byTheTest marks the span of an operation that the test itself made.
+// byTheTest reports whether the test itself made the operation of this span.
 func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }
 
-// ours leaves out the operations that byTheTest reports, and the number of a waiter's attempts.
+// ours leaves out the operations for which byTheTest returns true, and the number of a waiter's
+// attempts.
 func ours(lines []string) (kept []string) {
 	for _, line := range lines {
 		name, _, _ := strings.Cut(line, ":")

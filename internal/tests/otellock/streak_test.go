@@ -19,9 +19,9 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// busyService is another process, whose callers take order:42 again and again and hand it to each
-// other. Asked for a span, it tells how many earlier hand-offs that holder's lease had, and how
-// many callers had the lease after that holder.
+// busyService is another process. Its callers take order:42 again and again, and hand it to each
+// other. When it is asked about a span, it prints two numbers: how many hand-offs the lease of
+// that span's holder had before, and how many callers got the lease after that holder.
 var busyService = proc.Register("busy service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	o, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))
@@ -54,9 +54,10 @@ var busyService = proc.Register("busy service", func(args []string) {
 	}
 })
 
-// positionInStreak is the streak of an acquire, and the number of acquires that continue it.
+// positionInStreak returns how many hand-offs came before an acquire in its streak, and how many
+// acquires came after it.
 func positionInStreak(ended []sdktrace.ReadOnlySpan, id string) (streak, followers int64) {
-	streaks, own := make(map[int64]int64), int64(-1) // by fence
+	streaks, own := make(map[int64]int64), int64(-1) // the numbers of acquires by fence
 	for _, s := range ended {
 		if s.Name() != "acquire order" {
 			continue
@@ -78,7 +79,7 @@ func positionInStreak(ended []sdktrace.ReadOnlySpan, id string) (streak, followe
 	return streaks[own], followers
 }
 
-// A waiter in this process links to the first holder of a streak in another process.
+// The span of a waiter in this process links to the first holder of a streak in another process.
 func TestAWaiterLinksToTheFirstOfAStreakInAnotherProcess(t *testing.T) {
 	server := redistest.Start(t)
 	other := busyService.Start(t, server.Addr())

@@ -24,7 +24,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// talker is a Shop whose Talk the test defines.
+// talker is a Shop whose method Talk is defined by the test.
 type talker struct {
 	shop.UnimplementedShopServer
 	talk func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error
@@ -34,7 +34,7 @@ func (s *talker) Talk(stream grpc.BidiStreamingServer[shop.Order, shop.Receipt])
 	return s.talk(stream)
 }
 
-// streamIn is a stream whose context has the span of the call.
+// streamIn is a stream whose context contains the span of the call.
 type streamIn struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -42,8 +42,8 @@ type streamIn struct {
 
 func (s *streamIn) Context() context.Context { return s.ctx }
 
-// A guarded stream leaves the same telemetry as a unary call: the spans of its lock, the result on
-// the span around the stream, and one count.
+// A guarded stream has the same telemetry as a unary call: the spans of its lock, the result on
+// the span around the stream, and one request in the count.
 func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 	const key = "order:canary"
 	receiveAll := func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt], _ *lockertest.Memory) error {
@@ -90,7 +90,7 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 					return err
 				}
 				backend.Steal(key)
-				_, err := s.Recv() // the client sends no further message, so only the loss can end the wait
+				_, err := s.Recv() // the client sends no further message, so only the loss of the lock can end this call
 				return err
 			},
 			silent: true, code: codes.Aborted, result: "lock_lost", spans: held("Error(lost)", "lost", "error.type=lost "),
@@ -168,7 +168,8 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 	}
 }
 
-// talk sends one order, and returns how the stream ended. A silent client does not close its side.
+// talk sends one order, and returns how the stream has ended. If the client is silent, it does not
+// close its side of the stream.
 func talk(t *testing.T, client shop.ShopClient, silent bool) error {
 	t.Helper()
 	stream, err := client.Talk(t.Context())
@@ -185,7 +186,7 @@ func talk(t *testing.T, client shop.ShopClient, silent bool) error {
 	return err
 }
 
-// withoutTimes removes what differs from run to run: durations and numbers of attempts.
+// withoutTimes removes what differs in each run: durations and numbers of attempts.
 func withoutTimes(lines []string) (kept []string) {
 	for _, line := range lines {
 		words := slices.DeleteFunc(strings.Fields(line), func(word string) bool {

@@ -32,14 +32,14 @@ func (silent) Warn(...any)  {}
 func (silent) Error(...any) {}
 func (silent) Fatal(...any) {}
 
-// tasks is an asynq server whose locks lie in memory.
+// tasks is an asynq server whose locks are in memory.
 type tasks struct {
 	queue     string
 	store     *lockertest.Memory
 	other     *locker.Engine // this Locker has no Observer
 	client    *asynqlock.Client
 	inspector *asynq.Inspector
-	told      chan string // the codes of Problems that asynq's ErrorHandler receives
+	told      chan string // receives the codes of the Problems that reach asynq's ErrorHandler
 }
 
 const taskKey = "customer:canary"
@@ -68,7 +68,7 @@ func (s *tasks) becomes(t *testing.T, id, want string) {
 	})
 }
 
-// await waits until a condition holds.
+// await waits until so returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits waits until the task's key has a waiter.
+// waits waits until a caller waits for the task's key.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {
@@ -102,10 +102,10 @@ func (s *tasks) waits(t *testing.T) {
 	})
 }
 
-// waited matches the parts of a span that depend on the machine's speed.
+// waited matches those parts of a span that depend on the speed of the machine.
 var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
 
-// The trace of a task shows the outcome of its policy.
+// The trace of a task shows what the task's policy has led to.
 func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -115,7 +115,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 		held     = "hold mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 		released = "release mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 	)
-	own := func(inside ...string) []string { // spans of the lock on the task's own ID, around others
+	own := func(inside ...string) []string { // own returns the spans of the lock on the task's own ID, with the spans of inside in between
 		all := []string{"acquire asynq-task: Unset fence=N mode=exclusive name=asynq-task result=acquired ttl=30"}
 		return append(append(all, inside...), "hold asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30",
 			"release asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30")
@@ -265,7 +265,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				await(t, "it comes again, and finds its own key kept", func() bool { return s.store.Calls(locker.OpAcquire) == 4 })
 				s.becomes(t, id, "retry after 1")
 			},
-			spans: append(and(own(ranToo...), own()), busy), told: "it fails", // the task's own lock is kept as long as the key
+			spans: append(and(own(ranToo...), own()), busy), told: "it fails", // the lock on the task's ID is kept for as long as the key's lock
 		},
 		"no key": {
 			policies: []asynqlock.Policy{asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, r *locker.Rule) { r.Key = "" })},
@@ -309,7 +309,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			told: "lock-lost",
 		},
-		// (A rule that is refused before a call is sent leaves no spans.)
+		// A rule that is refused before a call is sent leaves no spans.
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,7 +349,9 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := sync.OnceFunc(worker.Shutdown)
-			t.Cleanup(stop) // the server must stop before its client is closed, also when the test fails: otherwise asynq panics
+			// The server must stop before its client is closed, even when the test fails, because
+			// otherwise asynq panics.
+			t.Cleanup(stop)
 			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
 			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })
 			stop()

@@ -22,12 +22,12 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// telemetry is an SDK that keeps its data in memory, and an Observer that uses it.
+// telemetry has an SDK that keeps its data in memory, and an Observer that uses this SDK.
 type telemetry struct {
 	observer locker.Observer
 	tracers  trace.TracerProvider
 	meters   metric.MeterProvider
-	tracer   trace.Tracer // the tracer of the service that uses the locks
+	tracer   trace.Tracer // the tracer of the program that uses the locks
 	spans    *tracetest.SpanRecorder
 	reader   *sdkmetric.ManualReader
 	logs     *records
@@ -47,13 +47,13 @@ func newTelemetry(t testing.TB, sampler sdktrace.Sampler, opts ...otellock.Optio
 	return tel
 }
 
-// options returns opts and the options that select this SDK.
+// options returns opts together with the options that make the Observer use this SDK.
 func (tel *telemetry) options(opts ...otellock.Option) []otellock.Option {
 	return append(opts, otellock.WithTracerProvider(tel.tracers), otellock.WithMeterProvider(tel.meters),
 		otellock.WithLogger(slog.New(slog.NewJSONHandler(tel.logs, nil))))
 }
 
-// records are the lines of a log.
+// records has the lines of a log.
 type records struct {
 	mu    sync.Mutex
 	lines []string
@@ -66,7 +66,7 @@ func (r *records) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// with returns the lines that have all these texts.
+// with returns the lines that contain all these texts.
 func (r *records) with(texts ...string) (found []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,8 +78,8 @@ func (r *records) with(texts ...string) (found []string) {
 	return found
 }
 
-// measured returns a line for each time series, sorted: "held.active mode=exclusive name=order: 1".
-// For a histogram, the line has the number of values and their mean.
+// measured returns a sorted list with a line for each time series, such as "held.active
+// mode=exclusive name=order: 1". The line of a histogram has the number of values and their mean.
 func (tel *telemetry) measured(t testing.TB) (lines []string) {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -115,7 +115,7 @@ func (tel *telemetry) measured(t testing.TB) (lines []string) {
 	return lines
 }
 
-// span returns the only span of that name that has ended.
+// span returns the span of this name that has ended. There must be exactly one.
 func (tel *telemetry) span(t testing.TB, name string) sdktrace.ReadOnlySpan {
 	t.Helper()
 	var found sdktrace.ReadOnlySpan
@@ -133,7 +133,7 @@ func (tel *telemetry) span(t testing.TB, name string) sdktrace.ReadOnlySpan {
 	return found
 }
 
-// histogram returns the acquire durations.
+// histogram returns the durations of acquires.
 func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -153,7 +153,7 @@ func (tel *telemetry) histogram(t testing.TB) metricdata.Histogram[float64] {
 	return metricdata.Histogram[float64]{}
 }
 
-// requests returns the count of requests of each result, as "name result".
+// requests returns the number of requests for each "name result".
 func (tel *telemetry) requests(t testing.TB) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -176,8 +176,8 @@ func (tel *telemetry) requests(t testing.TB) map[string]int64 {
 	return counts
 }
 
-// surrounded checks that the span around a request names the result of its lock, and that the
-// request was counted with that result.
+// surrounded checks that the span around a request has the result of the request's lock. It also
+// checks that the request was counted with this result.
 func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, result string) {
 	t.Helper()
 	words := " " + text(span.Attributes()) + " "
@@ -192,8 +192,8 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 	t.Errorf("counted are %v, want the result %s", tel.requests(t), result)
 }
 
-// told formats each lock's span as one line, in the order of their ends: "acquire order: Unset
-// links=holder mode=exclusive …".
+// told returns a line for each span of a lock, in the order of their ends, such as "acquire order:
+// Unset links=holder mode=exclusive …".
 func (tel *telemetry) told(t testing.TB) []string {
 	t.Helper()
 	var lines []string
@@ -229,7 +229,8 @@ func roles(s sdktrace.ReadOnlySpan) string {
 	return strings.Join(all, ",")
 }
 
-// holds makes another process hold a key in a span, until the lease is released or the test ends.
+// holds makes another process hold a key inside a span. It holds the key until the lease is
+// released or the test ends.
 func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	t.Helper()
 	there := newTelemetry(t, sdktrace.AlwaysSample())
@@ -241,11 +242,11 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// apart are the attributes that text leaves out, because they have their own tests.
+// apart are the attributes that text leaves out, because other tests check them.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
-// text formats attributes as one sorted line, without their common prefix and without the
-// attributes in apart. It writes every fence as N.
+// text turns attributes into one sorted line. It leaves out their common prefix, and the
+// attributes in apart. It writes N for every fence.
 func text(attrs []attribute.KeyValue) string { return textWithout(apart, attrs) }
 
 func textWithout(without []string, attrs []attribute.KeyValue) string {

@@ -23,22 +23,22 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The schedules have one tick a day, at three o'clock, which one of the two processes runs.
+// Each schedule has one tick a day, at three o'clock. One of the two processes runs it.
 const (
 	atThree   = "0 0 3 * * *"
-	tickOf    = "order@" // a prefix of the key; the time of the tick follows
+	tickOf    = "order@" // the beginning of the key, before the time of the tick
 	afterThat = 4 * time.Hour
 )
 
 // anyToken matches the tokens of both processes.
 var anyToken = regexp.MustCompile("[A-Z2-7]{26}")
 
-// schedules run a job in two processes with a Locker each. The job gets the key of its tick, and a
-// way to learn of the loss of its lock. If the job returns an error, the tick runs again, if the
-// adapter can do that.
+// schedules run a job in two processes. Each process has its own Locker. The job gets the key of
+// its tick, and a channel that shows the loss of its lock. If the job returns an error, the tick
+// runs again, provided that the adapter can do that.
 var schedules = map[string]struct {
 	start func(t *testing.T, l *locker.Engine, logs *records, job func(key string, lost <-chan struct{}) error) (stop func())
-	links string // the links of the second process's span
+	links string // the links that the span of the second process has
 	runs  int
 }{
 	"cronlock": {links: "holder,released_by", runs: 2, start: func(t *testing.T, l *locker.Engine, logs *records, job func(string, <-chan struct{}) error) func() {
@@ -74,8 +74,8 @@ var schedules = map[string]struct {
 	}},
 }
 
-// Two processes have the same schedule. At the tick, the second process finds the key taken by the
-// first one. The last run loses its lock.
+// Two processes have the same schedule. At the time of the tick, the second process finds that the
+// first one holds the key. The last run loses its lock.
 func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testing.T) {
 	for name, tc := range schedules {
 		for key, opts := range map[string][]otellock.Option{"without the key": nil, "with the key": {otellock.WithKey()}} {
@@ -91,7 +91,7 @@ func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testin
 						l := lockertest.NewLocker(t, memory, locker.WithObserver(tel.observer))
 						stops = append(stops, tc.start(t, l, tel.logs, func(key string, lost <-chan struct{}) error {
 							ran <- tel
-							time.Sleep(time.Second / 2) // the other process meets this run, and asks again after 1 s
+							time.Sleep(time.Second / 2) // meanwhile the other process finds that this run holds the key, and asks again after 1 s
 							if len(ran) < tc.runs {
 								return errors.New("the printer is out of ink")
 							}
@@ -128,7 +128,7 @@ func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testin
 	}
 }
 
-// checkTick checks the links of the process that came second.
+// checkTick checks the links in the span of the process that came second.
 func checkTick(t *testing.T, first, second *telemetry, want string) {
 	t.Helper()
 	waiter, holder := second.span(t, "acquire order"), first.span(t, "acquire order").SpanContext()
@@ -142,9 +142,9 @@ func checkTick(t *testing.T, first, second *telemetry, want string) {
 	}
 }
 
-// measuredAndSeen returns the spans, the metrics and the logs of latchkit's Observer. It leaves out
-// the logs of the adapter and of the scheduler, because they name the job and its tick, which are
-// parts of the key.
+// measuredAndSeen returns the spans, the metrics, and the logs of latchkit's Observer. It leaves
+// out the logs of the adapter and of the scheduler, because these name the job and its tick, which
+// are parts of the key.
 func measuredAndSeen(t *testing.T, services ...*telemetry) (all string) {
 	for _, tel := range services {
 		spans, points := tel.everything(t)

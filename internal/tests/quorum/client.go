@@ -1,16 +1,16 @@
 package quorum
 
-// client asks for the key, holds it for a while, and releases it, repeatedly. Sometimes it dies in
-// between: then it continues as a new client, and its votes stay.
+// client asks for the key, holds it for a while, and releases it, again and again. Sometimes it
+// dies before the release. Then it continues as a new client, and its old votes stay at the nodes.
 type client struct {
 	world  *world
 	index  int
-	offset int64 // the offset of its clock
+	offset int64 // how far its clock is ahead
 
 	phase  phase
 	token  int
-	sent   int64 // when the first vote was asked for
-	before int64 // the last fence of all grants at that time
+	sent   int64 // when the client asked for the first vote
+	before int64 // the last fence of all grants at the time sent
 	hint   int64
 	votes  []vote
 
@@ -30,7 +30,7 @@ const (
 // vote is what one node has granted.
 type vote struct {
 	given   bool
-	counts  bool // the vote counts for the agreed fence
+	counts  bool // the vote counts towards the fence on which the nodes agree
 	minted  int64
 	fence   int64
 	block   int64
@@ -39,12 +39,12 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes the next step that the client makes by itself.
+// act makes one of the steps that the client makes without a message.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
 	switch {
-	case c.phase != idle && chance < 5: // dies
+	case c.phase != idle && chance < 5: // the client dies
 		c.phase = idle
 	case c.phase == idle:
 		c.begin()
@@ -52,7 +52,7 @@ func (c *client) act() {
 		c.giveUp()
 	case c.phase != holding && chance < 60:
 		c.giveUp()
-	case c.phase != holding && chance < 160: // repeats a call
+	case c.phase != holding && chance < 160: // the client repeats a call
 		c.ask(w.rng.IntN(w.Nodes))
 	}
 }
@@ -84,7 +84,7 @@ func (c *client) giveUp() {
 	c.phase = idle
 }
 
-// hear handles a reply.
+// hear handles a reply of a node.
 func (c *client) hear(m message) {
 	if m.token != c.token || !m.yes {
 		return
@@ -102,7 +102,7 @@ func (c *client) hear(m message) {
 	}
 }
 
-// tally checks whether enough nodes have voted, and for the same fence.
+// tally checks whether enough nodes have voted for the same fence.
 func (c *client) tally() {
 	w := c.world
 	given, most := 0, int64(0)
@@ -141,8 +141,8 @@ func (c *client) count(fence int64) (n int) {
 	return n
 }
 
-// propose chooses the fence, with the shortest block of the counted votes; with onlySame, only
-// votes for that fence count.
+// propose chooses the fence, with the shortest block of the counted votes. With onlySame, only
+// votes for this fence count.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {
@@ -158,7 +158,8 @@ func (c *client) propose(fence int64, onlySame bool) {
 	}
 }
 
-// agreed takes the lease when enough nodes have confirmed the fence, if it has not expired.
+// agreed takes the lease when enough nodes have confirmed the fence, unless the lease has expired
+// already.
 func (c *client) agreed() {
 	w, standing := c.world, 0
 	for _, v := range c.votes {

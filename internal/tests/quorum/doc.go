@@ -1,16 +1,16 @@
-// Package quorum simulates how a quorum of independent nodes grants a lock and its fence: random
-// schedules of votes, confirmations, releases and expiries, with messages that are lost, late or
-// repeated, clients that die, clocks that differ, and nodes that lose their data. Ten million steps
-// take a few seconds.
+// Package quorum simulates how a quorum of independent nodes grants a lock and its fence. It plays
+// random schedules of votes, confirmations, releases and expiries. Messages are lost, late or
+// repeated, clients die, clocks differ, and nodes lose their data. Ten million steps take a few
+// seconds.
 //
-// The simulation is a second, short description of the rules, to be read beside the scripts. It
-// also shows that each rule is necessary: with any one rule switched off ([Rule]), an invariant
-// must break.
+// The simulation is a second, short description of the rules, which can be read beside the
+// scripts. It also shows that each rule is necessary: when any one rule is switched off ([Rule]),
+// an invariant must break.
 //
 //	go test ./quorum                                   the ordinary run
 //	go test ./quorum -run TestTheRules -steps 1e9      a campaign
 //
-// Invariants of the leases that clients were granted, in every schedule:
+// The invariants hold for the leases that clients were granted, in every schedule:
 //
 //	unique     no fence belongs to two of them
 //	forward    a lease that was granted before another was asked for has the smaller fences

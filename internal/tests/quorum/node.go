@@ -3,7 +3,7 @@ package quorum
 // node is one server.
 type node struct {
 	counter int64
-	offset  int64 // the offset of its clock
+	offset  int64 // how far its clock is ahead
 	out     int64 // the node does not vote before this time
 
 	token   int // 0: free
@@ -11,10 +11,10 @@ type node struct {
 	fence   int64
 	block   int64
 	until   int64
-	tenancy int // how many owners its vote has had
+	tenancy int // how many owners the node's vote has had
 }
 
-// expire frees a vote whose time is over.
+// expire frees the vote if its time is over.
 func (n *node) expire(now int64) (expired bool) {
 	if n.token != 0 && now >= n.until {
 		n.token = 0
@@ -79,8 +79,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release does what release.lua does, without a tombstone: a late repetition of an acquire may take
-// the vote again, but no client then uses this vote.
+// release does what release.lua does, but leaves no tombstone. So a late repetition of an acquire
+// may take the vote again, but then no client uses the vote.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

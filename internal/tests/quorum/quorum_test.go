@@ -8,8 +8,8 @@ import (
 
 var steps = flag.Float64("steps", 1.6e7, "steps of TestTheRules")
 
-// scenarios are the runs in which no invariant may break: with 3 and 5 nodes, and with expiries by
-// the clock and at any instant.
+// scenarios returns the runs in which no invariant may break. They have 3 or 5 nodes. Leases
+// expire by the clock, or at any instant.
 func scenarios() (all []Scenario) {
 	for _, n := range []int{3, 5} {
 		for _, any := range []bool{false, true} {
@@ -46,8 +46,8 @@ func TestTheRulesKeepFencesUniqueAndLeasesApart(t *testing.T) {
 	}
 }
 
-// Each rule is switched off once, and an invariant must break: otherwise the simulation proves
-// nothing.
+// The test switches off each rule once. An invariant must then break, because otherwise the
+// simulation proves nothing about the rule.
 func TestEachRuleIsNeeded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -62,7 +62,8 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		{Clock, Forward, nil},
 		{Gate, Alone, nil},
 		{Sent, Alone, func(s *Scenario) { s.TTL = 100 }},
-		{None, Forward, func(s *Scenario) { s.Gate, s.Differ, s.Skew, s.TTL = 1, 5000, 5000, 600 }}, // a node returns in less time than the difference of the clocks
+		// A node votes again after a time that is shorter than the difference of the clocks.
+		{None, Forward, func(s *Scenario) { s.Gate, s.Differ, s.Skew, s.TTL = 1, 5000, 5000, 600 }},
 	} {
 		t.Run(c.rule.String(), func(t *testing.T) {
 			t.Parallel()

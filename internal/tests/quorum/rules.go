@@ -9,17 +9,17 @@ const (
 	Confirm      // votes with different fences are raised to the largest fence
 	Owner        // a confirmation counts only where the token still has the vote
 	Pin          // a confirmation counts only where the vote is still the vote that was counted
-	Block        // a confirmation raises the counter over the whole block
+	Block        // a confirmation raises the counter to the end of the block
 	Clock        // a counter is never behind the node's clock, so that a node that lost its counter continues with larger fences
-	Gate         // a node that may have forgotten does not vote
-	Sent         // a lease's time counts from before the request for its votes
+	Gate         // a node that may have forgotten its votes does not vote for a while
+	Sent         // a lease's time counts from a moment before the request for its votes
 )
 
 var names = [...]string{"none", "confirm", "owner", "pin", "block", "clock", "gate", "sent"}
 
 func (r Rule) String() string { return names[r] }
 
-// Kind is the invariant that broke.
+// Kind names the invariant that has broken.
 type Kind int
 
 // The invariants.
@@ -38,10 +38,10 @@ type Scenario struct {
 	Skew           int64 // the largest difference of the clocks that the protocol assumes
 	Differ         int64 // the largest real difference of the clocks
 	Gate           int64 // how long a node that forgot does not vote
-	Block          int64 // the largest number of fences of a grant
+	Block          int64 // the largest number of fences in a grant
 	Forget         int   // a node forgets once in this number of steps; 0: never
-	Lose, Repeat   int   // how many of a hundred messages are lost or late, and how many are repeated
-	AnyExpiry      bool  // votes may end at any instant, as if the clocks were arbitrary
+	Lose, Repeat   int   // of a hundred messages, how many are lost or late, and how many are repeated
+	AnyExpiry      bool  // votes may expire at any instant, as if the clocks showed any time
 	Without        Rule
 }
 

@@ -21,9 +21,10 @@ var soakFor = flag.Duration("soak", 20*time.Second, "how long each soak test run
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// Five processes with two callers each lock on real servers, while a minority of the servers at a
-// time is paused, emptied, restarted, cut off, answers late, loses answers, or executes late. No
-// two callers hold a key at once, no fence goes back, and at the end all nodes vote.
+// Five processes with two callers each lock on real servers. At any time, a minority of the
+// servers has a fault: it is paused, emptied, restarted or cut off, its answers are late or lost,
+// or it executes calls late. No two callers hold a key at once, no fence is smaller than an
+// earlier one, and at the end all nodes vote.
 func TestSoak(t *testing.T) {
 	for _, c := range []struct {
 		nodes   int
@@ -36,7 +37,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soakOptions let a server that forgot its leases vote again after 0.6 s.
+// soakOptions make a server that forgot its leases vote again after 0.6 s.
 var soakOptions = []locker.QuorumOption{
 	locker.WithTTL(400 * time.Millisecond), locker.WithMaxTTL(400 * time.Millisecond),
 	locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(100 * time.Millisecond),
@@ -53,7 +54,8 @@ const (
 	executesLate
 )
 
-// way is a client whose calls may be delayed, lost or repeated.
+// way is the client that one process uses for one server. Its calls may be delayed, lost or
+// repeated.
 type way struct {
 	*redis.Client
 	trouble atomic.Int32
@@ -90,11 +92,11 @@ func (w *way) Process(ctx context.Context, cmd redis.Cmder) error {
 	return w.Client.Process(ctx, cmd)
 }
 
-// board records the holders of all processes.
+// board knows the holders of all processes.
 type board struct {
 	mu      sync.Mutex
 	holders map[string][]*locker.Lease
-	writer  map[string]uint64 // the largest fence of a writer
+	writer  map[string]uint64 // for each key: the largest fence of a writer
 	any     map[string]uint64
 	grants  int
 }
@@ -127,7 +129,7 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// A holder calls over before its release.
+// A holder calls over just before its release.
 func (b *board) over(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,8 +181,8 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 	return ways, engines
 }
 
-// lockFor locks with two callers of each process while trouble is called repeatedly. At the end all
-// nodes must vote.
+// lockFor makes two callers of each process lock for the time d. Meanwhile it calls trouble again
+// and again. At the end all nodes must vote.
 func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
 	end := time.Now().Add(d)
@@ -230,7 +232,7 @@ func open(cs []locker.Client, readers bool) (*locker.Engine, error) {
 	return locker.NewReadWrite(cs, options...)
 }
 
-// harm causes a fault at a minority of the servers, and returns the function that ends it.
+// harm causes a fault at a minority of the servers. It returns a function that ends the fault.
 func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
 	var heals []func()
 	trouble := rand.Int32N(7)
@@ -262,7 +264,7 @@ func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
 	}
 }
 
-// work takes a key once, in one of the ways in which callers do.
+// work acquires and releases a key once, in one of the ways in which callers do that.
 func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 	rule := locker.Rule{Key: fmt.Sprint("k", rand.IntN(2)), Wait: 5 * time.Second}
 	if readers && rand.IntN(3) > 0 {
@@ -284,7 +286,7 @@ func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 		time.Sleep(400 * time.Millisecond)
 	}
 	if readers && rule.Mode == locker.Exclusive && rand.IntN(4) == 0 {
-		b.mu.Lock() // the mode changes while the call is under way
+		b.mu.Lock() // held during the call, because the call changes the mode
 		_ = lease.Downgrade(ctx)
 		b.mu.Unlock()
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)

@@ -12,10 +12,11 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// The wall clock of one server steps forward and back while five processes lock: for a moment or
-// for longer than a lease, by less than WithMaxSkew or by hours. No two callers hold a key at once,
-// and no fence goes back. A step beyond WithMaxSkew lasts until a process has measured it: an
-// unmeasured step may end leases early, as docs/guarantees.md states.
+// The wall clock of one server steps forward and back while five processes lock. A step lasts for
+// a moment, or for longer than a lease. It is smaller than WithMaxSkew, or as large as hours. No
+// two callers hold a key at once, and no fence is smaller than an earlier one. A step of more than
+// WithMaxSkew lasts until a process has measured it, because a step that no process has measured
+// may end leases early, as docs/guarantees.md states.
 func TestAClockStrobe(t *testing.T) {
 	for _, readers := range []bool{false, true} {
 		t.Run(fmt.Sprint("readers ", readers), func(t *testing.T) {
@@ -47,7 +48,7 @@ func TestAClockStrobe(t *testing.T) {
 	}
 }
 
-// awaitSeen waits until a process has made the node stop voting.
+// awaitSeen waits until a process has noticed the step and has made the node stop voting.
 func awaitSeen(t *testing.T, node *redis.Client) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); strings.Contains(node.Get(t.Context(), "latchkit:node").Val(), "/v/"); {

@@ -2,7 +2,7 @@ package quorum
 
 import "math/rand/v2"
 
-// message is on its way to a node, or back.
+// message is a message on its way to a node or back.
 type message struct {
 	kind         kind
 	node, client int
@@ -22,7 +22,7 @@ const (
 	releasing
 )
 
-// world is a run.
+// world is the state of one run.
 type world struct {
 	Scenario
 	Result
@@ -38,7 +38,7 @@ type world struct {
 	history [][]tenure // for each node: the last few grants that had its vote
 }
 
-// tenure is a grant, as one of its nodes records it.
+// tenure is one grant in the history of a node.
 type tenure struct {
 	tenancy     int
 	first, last int64
@@ -85,7 +85,7 @@ func (w *world) step() {
 	}
 	i := w.rng.IntN(len(w.mail))
 	m := w.mail[i]
-	if w.rng.IntN(100) >= w.Repeat { // otherwise the message stays, and may arrive again
+	if w.rng.IntN(100) >= w.Repeat { // otherwise the message is kept, and may arrive again
 		w.mail[i] = w.mail[len(w.mail)-1]
 		w.mail = w.mail[:len(w.mail)-1]
 	}
@@ -115,7 +115,7 @@ func (w *world) deliver(m message) {
 	w.mail = append(w.mail, m)
 }
 
-// granted checks a lease that a client has just been granted.
+// granted checks a lease that was just granted to a client.
 func (w *world) granted(c *client) {
 	w.Grants++
 	first, last := c.fence, c.fence+c.block-1

@@ -1,13 +1,14 @@
-// Package readers has a model of phase-fair readers and writers on one Redis node. It compares the
-// answers of two Stores with those of the model, step by step: of lockertest's Store, and of the
-// scripts on a real server.
+// Package readers has a model of phase-fair readers and writers on one Redis node. It plays the
+// same steps on the model and on two Stores, and compares the answers. One Store is lockertest's,
+// and the other one is the scripts on a real server.
 //
-// The model is a second description of the protocol, short enough to be read beside the scripts. It
-// has the holder of the key, the readers of the phase and the ends of their leases, the order of
-// the waiters, and the replies and messages of each step. Random histories are played on the model:
-// processes start and are killed, acquires are repeated or run late, parts run out, Lockers without
-// readers and other libraries use the same key, operators revoke a phase, and servers evict keys. A
-// watch checks the answers that callers see, and reports these violations:
+// The model is a second description of the protocol, so short that it can be read beside the
+// scripts. It has the holder of the key, the readers of the phase and the ends of their leases,
+// the order of the waiters, and the replies and messages of each step. Random histories are played
+// on the model. In them, processes start and are killed, acquires are repeated or run late, parts
+// run out, Lockers without readers and other libraries use the same key, operators revoke a phase,
+// and servers evict keys. A watch checks the answers that callers get, and reports these
+// violations:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes
@@ -22,9 +23,9 @@
 //	undone       a token is granted the key after it was undone
 //	left         something stays when all have gone
 //
-// Every rule of the protocol can be switched off ([Rule]). Without any one of them an invariant
-// must break in the model, and the model must differ from the Stores: otherwise the histories
-// detect too little, or the rule is not necessary.
+// Every rule of the protocol can be switched off ([Rule]). When one rule is switched off, an
+// invariant must break in the model, and the model must differ from the Stores. Otherwise the
+// histories detect too little, or the rule is not necessary.
 //
 //	go test ./readers                               the ordinary run
 //	go test ./readers -rapid.checks 20000           a campaign

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes, which are numbered. It chooses the fences in
-// its answers.
+// subject is a server with one key and some processes. The processes have numbers. The subject
+// chooses the fences in its answers.
 type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
@@ -24,23 +24,23 @@ type subject interface {
 	pass(units int)
 	start(process int)
 	kill(process int)
-	said(want []message) []message // the messages since the last call of said, which waits for the wanted messages
+	said(want []message) []message // returns the messages since its last call, when the wanted messages have arrived
 }
 
 // source makes the choices of a history.
 type source interface {
-	choose(n int, what string) int // from 0 to n-1
+	choose(n int, what string) int // chooses a number from 0 to n-1
 }
 
-// abilities are the optional abilities of subjects.
+// abilities say which optional abilities a subject has.
 type abilities struct {
 	plain  bool // processes without readers share the key
 	evicts bool
 	mute   bool // some owners receive no messages
 }
 
-// history plays steps on a subject. The model, if there is one, must give the same answers; the
-// watch checks them.
+// history plays steps on a subject. If there is a model, it must give the same answers as the
+// subject. The watch checks the answers.
 type history struct {
 	source
 	abilities
@@ -53,14 +53,14 @@ type history struct {
 	gone      map[int]bool
 	owners    []*owner
 	by        map[string]*owner
-	fences    map[int]int // fences of grants: from the model's to the subject's
+	fences    map[int]int // maps the fences of the model's grants to the fences of the subject's grants
 	differs   string      // how the subject's answer differs from the model's
 }
 
-// owner is a token.
+// owner is a token and what the history knows about it.
 type owner struct {
 	claim
-	fences [2]int // the fences of its last grant: the model's and the subject's
+	fences [2]int // the fences of its last grant: the model's, then the subject's
 	phase  [2]int
 }
 
@@ -101,7 +101,7 @@ func (h *history) steps() []func() {
 	return steps
 }
 
-// step makes one step, and reports whether the model and the subject differ.
+// step makes one step. It returns false when the model and the subject differ.
 func (h *history) step() (fine bool) {
 	steps := h.steps()
 	steps[h.choose(len(steps), "step")]()
@@ -110,7 +110,7 @@ func (h *history) step() (fine bool) {
 
 func (h *history) fine() bool { return h.differs == "" && len(h.watch.broken) == 0 }
 
-// newOwner makes an owner of a living process; a few owners have no inbox.
+// newOwner makes an owner in a living process. A few owners have no inbox.
 func (h *history) newOwner() *owner {
 	var alive []int
 	for p := range h.processes {
@@ -171,14 +171,14 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of returns the owner's claim, for the model or for the subject.
+// of returns the owner's claim, with the fences of one side: the model's or the subject's.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
 	return c
 }
 
-// finish ends all waits and holds: nothing may stay on the server.
+// finish ends all waits and holds. Afterwards nothing may be left on the server.
 func (h *history) finish() {
 	for _, o := range h.owners {
 		if h.choose(3, "stays") > 0 {
@@ -192,7 +192,7 @@ func (h *history) finish() {
 		}
 		h.subject.pass(1)
 		h.watch.pass(1)
-		// Every waiter asks; every holder releases.
+		// Every waiter asks once more, and every holder releases.
 		for _, o := range h.owners {
 			if h.watch.waits[o.owner] != nil {
 				h.acquire(o)
@@ -211,7 +211,7 @@ func (h *history) finish() {
 	}
 }
 
-// String returns the steps of the history, and what is wrong with them.
+// String returns the steps of the history, and what is wrong.
 func (h *history) String() string {
 	lines := slices.Clone(h.trace)
 	for _, v := range h.watch.broken {

@@ -9,7 +9,7 @@ import (
 
 const theModel, theSubject = 0, 1
 
-// mail takes the messages of the last step, compares them with the model's, and returns them.
+// mail returns the messages of the last step. It compares them with the model's messages.
 func (h *history) mail() []message {
 	var want []message
 	if h.model != nil {
@@ -17,7 +17,9 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		if m.kind == store.EventDone { // these messages may come in any order: their waiters have left before the next one was served
+		// These messages may come in any order, because their waiters have left the queue before
+		// the next waiter was served.
+		if m.kind == store.EventDone {
 			delete(h.watch.waits, m.owner)
 		}
 	}
@@ -45,7 +47,7 @@ func (h *history) mail() []message {
 	return got
 }
 
-// compare fails if the answers of subject and model differ.
+// compare fails the history if the subject's answer differs from the model's.
 func (h *history) compare(want, got answer) {
 	if h.model == nil {
 		return
@@ -61,15 +63,15 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// differ keeps the first difference, because later differences follow from it.
+// differ keeps the first difference only, because later differences follow from it.
 func (h *history) differ(format string, args ...any) {
 	if h.differs == "" {
 		h.differs = fmt.Sprintf(format, args...)
 	}
 }
 
-// same reports whether a fence of the model corresponds to one of the subject: each grant has its
-// own fences, and the offset inside a grant must be equal.
+// same reports whether a fence of the model corresponds to a fence of the subject. Each grant has
+// its own fences, and both fences must have the same offset inside their grant.
 func (h *history) same(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got
@@ -90,7 +92,7 @@ func servedIf(it bool, by served) served {
 	return nothing
 }
 
-// look compares the results of an inspection after a step.
+// look inspects the key after a step, and compares the results.
 func (h *history) look(by served) {
 	got := h.subject.inspect()
 	if h.model != nil {

@@ -12,7 +12,7 @@ var (
 	seed  = flag.Uint64("seed", 1, "of the first of them")
 )
 
-// chance makes its choices by a seed.
+// chance is a source whose choices follow from a seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
@@ -27,14 +27,14 @@ func play(h *history, steps int) {
 	h.finish()
 }
 
-// every returns the i-th combination of abilities. Lockers without readers and evictions are not
-// combined: a reader that such a Locker has served is in no phase, so there is no entry that could
-// be evicted.
+// every returns the i-th combination of abilities. No combination has both Lockers without readers
+// and evictions: a reader that got the key from such a Locker is in no phase, so it has no entry
+// that could be evicted.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }
 
-// TestModel plays histories on the model itself, with all rules: no invariant may break.
+// TestModel plays histories on the model alone, with all rules. No invariant may break.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for i := range uint64(*runs) {

@@ -9,7 +9,7 @@ import (
 )
 
 // model is one key with its readers and writers, without a network. Time passes in units, and only
-// in the step pass. The model has its own fences: each grant has blockOf of them.
+// in the step pass. The model makes its own fences: each grant has blockOf of them.
 type model struct {
 	without Rule // the rule that is left out
 	now     int
@@ -19,7 +19,7 @@ type model struct {
 	queue     []place
 	queueEnds int
 	notes     map[string]note
-	done      int // until when the done mark lasts
+	done      int // the done mark lasts until this time
 	fence     int // the fence of the last grant
 	gone      map[int]bool
 	sent      []message
@@ -28,19 +28,19 @@ type model struct {
 // lease is the holder of the key.
 type lease struct {
 	kind  kind
-	owner string // the owner, for the kind alone
+	owner string // the owner, if the kind is alone
 	fence int
 	block int
 	ends  int
-	parts map[string]*part // the parts, for the kind phase, by owner
+	parts map[string]*part // the parts of the readers by owner, if the kind is phase
 }
 
 type kind int
 
 const (
-	alone   kind = iota // one owner: a writer, or a reader that was served by a Locker without readers
+	alone   kind = iota // one owner: a writer, or a reader that got the key from a Locker without readers
 	phase               // readers
-	kept                // no owner: AtLeast keeps the key until the lease expires
+	kept                // no owner, because AtLeast keeps the key until the lease expires
 	foreign             // a lease of another library
 )
 
@@ -48,23 +48,23 @@ const (
 type part struct {
 	process int
 	ends    int
-	count   int // how often the reader is counted: once, if all rules hold
+	count   int // how often the reader counts; with all rules it counts once
 }
 
-// place is a waiter. handed is true if the waiter was granted the key by message and has not called
-// since.
+// place is a waiter in the queue. handed is true if the waiter was granted the key by message and
+// has made no call since then.
 type place struct {
 	claim
 	handed bool
 }
 
-// note is left for an owner whose lease was revoked.
+// note is what a revocation or an undo leaves for an owner.
 type note struct {
-	revoked bool // false: the owner was undone
+	revoked bool // true after a revocation, false after an undo
 	ends    int
 }
 
-// claim is the request of an owner, the same at each call.
+// claim is the request of an owner. It is the same at each call.
 type claim struct {
 	owner   string
 	process int  // noInbox: the owner receives no messages
@@ -73,8 +73,8 @@ type claim struct {
 	queue   bool
 	once    bool
 	ttl     int
-	hand    int // how long a grant by message lasts before its confirmation
-	phase   int // the fence of the phase in which the owner believes that it reads; 0: none
+	hand    int // how long a lease lasts that was granted by message and is not confirmed
+	phase   int // the fence of the phase in which the owner believes to be a reader; 0: none
 }
 
 const (
@@ -89,15 +89,15 @@ const (
 // answer is the answer of a step.
 type answer struct {
 	State  store.State
-	Fence  int // if granted: the fence
+	Fence  int // the fence, if granted
 	Writer bool
-	Place  int // busy
+	Place  int // the place in the queue, if busy
 	Left   int
 	Holder int // the fence of the holder
 	Next   *answer
 }
 
-// message is a message of a step to a process.
+// message is a message that a step sends to a process.
 type message struct {
 	process int
 	kind    store.EventKind
@@ -112,7 +112,7 @@ func newModel(without Rule) *model {
 
 func (m *model) off(r Rule) bool { return m.without == r }
 
-// pass lets time pass, and removes what has expired.
+// pass lets units of time pass. It removes what has expired.
 func (m *model) pass(units int) {
 	m.now += units
 	if m.lease != nil && m.lease.ends <= m.now {
@@ -123,7 +123,7 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free removes the lease. The parts of the lease are removed when the next lease begins.
+// free removes the lease. The lease's parts stay until the next lease begins.
 func (m *model) free() {
 	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
 		m.stale = m.lease.parts
@@ -136,7 +136,7 @@ func (m *model) mint() int {
 	return m.fence
 }
 
-// put grants a free key to one owner.
+// put gives a free key to one owner.
 func (m *model) put(c claim, ttl int) {
 	block := blockOf
 	if c.mode == locker.Shared {
@@ -149,7 +149,7 @@ func (m *model) holds(owner string) bool {
 	return m.lease != nil && m.lease.kind == alone && m.lease.owner == owner
 }
 
-// reads reports whether the owner has a part of the phase that has not run out.
+// reads reports whether the owner has a part of the present phase that has not run out.
 func (m *model) reads(owner string) bool {
 	if m.lease == nil || m.lease.kind != phase {
 		return false
@@ -195,7 +195,7 @@ func (m *model) acquire(c claim) answer {
 			m.open(nil)
 			return m.entered(c)
 		}
-	case m.reads(c.owner): // the owner may be a writer that was downgraded, whose old call runs late
+	case m.reads(c.owner): // the owner may be a writer that has become a reader by a downgrade, and whose old call runs late
 		return m.entered(c)
 	case isPhase && reader && (len(m.queue) == 0 || m.off(WaitBehindWriters)):
 		return m.entered(c)
@@ -236,7 +236,8 @@ func (m *model) busy(c claim) answer {
 	return a
 }
 
-// renew renews a lease. For an owner that was handed the key, it is also the confirmation.
+// renew renews a lease. If the owner got the key by hand-off, the renewal is also the
+// confirmation.
 func (m *model) renew(c claim, ttl int) answer {
 	if m.holds(c.owner) {
 		m.confirm()
@@ -264,7 +265,7 @@ func (m *model) notOurs(c claim) answer {
 	return answer{State: store.NotOurs}
 }
 
-// revoked reports whether the owner's lease, or the phase in which it reads, was revoked.
+// revoked reports whether the owner's lease was revoked, or the phase in which the owner reads.
 func (m *model) revoked(c claim) bool {
 	if n, ok := m.note(c.owner); ok && n.revoked {
 		return true
@@ -300,7 +301,7 @@ func (m *model) inspect() info {
 	return i
 }
 
-// occupy lets another program take the key if it is free. The program ignores queues.
+// occupy makes another program take the key if it is free. The program does not use the queue.
 func (m *model) occupy(ttl int) bool {
 	if m.lease != nil {
 		return false
@@ -309,7 +310,7 @@ func (m *model) occupy(ttl int) bool {
 	return true
 }
 
-// lose removes the lease, as an eviction does; evict removes only its readers.
+// lose removes the lease, as an eviction does. The step evict removes only the lease's readers.
 func (m *model) lose() { m.free() }
 
 func (m *model) evict() {

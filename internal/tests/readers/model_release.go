@@ -2,12 +2,12 @@ package readers
 
 import "github.com/latchkit/latchkit/locker/store"
 
-// giving describes a release.
+// giving has the arguments of a release.
 type giving struct {
 	undo bool
 	keep int
 	done bool   // the release sets the done mark
-	next *claim // the claim of the next writer
+	next *claim // the claim of the next owner, a writer that acquires in the same step
 }
 
 func (m *model) release(c claim, g giving) answer {
@@ -47,7 +47,7 @@ func (m *model) release(c claim, g giving) answer {
 	return a
 }
 
-// follow is the acquire of the next writer, which comes with a release.
+// follow is the acquire of the next writer, which is part of a release.
 func (m *model) follow(c claim) answer {
 	if _, undone := m.note(c.owner); undone {
 		return answer{State: store.Undone}
@@ -59,7 +59,7 @@ func (m *model) follow(c claim) answer {
 	case m.lease == nil:
 		m.put(c, c.ttl)
 		return m.granted()
-	case m.holds(c.owner): // the next writer was in the queue already
+	case m.holds(c.owner): // the next writer was in the queue already, and has just got the key
 		m.confirm()
 		m.lengthen(c.ttl)
 		return m.granted()
@@ -67,7 +67,7 @@ func (m *model) follow(c claim) answer {
 	return m.busy(c)
 }
 
-// giveUp is a release by an owner that holds nothing.
+// giveUp is the release of an owner that holds nothing.
 func (m *model) giveUp(c claim, g giving) answer {
 	revoked := m.revoked(c)
 	if n, ok := m.note(c.owner); g.undo && (!ok || !n.revoked) {
@@ -93,7 +93,8 @@ func (m *model) giveUp(c claim, g giving) answer {
 	return answer{State: store.NotOurs}
 }
 
-// downgrade makes a writer the first reader of a phase with the given fence out of its block.
+// downgrade makes a writer the first reader of a phase. The fence of the phase is one of the
+// writer's block.
 func (m *model) downgrade(c claim, fence int) answer {
 	switch {
 	case m.holds(c.owner) && m.off(DowngradeEnds):
@@ -121,7 +122,7 @@ func (m *model) downgrade(c claim, fence int) answer {
 	return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 }
 
-// breakHolder revokes the holder with that fence.
+// breakHolder revokes the lease of the holder with that fence.
 func (m *model) breakHolder(fence int) answer {
 	l := m.lease
 	if l == nil || l.kind == foreign || fence < l.fence || fence >= l.fence+l.block {

@@ -7,12 +7,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// This file has the order of turns. After a writer all waiting readers enter together. After the
-// last reader the first writer enters. While a writer waits no reader enters. So during a phase the
-// first waiter is a writer.
+// This file has the order in which owners get the key. After a writer, all waiting readers enter
+// together. After the last reader, the first writer gets the key. While a writer waits, no reader
+// enters. So during a phase the first waiter is a writer.
 
-// enter makes c a reader for at least ttl. When the server has forgotten the readers, an unknown
-// reader stays in the phase for the longest possible time.
+// enter makes c a reader for at least ttl. If the server has forgotten the readers of the phase,
+// an unknown reader is added, which stays for the longest possible time.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
 	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
@@ -29,7 +29,7 @@ func (m *model) enter(c claim, ttl int) {
 	m.lengthen(ttl)
 }
 
-// open begins a phase of the waiting readers.
+// open begins a phase with the waiting readers.
 func (m *model) open(readers []claim) {
 	m.lease = &lease{kind: phase, fence: m.mint(), block: 1, ends: m.now, parts: make(map[string]*part)}
 	if m.off(NewPhase) {
@@ -39,7 +39,7 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter, and notifies all of them but the reader that asks.
+// letIn lets readers enter. It notifies all of them except the reader asks, which gets an answer.
 func (m *model) letIn(readers []claim, asks string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -52,7 +52,7 @@ func (m *model) letIn(readers []claim, asks string) {
 	}
 }
 
-// admit lets all waiting readers into the phase.
+// admit lets all waiting readers enter the present phase.
 func (m *model) admit(asks string) {
 	var readers []claim
 	for _, c := range m.alive(asks) {
@@ -63,13 +63,13 @@ func (m *model) admit(asks string) {
 	m.letIn(readers, asks)
 }
 
-// isOpen reports whether there is a phase, and no living writer waits.
+// isOpen reports whether a reader may enter: there is a phase, and no living writer waits.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
 }
 
-// leavePhase handles a reader's release.
+// leavePhase handles the release of a reader.
 func (m *model) leavePhase(c claim, g giving) {
 	l := m.lease
 	if p := l.parts[c.owner]; p.count > 1 {
@@ -102,10 +102,11 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive returns, in order, the living waiters up to the first writer, and the living readers behind
-// it. A writer behind another writer is checked at its own turn. Waiters of other processes leave
-// the queue: these processes are gone, or did not confirm a grant by message. The owner that asks
-// is alive, but may leave together with its process.
+// alive returns, in order, the living waiters up to the first writer, and the living readers
+// behind it. A writer behind another writer is checked only when its turn comes. Waiters that are
+// not alive leave the queue: their processes are gone, or did not confirm a grant by message. The
+// owner that asks is alive, but may leave the queue together with the other waiters of its
+// process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -135,8 +136,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to the next waiters. A writer that asks takes the key itself when its turn
-// has come.
+// serve gives a free key to the next waiters. If the turn of the writer that asks has come, the
+// writer gets the key by the answer.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return
@@ -171,7 +172,8 @@ func (m *model) serve(asks claim, afterWriter bool) {
 	m.handOver(writer)
 }
 
-// hand serves waiters as a Locker without readers does: the first living waiter gets the key alone.
+// hand gives the key to waiters as a Locker without readers does: the first living waiter gets it
+// alone.
 func (m *model) hand(asks string) {
 	for m.lease == nil && len(m.queue) > 0 {
 		switch first := m.queue[0]; {
@@ -186,8 +188,8 @@ func (m *model) hand(asks string) {
 	}
 }
 
-// handOver grants the key by message. The entry stays in the queue until its owner confirms the
-// grant.
+// handOver gives the key to a waiter by message. The waiter's entry stays in the queue until its
+// owner confirms the grant.
 func (m *model) handOver(c claim) {
 	if i := m.indexOf(c.owner); m.off(KeepHanded) {
 		m.leave(c.owner)
@@ -223,13 +225,14 @@ func (m *model) said([]message) []message {
 	return sent
 }
 
-// answers reports whether m stands for the same event as w.
+// answers reports whether the message m is about the same event as w.
 func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the end of the queue. An owner that did not confirm a grant by message, and asks
-// before another caller detects this, is first again.
+// join puts c at the end of the queue. An owner may have missed its turn because it did not
+// confirm a grant by message. If this owner asks before another caller has noticed that, it is the
+// first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -248,7 +251,8 @@ func (m *model) leave(owner string) bool {
 	return i >= 0
 }
 
-// confirm removes the entry of an owner that was handed the key, because the owner is alive.
+// confirm removes the entry of the owner that was handed the key, because its call shows that it
+// is alive.
 func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
@@ -270,7 +274,7 @@ func (m *model) dismiss() {
 	})
 }
 
-// placeOf counts the waiters before the owner.
+// placeOf returns the owner's place in the queue, from the number of waiters before it.
 func (m *model) placeOf(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -294,6 +298,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits reports whether readers are notified of a waiting writer. During a phase the first
-// waiter is a writer.
+// writerWaits returns what answers to readers say about a waiting writer. During a phase, the
+// first waiter is a writer.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

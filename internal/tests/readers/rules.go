@@ -8,7 +8,7 @@ type Rule int
 const (
 	WaitBehindWriters  Rule = iota + 1 // a reader enters an open phase although a writer waits
 	ReadersAfterWriter                 // after a writer the first waiter is served, which may be another writer
-	WriterAfterReaders                 // after the last reader all waiting readers enter, also readers behind a writer
+	WriterAfterReaders                 // after the last reader all waiting readers enter, even readers behind a writer
 	Together                           // after a writer only the first reader enters
 	OwnExpiry                          // a reader's part lasts as long as the lease
 	LastReader                         // the lease is not shortened when the reader with the longest part leaves
@@ -52,7 +52,7 @@ func (r Rule) String() string {
 	return "none"
 }
 
-// Rules lists all.
+// Rules returns all rules.
 func Rules() []Rule {
 	var all []Rule
 	for r := Rule(1); r < rulesEnd; r++ {

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// apart are the rules whose absence a comparison with lockertest's Store cannot find, each with the
-// reason.
+// apart maps a rule to the reason why a comparison with lockertest's Store cannot show the rule's
+// absence.
 var apart = map[Rule]string{
 	EvictedReaders: "a Memory evicts nothing",
 	Announce:       "to be told more than must be is no difference",
 }
 
-// TestRules leaves out one rule after the other. Then the watch must find a broken invariant in the
-// model, and the comparison with lockertest's Store must fail: otherwise the rule is not necessary,
-// or the histories detect too little.
+// TestRules leaves out one rule after the other. Then an invariant must break in the model, and
+// the comparison with lockertest's Store must fail. Otherwise the rule is not necessary, or the
+// histories detect too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {
@@ -43,8 +43,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// missed plays histories on a model without a rule until an invariant breaks. With -tally it counts
-// the broken invariants.
+// missed plays histories on a model without a rule, until an invariant breaks. With -tally it
+// plays on, and counts the broken invariants.
 func missed(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
 	for i := range uint64(most) { //nolint:gosec // not negative
@@ -67,11 +67,11 @@ func seen(broken map[string]int, histories int) string {
 	return fmt.Sprintf("%s in %d histories", strings.Join(all, ", "), histories)
 }
 
-// found compares lockertest's Store with a model without a rule.
+// found compares lockertest's Store with a model that leaves out a rule.
 func found(t *testing.T, rule Rule, most int) (histories int, differs bool) {
 	for i := range uint64(most) { //nolint:gosec // not negative
 		s := inMemory(t)
-		s.patience = 50 * time.Millisecond // the expected message may be missing, because of the missing rule
+		s.patience = 50 * time.Millisecond // short, because the expected message may be missing without the rule
 		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, newModel(rule), abilities{mute: i%3 == 0})
 		if play(h, 40); h.differs != "" {
 			return int(i) + 1, true //nolint:gosec // as above

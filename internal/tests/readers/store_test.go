@@ -20,11 +20,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the model's time. The test does not wait: it steps the clock of the Memory, and
-// shortens all expiries on Redis. The real duration of a history must be much shorter.
+// unit is a unit of the model's time. The test does not wait for it: it steps the clock of the
+// Memory, and makes all expiries on Redis earlier. The real duration of a history must be much
+// shorter than a unit.
 const unit = 20 * time.Second
 
-// drawn makes its choices by rapid's draws.
+// drawn is a source whose choices are rapid's draws.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
@@ -61,7 +62,7 @@ func TestReadersOnRedis(t *testing.T) {
 	})
 }
 
-// fataler is the part of a test that stores need.
+// fataler has the methods of a test that stores need.
 type fataler interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -72,12 +73,12 @@ type fataler interface {
 // Store of its own.
 type stores struct {
 	fataler
-	open  func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys
+	open  func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys; die ends the process
 	hole  func()                                          // removes the lease
 	parts func()                                          // removes the readers of the lease
-	taken func(ttl time.Duration) bool                    // lets another program take the key, if it is free
+	taken func(ttl time.Duration) bool                    // makes another program take the key, if it is free
 	later func(d time.Duration)
-	deaf  func(inbox string) bool // reports that the inbox has no subscriber; nil: it has none as soon as the process dies
+	deaf  func(inbox string) bool // reports whether the inbox has no subscriber; nil: it has none as soon as its process has died
 
 	key       string
 	processes []*process
@@ -110,7 +111,7 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age shortens all expiries, and removes what has expired. KEYS: strings · a sorted set whose
+// age makes all expiries earlier, and removes what has expired. KEYS: strings · a sorted set whose
 // scores are times in ms; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
@@ -157,7 +158,7 @@ func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores
 	return s
 }
 
-// beside returns the name of another key of the lock, such as its queue.
+// beside returns the name of a companion key of the lock, such as its queue.
 func (s *stores) beside(kind string) string { return "latchkit:" + kind + ":{" + s.key + "}:" + s.key }
 
 func newStores(t fataler) *stores {
@@ -207,8 +208,8 @@ func (s *stores) kill(n int) {
 	}
 }
 
-// caller returns the Store that makes the calls of a process. Late calls of a dead process, and
-// calls of an owner without an inbox, can be made through the Store of any process.
+// caller returns the Store that makes the calls of a process. The Store of any process can make
+// the late calls of a dead process, and the calls of an owner without an inbox.
 func (s *stores) caller(c claim) locker.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]
@@ -229,7 +230,7 @@ func (s *stores) caller(c claim) locker.Store {
 
 func units(n int) time.Duration { return time.Duration(n) * unit }
 
-// ownerOf returns the owner of a token that tokenOf has made.
+// ownerOf returns the owner from whose name tokenOf has made a token.
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }

@@ -9,22 +9,22 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// watch checks the invariants. It uses only the calls, the answers and the messages of callers, not
-// the queue or the scripts.
+// watch checks the invariants. It uses only what callers know: their calls, the answers, and the
+// messages. It does not look at the queue or the scripts.
 type watch struct {
 	now    int
 	holds  map[string]*hold
 	waits  map[string]*waiter
-	undone map[string]int // until when each owner is undone
-	asked  int            // when an owner last asked to wait
+	undone map[string]int // for each owner that was undone: until when
+	asked  int            // the time at which any owner last asked in order to wait
 	top    int            // the largest fence that was granted or reserved
 	phase  int            // the fence of the last phase, 0 after a writer
 	began  int            // the fence of the phase that this step has begun
-	plain  bool           // a Locker without readers took part: it ignores phases
-	mute   bool           // an owner without messages has waited, so there may be unknown holds
-	lapsed map[int]bool   // processes that did not confirm a grant by message: the server may treat them as dead at any time
+	plain  bool           // a Locker without readers took part in the history; it knows no phases
+	mute   bool           // an owner that gets no messages has waited, so there may be holds that the watch does not know
+	lapsed map[int]bool   // processes that did not confirm a grant by message, so the server may treat them as dead at any time
 	killed map[int]bool
-	stands map[int]bool // the process has not called since
+	stands map[int]bool // processes that have not called since their last grant by message
 
 	broken []violation
 }
@@ -35,17 +35,17 @@ type hold struct {
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server has lost the hold, or it was revoked: it may still exclude others, and may still receive messages
+	doubt  bool // the server has lost the hold, or it was revoked; it may still exclude others and get messages
 	handed bool // the key was granted by message, and the owner has not called since
 }
 
 // waiter is an owner that got the answer "busy".
 type waiter struct {
 	claim
-	ahead   int // how many writers were ahead
-	phases  int // how many phases began since
-	writers int // how many writers were granted the key since
-	luck    int // how many revocations, downgrades and expired leases there were: after these, the first entry in the queue decides
+	ahead   int // how many writers were ahead of it
+	phases  int // how many phases have begun since then
+	writers int // how many writers have been granted the key since then
+	luck    int // how many revocations, downgrades and expiries there were; after these, the first entry of the queue decides who is next
 }
 
 type violation struct{ invariant, text string }
@@ -61,7 +61,7 @@ func (w *watch) breaks(invariant, format string, args ...any) {
 	w.broken = append(w.broken, violation{invariant, fmt.Sprintf(format, args...)})
 }
 
-// live returns the holds whose time is not over.
+// live returns the holds whose time is not over yet.
 func (w *watch) live() []*hold {
 	var live []*hold
 	for _, owner := range slices.Sorted(maps.Keys(w.holds)) {
@@ -81,7 +81,7 @@ func (w *watch) pass(units int) {
 		}
 		w.over(owner, h)
 	}
-	if w.asked+queueLife <= w.now { // the queue is forgotten, and with it the owner that was handed the key
+	if w.asked+queueLife <= w.now { // the queue has expired, together with the entry of the owner that was handed the key
 		clear(w.waits)
 		clear(w.stands)
 		for _, h := range w.holds {
@@ -91,14 +91,14 @@ func (w *watch) pass(units int) {
 	w.lucky()
 }
 
-// over handles the end of a hold without a release.
+// over handles a hold that has ended without a release.
 func (w *watch) over(owner string, h *hold) {
 	delete(w.holds, owner)
-	if !h.handed || h.shared && !w.plain { // a reader that entered with others has left the queue
+	if !h.handed || h.shared && !w.plain { // a reader that has entered together with others is no longer in the queue
 		return
 	}
 	w.lapsed[h.process], w.stands[h.process] = true, h.process != noInbox && !h.shared
-	for waiting, other := range w.waits { // the server treats this process as dead, so it has lost its places without a message
+	for waiting, other := range w.waits { // the server treats the process as dead, so all its waiters have lost their places without a message
 		if waiting == owner || h.process != noInbox && other.process == h.process {
 			delete(w.waits, waiting)
 		}
@@ -119,7 +119,7 @@ func (w *watch) lost() {
 	w.lucky()
 }
 
-// emptied handles an eviction of the lease: other callers may now get the key.
+// emptied handles an eviction of the lease. Other callers may now get the key.
 func (w *watch) emptied() {
 	for _, h := range w.live() {
 		w.over(h.owner, h)
@@ -127,8 +127,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown handles a revocation. It is like an eviction, but an owner that was granted the key by
-// message counts as confirmed.
+// thrown handles a revocation. It does what an eviction does. But an owner that was granted the
+// key by message counts as confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)
@@ -144,7 +144,8 @@ func (w *watch) kill(process int) {
 	}
 }
 
-// granted is called for every grant, by answer or by message.
+// granted is called for every grant. byMessage says whether the grant came by message or by an
+// answer.
 func (w *watch) granted(c claim, fence, until int, byMessage bool) {
 	waited := w.waits[c.owner] != nil
 	together := waited && (w.began == fence || c.process == noInbox)
@@ -197,7 +198,7 @@ func (w *watch) enters(c claim) {
 	}
 }
 
-// overtakes checks that no newcomer is granted the key while other callers wait.
+// overtakes checks that a newcomer is not granted the key while other callers wait.
 func (w *watch) overtakes(c claim, waited bool) {
 	for _, o := range w.waits {
 		if !waited && !w.plain && !w.mute && len(w.lapsed) == 0 && !w.killed[c.process] {
@@ -206,7 +207,7 @@ func (w *watch) overtakes(c claim, waited bool) {
 	}
 }
 
-// begins handles the beginning of a phase, or of a writer's hold.
+// begins handles the beginning of a phase or of a writer's hold.
 func (w *watch) begins(h *hold) {
 	w.top, w.phase = h.fence, 0
 	if h.shared {
@@ -231,14 +232,15 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe returns the owners that believe that they hold the key, and the owners of a kept key.
+// believe returns the owners that believe that they hold the key. It also returns the owners of a
+// kept key.
 func (w *watch) believe() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]
 	})
 }
 
-// areAlone checks that no other owner holds the key beside a writer.
+// areAlone checks that nobody else holds the key while a writer holds it.
 func (w *watch) areAlone() {
 	believe := w.believe()
 	for i, h := range believe {
@@ -250,7 +252,7 @@ func (w *watch) areAlone() {
 	}
 }
 
-// Holds without an owner: a kept key, a foreign program.
+// foreignMode is the mode of holds without an owner: of a kept key, or of a foreign program.
 const foreignMode = locker.Mode(9)
 
 func (h *hold) kept() bool { return h.mode == foreignMode }

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// calls records a call of an owner, which shows that it lives.
+// calls records that an owner has made a call, which shows that its process is alive.
 func (w *watch) calls(c claim) { delete(w.stands, c.process) }
 
 // unheard handles a grant whose message does not arrive.
@@ -18,7 +18,7 @@ func (w *watch) unheard(owner string, fence int) {
 	}
 }
 
-// acquired handles an answer to an acquire; the messages of that step were handled before.
+// acquired handles the answer to an acquire. The messages of the same step were handled before.
 func (w *watch) acquired(c claim, a answer) {
 	w.plain = w.plain || c.plain
 	h := w.holds[c.owner]
@@ -60,7 +60,7 @@ func (w *watch) wait(c claim) {
 	w.waits[c.owner] = o
 }
 
-// reason checks each answer "busy": it is right only if another owner excludes the caller.
+// reason checks an answer "busy". It is right only if another owner excludes the caller.
 func (w *watch) reason(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -86,7 +86,7 @@ func (w *watch) writerWaits() bool {
 	return false
 }
 
-// announced checks that the readers are notified when the first waiter is a writer.
+// announced checks that the readers get a message when the first waiter is a writer.
 func (w *watch) announced(c claim, a answer, told []message) {
 	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
 		return
@@ -133,7 +133,7 @@ func (w *watch) renewed(c claim, ttl int, a answer) {
 	}
 }
 
-// downgraded is an answer to a downgrade.
+// downgraded handles the answer to a downgrade.
 func (w *watch) downgraded(c claim, fence int, a answer) {
 	if h := w.holds[c.owner]; a.State == store.Granted && h != nil && !h.shared {
 		h.shared, h.fence, w.phase = true, fence, fence
@@ -142,11 +142,11 @@ func (w *watch) downgraded(c claim, fence int, a answer) {
 	w.renewed(c, c.ttl, a)
 }
 
-// releasing is called before a release whose end the owner knows.
+// releasing is called before a release whose result the owner learns.
 func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	h := w.holds[c.owner]
 	held = h != nil && h.until > w.now && !h.doubt
-	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise it may have left the queue without a message
+	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise the waiter may have left the queue without a message
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
 	if h != nil && h.doubt { // the server does not know which reader leaves
@@ -162,8 +162,8 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
-// completed handles a release with Complete: waiters with Once are notified and leave, but a waiter
-// without an inbox gets no message.
+// completed handles a release with Complete. Waiters with Once get a message and leave the queue.
+// A waiter without an inbox leaves without a message.
 func (w *watch) completed() {
 	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
 }
@@ -173,24 +173,24 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
 	if a.State == store.Revoked && c.phase == 0 {
-		delete(w.undone, c.owner) // the note of the revocation replaces the done mark while the note exists
+		delete(w.undone, c.owner) // while the note of the revocation exists, it takes the place of the tombstone
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// served checks that a step has served the waiters.
+// served says what a step must have done for the waiters.
 type served int
 
 const (
 	nothing  served = iota
-	handed          // a free key is granted to a waiter
-	opened          // … and an open phase is granted to readers, if no writer waits
-	admitted        // … or even while a writer waits
+	handed          // a waiter has got a free key
+	opened          // … and readers have entered an open phase, if no writer waits
+	admitted        // … and they have entered even while a writer waits
 )
 
-// idle fails if waiters are not served.
+// idle fails the history if the step has not done that for the waiters.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

@@ -18,8 +18,8 @@ const (
 	version = "v0.99.0"
 )
 
-// A user can get every module of contrib as a released version, build with it, and install
-// latchctl. The proxy is a folder with the present files after .ci/prepare-release.
+// A user can get every module of contrib as a released version, and build with it. The user can
+// also install latchctl. The proxy is a folder with the present files after .ci/prepare-release.
 func TestModulesAsReleased(t *testing.T) {
 	t.Parallel()
 	proxy, modules := release(t)
@@ -50,13 +50,14 @@ func TestModulesAsReleased(t *testing.T) {
 	}
 }
 
-// stranger is a user with a new module and an empty module cache.
+// stranger is a user with a new module, and with an empty module cache.
 type stranger struct {
 	t                    *testing.T
 	proxy, cache, folder string
 }
 
-// run runs the go command. Other modules come from this machine's module cache or proxy.
+// run runs the go command. Modules other than latchkit's come from this machine's module cache or
+// proxy.
 func (s stranger) run(args ...string) string {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), "go", args...)
@@ -94,7 +95,7 @@ func release(t *testing.T) (proxy string, modules []string) {
 		t.Fatalf("prepare-release: %v\n%s", err, out)
 	}
 	for tag := range strings.Lines(string(out)) {
-		dir := path.Dir(strings.TrimSpace(tag)) // "." for the root's
+		dir := path.Dir(strings.TrimSpace(tag)) // "." for the root's tag
 		module := path.Join(root, dir)
 		serve(t, filepath.Join(tree, dir), filepath.Join(proxy, filepath.FromSlash(module), "@v"), module)
 		modules = append(modules, module)
@@ -102,7 +103,7 @@ func release(t *testing.T) (proxy string, modules []string) {
 	return proxy, modules
 }
 
-// copied copies the files of the repository, except those whose name begins with a point.
+// copied copies the files of the repository. It leaves out files whose names begin with a point.
 func copied(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
@@ -164,7 +165,7 @@ func serve(t *testing.T, dir, at, module string) {
 	}
 }
 
-// pack puts the files of a module into an archive, without the modules below it.
+// pack puts the files of a module into an archive. It leaves out the modules below this module.
 func pack(t *testing.T, archive *zip.Writer, dir, prefix string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

@@ -1,5 +1,5 @@
-// Package runall tests that processes which take random, overlapping sets of keys with RunAll never
-// deadlock.
+// Package runall tests that RunAll never leads to a deadlock, when processes take random sets of
+// keys that overlap.
 package runall
 
 import (
@@ -23,25 +23,25 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// stuckAfter is the time after which a call counts as hanging. All work of a scenario takes about a
-// second.
+// stuckAfter is the time after which a call counts as hanging. It is long, because all work of a
+// scenario takes about a second.
 const stuckAfter = 20 * time.Second
 
 // call is a RunAll, with or without another RunAll inside.
 type call struct {
-	Keys   []string // in any order, also repeated
+	Keys   []string // in any order; a key may occur twice
 	Wait   time.Duration
 	Hold   time.Duration
 	Inside *call
 }
 
-// job is what one process does: its workers' calls, one after the other.
+// job is what one process must do: for each worker, its calls, one after the other.
 type job struct {
 	Reentrant bool
 	Workers   [][]call
 }
 
-// report is the result of a job.
+// report is what a job has done.
 type report struct {
 	Ran, Refused int
 	Failures     []string
@@ -80,7 +80,7 @@ var process = proc.Register("process", func(args []string) {
 	}
 })
 
-// worker has all workers of a process.
+// worker makes the calls of one process, for all its workers.
 type worker struct {
 	locks  locker.Locker
 	client *redis.Client
@@ -89,7 +89,7 @@ type worker struct {
 	report report
 }
 
-// do makes a call. The context holds the keys in held.
+// do makes a call. held are the keys that its context holds already.
 func (w *worker) do(ctx context.Context, c call, held []string) {
 	var rules []locker.Rule
 	for _, key := range c.Keys {
@@ -125,14 +125,14 @@ func (w *worker) do(ctx context.Context, c call, held []string) {
 		w.report.Ran++
 	case errors.Is(err, context.DeadlineExceeded), ran:
 		w.report.Failures = append(w.report.Failures, fmt.Sprintf("RunAll of %v inside %v: %v", c.Keys, held, err))
-	case errors.Is(err, locker.ErrUnsupported), errors.Is(err, locker.ErrBusy), c.Wait > 0 && errors.Is(err, locker.ErrUnavailable): // a short Wait
+	case errors.Is(err, locker.ErrUnsupported), errors.Is(err, locker.ErrBusy), c.Wait > 0 && errors.Is(err, locker.ErrUnavailable): // with a short Wait, the server may seem unavailable
 		w.report.Refused++
 	default:
 		w.report.Failures = append(w.report.Failures, fmt.Sprintf("RunAll of %v inside %v: %v", c.Keys, held, err))
 	}
 }
 
-// enter records that a key is held, and detects a second holder.
+// enter records that a key is held. It reports an error if the key has another holder.
 func (w *worker) enter(key string) {
 	if n, err := w.client.Incr(context.Background(), "inside:"+key).Result(); n != 1 || err != nil {
 		w.fail("%d hold %s: %v", n, key, err)
@@ -145,7 +145,7 @@ func (w *worker) fail(format string, args ...any) {
 	w.report.Failures = append(w.report.Failures, fmt.Sprintf(format, args...))
 }
 
-// calls draws a call with other calls inside.
+// calls returns a generator of calls with other calls inside.
 func calls(depth int) *rapid.Generator[call] {
 	return rapid.Custom(func(t *rapid.T) call {
 		c := call{

@@ -1,11 +1,12 @@
-// Package semaphore is a simulator of the semaphore's protocol: one key on one server, and
-// processes whose callers take units of it. Time is virtual, and a seed determines the whole run.
+// Package semaphore is a simulator of the semaphore's protocol. It has one key on one server, and
+// processes whose callers take units of the key. Time is virtual, and a seed determines the whole
+// run.
 //
-// The server follows the scripts sem_*.lua, and the processes follow the engine. The processes
-// queue, trust a grant by message only while it is fresh, renew, repeat calls without a reply,
-// undo, and pass their permits on among their callers. Calls and messages are delayed and lost,
-// processes stop and die, clocks run at different rates and step, keys are evicted, and other
-// programs lock the key.
+// The server does what the scripts sem_*.lua do, and the processes do what the engine does. The
+// processes queue, trust a grant by message only while it is fresh, renew, repeat calls without a
+// reply, undo, and pass their permits on among their callers. Calls and messages are delayed and
+// lost, processes stop and die, clocks run at different rates and step, keys are evicted, and
+// other programs lock the key.
 //
 // The run counts violations:
 //
@@ -17,12 +18,12 @@
 //	left       what is left on the server when all callers have gone
 //
 // Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
-// counts must show that.
+// numbers must show that.
 //
 // The replies and messages of this server are compared, step by step, with those of the scripts on
-// a real server, and with those of lockertest's Memory. So a simulation of another protocol than
-// the real one fails. The steps are drawn at random. If the server leaves a rule out, the
-// comparison must fail.
+// a real server, and with those of lockertest's Memory. So the test fails if the simulation's
+// protocol differs from the real one. The steps are drawn at random. If the server leaves a rule
+// out, the comparison must fail.
 //
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign

@@ -14,8 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A server that is emptied forgets the permits. New holders enter beside the old ones, and the old
-// ones learn of it at their next renewal. A waiter whose place was forgotten is served too.
+// A server that is emptied forgets its permits. New holders get units while the old holders still
+// use theirs. The old holders learn of the loss at their next renewal. A waiter whose place was
+// forgotten gets units too.
 func TestPermitsThatTheServerForgot(t *testing.T) {
 	t.Parallel()
 	const n, ttl = 3, 3 * time.Second
@@ -39,11 +40,11 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 			locktest.Eventually(t, "the lease is lost", func() bool { return errors.Is(context.Cause(l.Context()), locker.ErrLost) })
 		}
 	})
-	third := waiter.Granted(5 * time.Second) // the unit beside lease
+	third := waiter.Granted(5 * time.Second) // this unit is held in addition to that of lease
 	if info, err := fresh.Inspect(t.Context(), "units"); err != nil || info.Used != n {
 		t.Errorf("%+v, %v", info, err)
 	}
-	for _, l := range []*locker.Lease{heavy, light} { // it releases nothing of the new holders
+	for _, l := range []*locker.Lease{heavy, light} { // the release of a lost permit must take nothing from the new holders
 		if err := l.Release(t.Context()); !errors.Is(err, locker.ErrLost) {
 			t.Errorf("release after the loss: %v", err)
 		}
@@ -56,14 +57,14 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 	locktest.NothingLeftBut(t, client)
 }
 
-// holders are those that hold units by their own contexts and clocks.
+// holders are all callers that hold units by their own contexts and clocks.
 type holders struct {
 	mu     sync.Mutex
 	units  map[*locker.Lease]int
-	flush  time.Time // the last one
+	flush  time.Time // when the server was last emptied
 	fences []uint64
-	most   int // units at once
-	over   int // entries beside more than n units, when all old holders must have known of the loss
+	most   int // the largest number of units that were held at once
+	over   int // how often a caller got units beyond n, at a time when all old holders must have known of the loss
 }
 
 func (h *holders) enter(l *locker.Lease, n int, known time.Duration) {
@@ -89,8 +90,8 @@ func (h *holders) leave(l *locker.Lease) {
 	delete(h.units, l)
 }
 
-// Under load, too, a flush admits no more than n new units beside n old ones, and only until the
-// old holders have renewed.
+// The same under load: after a flush, at most n new units are held beside n old ones. This lasts
+// only until the old holders have renewed.
 func TestFlushesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const n, ttl, flushes = 4, 2 * time.Second, 4
@@ -134,7 +135,7 @@ func TestFlushesUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	time.Sleep(ttl) //nolint:forbidigo // the same
+	time.Sleep(ttl) //nolint:forbidigo // the time between faults
 	stop()
 	work.Wait()
 	if h.over > 0 || h.most > 2*n {

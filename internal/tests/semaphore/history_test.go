@@ -13,23 +13,23 @@ import (
 
 // source makes the choices of a history.
 type source interface {
-	choose(n int, what string) int // from 0 to n-1
+	choose(n int, what string) int // chooses a number from 0 to n-1
 }
 
-// history plays steps on the model and on a Store.
+// history plays the same steps on the model and on a Store.
 type history struct {
 	source
 	model  *world
 	stores *stores
 	owners []*owned
-	fences map[int64]uint64 // the Store's fences, by the model's fences
+	fences map[int64]uint64 // maps the model's fences to the Store's fences
 	mail   []message        // the messages of the model
 	trace  []string
 
-	differs string // how the Store differs from the model
+	differs string // what the Store has done differently from the model
 }
 
-// owned is a token of the history.
+// owned is a token, and what the history knows about it.
 type owned struct {
 	claim
 	queues bool
@@ -64,7 +64,7 @@ func (h *history) log(format string, args ...any) {
 
 func (h *history) differ(format string, args ...any) { h.differs = fmt.Sprintf(format, args...) }
 
-// String returns the steps of the history, and the difference, if any.
+// String returns the steps of the history, and the difference if there is one.
 func (h *history) String() string { return strings.Join(append(h.trace, h.differs), "\n") }
 
 func (h *history) newOwner() *owned {
@@ -82,7 +82,7 @@ func (h *history) newOwner() *owned {
 	return o
 }
 
-// among draws an owner for which is returns true, or makes a new owner.
+// among chooses an owner for which is returns true, or makes a new owner.
 func (h *history) among(is func(*owned) bool) *owned {
 	var all []*owned
 	for _, o := range h.owners {
@@ -133,7 +133,8 @@ func (h *history) acquire(o *owned) {
 
 func ceil(d time.Duration) int { return int((d + unit - 1) / unit) }
 
-// fence compares a grant's fence with that of the same permit, and with those of all others.
+// fence compares the fence of a grant with the earlier fence of the same permit, and with the
+// fences of all other permits.
 func (h *history) fence(want int64, got uint64) {
 	for other, its := range h.fences {
 		if cmp.Compare(want, other) != cmp.Compare(got, its) {
@@ -186,7 +187,7 @@ func (h *history) kill() {
 	}
 }
 
-// others lets another program take the key, or lets the server evict L, P or U.
+// others makes another program take the key, or makes the server evict L, P or U.
 func (h *history) others() {
 	s := h.model.server
 	s.expire()
@@ -207,8 +208,8 @@ func (h *history) others() {
 	}
 }
 
-// play makes this many steps, and compares the messages after each step. It ends early when the
-// Store differs.
+// play makes this many steps. After each step it compares the messages. It ends early when the
+// Store differs from the model.
 func (h *history) play(steps int) {
 	for range steps {
 		if h.differs != "" {
@@ -242,7 +243,7 @@ func (h *history) play(steps int) {
 	}
 }
 
-// compareMail checks that the Store sends the same messages of grants as the model.
+// compareMail checks that the Store has sent the same messages about grants as the model.
 func (h *history) compareMail() {
 	for h.differs == "" && len(h.mail) > 0 {
 		select {

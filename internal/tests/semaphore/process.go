@@ -2,27 +2,28 @@ package semaphore
 
 import "slices"
 
-// blockOf is how many fences a permit reserves for the callers of its process.
+// blockOf is the number of fences that a permit reserves for the callers of its process.
 const blockOf = 4
 
-// process is one Engine, and its callers. All callers that agree on weight and limit are a cohort.
+// process is one Engine and its callers. The callers that want the same weight and limit are a
+// cohort.
 type process struct {
 	w         *world
 	number    int
-	rate      float64 // the rate of its clock
-	skew      int64   // the skew of its wall clock
-	stopped   int64   // until when the process is stopped
+	rate      float64 // how fast its clock runs
+	skew      int64   // how far its wall clock is ahead
+	stopped   int64   // the process is stopped until this time
 	dead      bool
-	connected int64 // until when the server counts the connection of a dead process
+	connected int64 // after the process has died, the server counts its connection until this time
 	cohorts   map[[2]int]*cohort
-	tokens    map[string]*ticket // tokens that wait, hold, or are being released
+	tokens    map[string]*ticket // the tokens that wait, hold units, or are being released
 }
 
-// local is the process's own clock, which never steps.
+// local returns the time by the process's own clock, which never steps.
 func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
 
-// after calls do when the time d has passed by the process's clock, unless the process is dead by
-// then. In a stopped process, do is called when the process continues.
+// after calls do when the process's clock has advanced by d, unless the process has died by then.
+// If the process is stopped at that time, do is called when the process continues.
 func (p *process) after(d int64, do func()) {
 	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }
@@ -40,23 +41,23 @@ func (p *process) run(do func()) {
 // cohort has the callers that want units on the same terms.
 type cohort struct {
 	leader  *ticket
-	parked  bool // the leader waits at the server, and may get a permit of this process
+	parked  bool // the leader waits at the server, and may meanwhile get a permit from another caller of its process
 	waiting []*caller
 }
 
-// caller takes units, holds them for a while, and returns later.
+// caller takes units, holds them for a while, and later comes again.
 type caller struct {
 	p      *process
 	weight int
 	limit  int
 	ticket *ticket
 	gone   bool // the caller has given up this wait
-	turn   int  // the number of the present wait
+	turn   int  // number of the present wait
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
 
-// come begins an acquire.
+// come begins an acquire of the caller.
 func (c *caller) come() {
 	p := c.p
 	if p.w.ended {
@@ -83,8 +84,8 @@ func (c *caller) come() {
 	k.lead(c, nil)
 }
 
-// lead makes c the leader, which asks the server. t is the ticket of the former leader; nil: c
-// needs a new one.
+// lead makes c the leader, the caller that asks the server. t is the ticket of the former leader;
+// nil: c needs a new ticket.
 func (k *cohort) lead(c *caller, t *ticket) {
 	if t != nil {
 		t.c, c.ticket = c, t
@@ -97,8 +98,8 @@ func (k *cohort) lead(c *caller, t *ticket) {
 	t.ask(k)
 }
 
-// succeed makes the next caller lead. t has the former leader's place in the queue; nil: there is
-// no place to pass on.
+// succeed makes the next caller the leader. t has the former leader's place in the queue; nil:
+// there is no place to pass on.
 func (k *cohort) succeed(t *ticket) (passed bool) {
 	k.leader, k.parked = nil, false
 	if len(k.waiting) == 0 {
@@ -110,7 +111,7 @@ func (k *cohort) succeed(t *ticket) (passed bool) {
 	return t != nil
 }
 
-// leave ends the wait of a caller whose context has ended.
+// leave ends the caller's wait, because its context has ended.
 func (c *caller) leave(k *cohort) {
 	if i := slices.Index(k.waiting, c); i >= 0 {
 		k.waiting = slices.Delete(k.waiting, i, i+1)

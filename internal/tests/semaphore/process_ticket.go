@@ -2,7 +2,7 @@ package semaphore
 
 import "fmt"
 
-// ticket is a token on its way to a lease, and the lease.
+// ticket is a token that asks for a lease, and later the lease.
 type ticket struct {
 	claim
 	c        *caller
@@ -10,13 +10,13 @@ type ticket struct {
 	unclear  bool
 	first    int64 // when the first call was sent, by the process's clock
 	anchored bool
-	local    int64 // the send time of the latest answered call, and the server's clock in its reply
+	local    int64 // for the latest answered call: when it was sent, by the process's clock, and the server's clock in its reply
 	server   int64
 	deadline int64
 	fence    int64
 	used     int
 	taken    int64
-	asks     int // number of the present call; timers of earlier calls do nothing
+	asks     int // number of the present call; a timer of an earlier call does nothing
 	place    int
 	left     int64
 }
@@ -87,7 +87,7 @@ func (t *ticket) ask(k *cohort) {
 
 func (t *ticket) p() *server { return t.proc.w.server }
 
-// wait plans the next Acquire.
+// wait sets the time of the next Acquire.
 func (t *ticket) wait(k *cohort) {
 	if t.p().off(AskAgain) {
 		return
@@ -111,8 +111,8 @@ func (t *ticket) later(k *cohort, d int64) {
 	})
 }
 
-// hold begins a lease. The server keeps the lease for the time life, counted from since by the
-// local clock.
+// hold begins a lease. The server keeps the lease for the time life, which counts from since by
+// the local clock.
 func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	p := t.proc
 	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()
@@ -139,10 +139,10 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	t.work(k, t.c)
 }
 
-// work runs a caller under the lease.
+// work makes a caller work under the lease.
 func (t *ticket) work(k *cohort, c *caller) {
 	p := t.proc
-	c.turn++ // the caller no longer waits
+	c.turn++ // the caller does not wait any more
 	p.after(p.w.work(), func() {
 		c.ticket = nil
 		if t.state == holds && t.c == c {
@@ -155,7 +155,8 @@ func (t *ticket) work(k *cohort, c *caller) {
 	}
 }
 
-// release passes the permit on to the first caller that waits, or gives it back.
+// release passes the permit on to the first caller that waits. If no caller waits, it gives the
+// permit back.
 func (t *ticket) release(k *cohort) {
 	p := t.proc
 	if t.used < blockOf && p.local()-t.taken < 10*milli && p.local() < t.deadline-p.w.ttl/4 && p.w.streaks {
@@ -165,7 +166,7 @@ func (t *ticket) release(k *cohort) {
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.holds(t, t.fence)
-			if crossing && p.w.chance(0.1) { // the caller has just left
+			if crossing && p.w.chance(0.1) { // the caller has left just at this moment
 				c.turn++
 				if t.p().off(PassCrossing) {
 					p.after(second, c.come)
@@ -179,15 +180,15 @@ func (t *ticket) release(k *cohort) {
 			return
 		}
 	}
-	if t.state = over; k.leader == t { // without NextLeads
+	if t.state = over; k.leader == t { // happens only without the rule NextLeads
 		k.succeed(nil)
 	}
 	p.w.gone(t)
 	t.free()
 }
 
-// heir returns the first waiting caller of the cohort. If that caller leads, its place in the queue
-// passes to the next caller, or is given up.
+// heir returns the first waiting caller of the cohort. If this caller is the leader, its place in
+// the queue passes to the next caller, or is given up.
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {
 		c := l.c
@@ -218,7 +219,7 @@ func (t *ticket) giveBack() {
 	t.free()
 }
 
-// free sends the release, and repeats it until an answer comes.
+// free sends the release. It repeats the release until an answer comes.
 func (t *ticket) free() {
 	p := t.proc
 	c, undo := t.claim, t.unclear
@@ -245,7 +246,7 @@ func (t *ticket) renewIn(k *cohort, d int64) {
 	t.proc.after(max(t.deadline-t.proc.local(), 0), func() { t.lose(k) })
 }
 
-// lose ends a lease whose deadline is over.
+// lose ends a lease whose deadline has passed.
 func (t *ticket) lose(k *cohort) {
 	if t.state == holds && t.proc.local() >= t.deadline {
 		t.end(k)

@@ -6,24 +6,24 @@ type Rule int
 // The comment beside a rule describes the wrong behaviour when the rule is switched off.
 const (
 	FreshMessages  Rule = iota + 1 // a grant by message is trusted however old it is
-	IgnoreWhenHeld                 // a message for a token that is held is answered with a release
+	IgnoreWhenHeld                 // a message for a token that already holds is answered with a release
 	CountFromSend                  // a deadline counts from the answer instead of the time before the call
 	OnlyLengthen                   // a late renewal shortens an extended permit
 	SmallestLimit                  // a grant considers only the n of the new permit
 	ServerTime                     // expiries are computed by the clients' clocks
-	PermitsAreTrue                 // an epoch without L counts as free
+	PermitsAreTrue                 // when P and U have permits but L is missing, the key counts as free
 	SameSize                       // if P or U has lost permits, the remaining ones are counted
 	NoOvertaking                   // a newcomer takes free units while other callers wait
 	Tombstone                      // an acquire that was given back takes units when it runs late
 	LapsedLoses                    // a process that did not confirm a permit keeps its places in the queue
 	OutliveL                       // P and U expire together with L
-	LivingHead                     // a head that does not fit is not notified to ask
+	LivingHead                     // the head of the queue, for which too few units are free, is not told to ask
 	SeenHead                       // the head of a stopped process keeps its place while units are free
-	ServeAll                       // a release serves one waiter
+	ServeAll                       // a release serves only one waiter
 	LeaverServes                   // when a waiter leaves, no other waiter is served
 	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next one
 	AskAgain                       // a waiter asks only after a message
-	NextLeads                      // a process asks for the next permit when the one before is released
+	NextLeads                      // a process asks for the next permit only when it has released the one before
 	GiveUpPlace                    // a caller that gets a permit of its process stays in the queue
 	PassCrossing                   // a permit that arrives when its caller has just left is forgotten
 	rulesEnd

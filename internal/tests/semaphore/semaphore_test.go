@@ -7,7 +7,7 @@ import (
 
 var runs = flag.Int("runs", 4, "seeds for each scenario")
 
-// TestModel plays all scenarios with all rules: no violation may occur, and no caller waits for
+// TestModel plays all scenarios with all rules. No violation may occur, and no caller may wait for
 // long while units are free.
 func TestModel(t *testing.T) {
 	t.Parallel()
@@ -22,8 +22,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// shows describes how a run exposes a missing rule: by one of the counts, or by a wait that is
-// longer than any wait with all rules.
+// shows reports whether a run shows that a rule is missing: by one of the numbers, or by a wait
+// that is longer than any wait with all rules.
 type shows func(r Result, x scenario) bool
 
 func breaks(r Result, _ scenario) bool    { return r.Over > 0 }
@@ -44,8 +44,8 @@ var needed = map[Rule]struct {
 	PassCrossing: {"healthy", left},
 }
 
-// TestRules leaves out one rule after the other. A run must show that the rule is missing:
-// otherwise the rule is not needed, or the simulator detects too little.
+// TestRules leaves out one rule after the other. A run must show that the rule is missing.
+// Otherwise the rule is not necessary, or the simulator detects too little.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for r := Rule(1); r < rulesEnd; r++ {
@@ -85,7 +85,8 @@ func with(change func(*Scenario)) Scenario {
 	return s
 }
 
-// scenario has the faults of a run, and the longest wait of a caller while units are free.
+// scenario has the faults of a run. It also has the longest time that a caller may wait while
+// units are free.
 type scenario struct {
 	Scenario
 	idle int64

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Times are in µs.
+// These times are in µs.
 const (
 	milli  = int64(1000)
 	second = 1000 * milli
 )
 
-// server is one key. Its steps are those of the scripts.
+// server is one key. Its steps do what the scripts do.
 type server struct {
 	w       *world
 	ahead   int64 // how far the clock is ahead
@@ -20,8 +20,8 @@ type server struct {
 	lostP   bool // P was evicted in this epoch
 	ends    int64
 	queue   []*entry
-	asked   int64            // when a waiter asked last; the queue expires a fixed time later
-	notes   map[string]int64 // tombstones: until when each lasts
+	asked   int64            // when a waiter last asked; a fixed time later the queue expires
+	notes   map[string]int64 // for each token with a tombstone: until when the tombstone lasts
 	counter int64
 	head    string
 	seen    int64
@@ -49,21 +49,21 @@ type permit struct {
 	handed bool
 }
 
-// claim is the request of a token.
+// claim is the request of a caller for a token.
 type claim struct {
 	token    string
 	proc     *process
 	weight   int
 	limit    int
-	ttl, own int64 // own is the time by the client's clock, for runs without the rule ServerTime
-	hand     int64 // how long the token may keep units that were handed to it without confirming them
+	ttl, own int64 // own is the time by the client's clock; it is used only without the rule ServerTime
+	hand     int64 // how long the token may keep units that came by hand-off and are not confirmed
 	deaf     bool  // the token receives no messages
 }
 
 // entry is a waiter.
 type entry struct {
 	claim
-	again bool // its turn had come before, and another program took the key
+	again bool // the waiter's turn has come before, but another program had taken the key
 }
 
 // answer is the reply of a step.
@@ -79,7 +79,7 @@ func (s *server) now() int64 { return s.w.now + s.ahead }
 
 func (s *server) off(r Rule) bool { return s.w.without == r }
 
-// clock is the time of a step.
+// clock returns the time that a step uses.
 func (s *server) clock(c claim) int64 {
 	if s.off(ServerTime) {
 		return c.own
@@ -105,7 +105,7 @@ func (s *server) expire() {
 
 func (s *server) forget() { s.permits, s.lostP, s.head = make(map[string]*permit), false, "" }
 
-// open reports whether permits may be granted.
+// open reports whether permits may be granted now.
 func (s *server) open() bool {
 	s.expire()
 	broken := s.lostP && !s.off(SameSize)
@@ -149,7 +149,8 @@ func (s *server) reap(now int64) {
 	s.settle()
 }
 
-// drop removes a waiter that does not react, and all others of its process that receive messages.
+// drop removes a waiter that does not react. It also removes all other waiters of its process that
+// get messages.
 func (s *server) drop(c claim) {
 	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool {
 		return e.token == c.token || e.proc == c.proc && !e.deaf && !c.deaf
@@ -186,8 +187,8 @@ func (s *server) enter(c claim, life int64, handed bool) *permit {
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in order. The token own, which makes the call, gets an answer instead of a
-// message.
+// serve grants units in the order of the queue. The token own, which makes the call, gets an
+// answer instead of a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process
@@ -229,7 +230,8 @@ func (s *server) serve(own string, c claim) {
 	}
 }
 
-// watch reports whether a head that does not fit may stay.
+// watch is called when too few units are free for the head. It reports whether the head may keep
+// its place.
 func (s *server) watch(e *entry, own string) bool {
 	if s.off(SeenHead) {
 		return true
@@ -245,7 +247,7 @@ func (s *server) watch(e *entry, own string) bool {
 	return true
 }
 
-// tellHead notifies the first waiter of another process to ask.
+// tellHead tells the first waiter of another process to ask.
 func (s *server) tellHead(but *process, in int64) {
 	for _, e := range s.queue {
 		if e.proc != but && !e.deaf && s.listens(e.proc) {
@@ -297,7 +299,8 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	a := answer{busy: true, at: s.now(), left: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.off(SeenHead) {
-		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli)) // at that time, the process of the head counts as stopped
+		// At that time, the process of the head counts as stopped.
+		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli))
 	}
 	if s.lease.kind == foreign || !open {
 		a.left = max(s.lease.ends-s.now(), milli)
@@ -309,8 +312,8 @@ func (s *server) acquire(c claim, waits bool) answer {
 	return a
 }
 
-// enqueue returns the place of a waiter. A waiter whose turn had come before is the first, and
-// several of these have the order of their tokens.
+// enqueue returns the place of a waiter in the queue. A waiter whose turn has come before is the
+// first. Several such waiters have the order of their tokens.
 func (s *server) enqueue(c claim, again bool) int {
 	if again {
 		s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })

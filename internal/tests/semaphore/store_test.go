@@ -38,10 +38,10 @@ type stores struct {
 	fataler
 	key       string
 	open      func() (s locker.Store, die func())
-	deaf      func(inbox string) bool // reports that the inbox has no subscriber; nil: it has none as soon as the process dies
+	deaf      func(inbox string) bool // reports whether the inbox has no subscriber; nil: it has none as soon as its process has died
 	later     func(d time.Duration)
 	occupy    func(ttl time.Duration)
-	evict     func(part string) // L, P or U; nil: the Store does not evict
+	evict     func(part string) // evicts L, P or U; nil: the Store does not evict
 	processes []*member
 	heard     chan store.Event
 }
@@ -77,8 +77,8 @@ func inMemory(t fataler) *stores {
 	return s
 }
 
-// age makes all expiries earlier by some ms, and removes expired data. KEYS: keys with expiries,
-// the permits, the uses; ARGV: ms.
+// age makes all expiries earlier by some ms, and removes what has expired. KEYS: keys with
+// expiries, the permits, the uses; ARGV: ms.
 var age = redis.NewScript(`
 for _, key in ipairs(KEYS) do
   local left = redis.call('PTTL', key)
@@ -154,8 +154,8 @@ func (s *stores) kill(i int) {
 	}
 }
 
-// asker returns the Store of a process. If the process is dead, its late call is made through the
-// Store of another process.
+// asker returns the Store that makes the calls of a process. If the process is dead, another
+// process's Store makes its late calls.
 func (s *stores) asker(i int) locker.Store {
 	if s.processes[i].die != nil {
 		return s.processes[i].store
@@ -167,7 +167,7 @@ func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + 
 
 func timesOf(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// claimOf is the model's claim for a Store.
+// claimOf returns the model's claim in the form for a Store.
 func (s *stores) claimOf(c claim, queue bool) store.Claim {
 	l := store.Claim{
 		Key: s.key, Owner: tokenOf(c.token), TTL: timesOf(c.ttl), FenceCount: blockOf, Limit: c.limit, Weight: c.weight, Queue: queue,
@@ -181,7 +181,7 @@ func (s *stores) claimOf(c claim, queue bool) store.Claim {
 	return l
 }
 
-// drawn makes its choices by rapid's draws.
+// drawn is a source whose choices are rapid's draws.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
@@ -212,13 +212,13 @@ func TestSemaphoreOnRedis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { compare(t, onRedis(t, server, direct)) })
 }
 
-// chance makes its choices by a seed.
+// chance is a source whose choices follow from a seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
 
-// TestHistoriesSeeEachRule leaves out one rule of the model's server after the other. Then the
-// scripts must differ from the model: otherwise these histories detect too little.
+// TestHistoriesSeeEachRule leaves out one rule of the model's server after the other. The scripts
+// must then differ from the model, because otherwise these histories detect too little.
 func TestHistoriesSeeEachRule(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

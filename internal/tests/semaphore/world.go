@@ -12,8 +12,8 @@ import (
 type Scenario struct {
 	limits   []int // the limits that the callers give
 	heavy    float64
-	callers  int     // how many callers each process has
-	most     int     // how many waiters one step serves
+	callers  int     // number of callers in each process
+	most     int     // the largest number of waiters that one step serves
 	delays   float64 // share of calls and messages that take up to 4 s
 	losses   float64 // share of lost requests, answers and messages
 	stops    float64 // stops per second and process
@@ -35,8 +35,8 @@ type Scenario struct {
 // Result is the result of a run.
 type Result struct {
 	Over, Fences, Undone, Overtaken, Left int
-	Idle                                  int64 // the longest wait beside free units, in µs
-	Wasted                                int64 // the sum of such waits, in µs
+	Idle                                  int64 // the longest time that a waiter has waited beside free units, in µs
+	Wasted                                int64 // the sum of all such times, in µs
 	Grants                                int
 }
 
@@ -51,7 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
-	mail    func(message) // replaces the simulated network for messages; nil: messages use the network
+	mail    func(message) // if it is not nil, it gets the messages instead of the simulated network
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool
@@ -62,7 +62,7 @@ type world struct {
 	idleFor   string
 }
 
-// Run plays a scenario for some virtual seconds, and then ends all waits and holds.
+// Run plays a scenario for some virtual seconds. Then it ends all waits and holds.
 func Run(s Scenario, without Rule, seed uint64, seconds int64) Result {
 	w := &world{
 		Scenario: s, Rand: rand.New(rand.NewPCG(seed, 1)), without: without, now: 1_000_000 * second,
@@ -112,7 +112,7 @@ func (w *world) work() int64 { return w.upTo(w.longest) }
 
 func (w *world) sorted(m map[string]*permit) []string { return slices.Sorted(maps.Keys(m)) }
 
-// delay returns how long a call or a message travels.
+// delay returns how long a call or a message is on its way.
 func (w *world) delay() int64 {
 	if w.chance(w.delays) {
 		return w.upTo(4 * second)
@@ -120,8 +120,8 @@ func (w *world) delay() int64 {
 	return 100 + w.upTo(900)
 }
 
-// call makes a step at the server. answered is called once, with ok false if no answer has come in
-// a second.
+// call makes a step at the server. It calls answered once. ok is false if no answer has come
+// within a second.
 func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
 	done := false
 	p.after(second, func() {
@@ -160,7 +160,7 @@ func (w *world) tell(p *process, m message) {
 	}
 }
 
-// faults plans the faults of processes and the server.
+// faults plans the faults of the processes and of the server until a time.
 func (w *world) faults(until int64) {
 	often := func(perSecond float64, do func()) {
 		if perSecond == 0 {
@@ -254,7 +254,7 @@ func (w *world) holds(t *ticket, fence int64) {
 
 func (w *world) gone(t *ticket) { delete(w.believed, t) }
 
-// watch checks 50 times a second whether a living waiter waits beside enough free units.
+// watch looks 50 times a second for a living waiter that waits although enough units are free.
 func (w *world) watch() {
 	who := w.idler()
 	if who != "" {
@@ -272,8 +272,8 @@ func (w *world) watch() {
 	})
 }
 
-// idler returns the token or the process of a living waiter that could hold units now, or "" if
-// there is none.
+// idler returns the token or the process of a living waiter that could hold units now. If there is
+// no such waiter, it returns "".
 func (w *world) idler() string {
 	s := w.server
 	if s.lease.kind == foreign && s.lease.ends > s.now() || s.lostP {

@@ -2,8 +2,8 @@ package simulator
 
 import "time"
 
-// event is something that happens at a time. An event of a stopped process waits, and an event of a
-// dead process is dropped.
+// event is something that happens at a time. An event of a stopped process waits until the process
+// continues. An event of a dead process is dropped.
 type event struct {
 	at    time.Duration
 	order uint64 // of two events at the same time, the one with the smaller order happens first

@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// Fault is a fault that strikes repeatedly.
+// Fault is a fault that strikes again and again.
 type Fault struct {
 	Kind  FaultKind
 	Every time.Duration // the average time between two strikes
@@ -21,7 +21,7 @@ const (
 	// The next process that is handed a lease is stopped when the message arrives. No second
 	// process is stopped before the fault strikes again.
 	PauseOwner
-	Kill        // a process is killed
+	Kill        // a process is killed together with its machine, so the server counts its subscription for some seconds more
 	KillOwner   // the present holder's process is killed
 	Crash       // a process is killed with its machine: its subscription counts for some seconds more
 	Forget      // the server restarts empty
@@ -32,7 +32,7 @@ const (
 	Full  // the server's memory is full
 )
 
-// plague lets a fault strike repeatedly until the scenario's length is over.
+// plague makes a fault strike again and again until the scenario's length is over.
 func (w *world) plague(f Fault) {
 	var strike func()
 	strike = func() {
@@ -133,8 +133,8 @@ func (w *world) killOwner() {
 	}
 }
 
-// restart stops the server for a while. All connections break; processes detect it one after the
-// other.
+// restart stops the server for a while. All connections break, and the processes notice that one
+// after the other.
 func (w *world) restart(change func(), down time.Duration) {
 	s := &w.server
 	if s.down {

@@ -2,7 +2,8 @@ package simulator
 
 import "time"
 
-// startForeign begins a client of another library: SET NX PX in a loop, and compare-and-delete.
+// startForeign begins a client of another library. The client takes a lock with SET NX PX, and
+// releases it with a compare-and-delete, again and again.
 func (w *world) startForeign() {
 	p := newProcess(w, len(w.procs))
 	var poll func()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// hold is the life of one token in an engine: it asks for the lease, holds it, and releases it.
-// Times without a comment are by the clock of the process.
+// hold is the life of one token in an engine: the token asks for the lease, holds it, and releases
+// it. Times are by the clock of the process, unless a comment says something else.
 type hold struct {
 	w     *world
 	p     *process
@@ -15,34 +15,34 @@ type hold struct {
 	token token
 	state holdState
 
-	// These fields are in use while the token asks for the lease.
+	// These fields are for the time in which the token asks for the lease.
 	first   time.Duration // S₀: when the first call was sent
-	stamp   time.Duration // S₀ of the latest answered call: when the call was sent
-	stampT  micros        // T₀ of that call: the server's clock in the reply
-	epoch   int           // epoch of the process's subscription at that call
-	replied bool          // there was a reply, so the stamp is set
-	open    int           // how many acquires have no answer
+	stamp   time.Duration // S₀ of the latest call that was answered: when it was sent
+	stampT  micros        // T₀ of the latest call that was answered: the server's clock in the reply
+	epoch   int           // the epoch of the process's subscription at that call
+	replied bool          // there was a reply, so stamp and stampT are set
+	open    int           // number of acquires without an answer
 	asking  bool          // a call is under way
 	again   bool          // another call is needed after the present one
 	queued  bool          // the token may be in the server's queue
 	seen    bool          // an answer has named a holder, so failures do not end the wait
-	alarm   int           // counts the planned re-checks: only the last one counts
-	due     time.Duration // the time of the re-check
-	headAt  time.Duration // when a message asked the token, as the head, to call
+	alarm   int           // number of the last planned re-check; earlier ones do nothing
+	due     time.Duration // time of the re-check
+	headAt  time.Duration // when a message told the token that it is the head and should ask
 
-	// These fields are in use while the lease is held.
+	// These fields are for the time in which the lease is held.
 	fence    uint64
 	block    int
-	used     int // how many fences were handed on, after the first one
+	used     int // how many fences the process has handed on after the first one
 	since    time.Duration
 	deadline time.Duration
-	share    time.Duration // how long the lease was granted for
+	share    time.Duration // for how long the lease was granted
 	ttl      time.Duration // the TTL that renewals request
-	renewals int           // counts the planned renewals: only the last one counts
+	renewals int           // number of the last planned renewal; earlier ones do nothing
 	handed   bool          // the lease was granted by message, and no renewal has confirmed it yet
-	ended    func()        // notifies the worker that its lease is lost
+	ended    func()        // tells the worker that its lease is lost
 
-	// These fields are in use while the lease is released.
+	// These fields are for the release of the lease.
 	next    *hold
 	earlier bool // an attempt within the lease is unclear
 	late    bool // an attempt after the end of the lease is unclear
@@ -86,12 +86,12 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// drift is how much earlier a lease ends for its process than for the server.
+// drift returns how much earlier a lease ends for its process than for the server.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }
 
-// claim is how long the server keeps a lease after a hand-off.
+// claim returns how long the server keeps a lease after a hand-off, until it is confirmed.
 func (h *hold) claim() time.Duration {
 	if !h.room.forever {
 		return h.ttl
@@ -103,7 +103,7 @@ func (h *hold) asks(queue bool) claim {
 	return claim{token: h.token, ttl: h.ttl, block: h.room.block(), queue: queue, inbox: h.p.inbox, hand: h.claim()}
 }
 
-// ask sends an acquire, one at a time.
+// ask sends an acquire, unless another one is under way.
 func (h *hold) ask() {
 	if h.state != seeking {
 		return
@@ -159,7 +159,7 @@ func (h *hold) askAgain() {
 // answered handles the reply to an acquire, or to a release that carried an acquire.
 func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
 	switch {
-	case r.state == granted && h.state == held: // the message arrived first
+	case r.state == granted && h.state == held: // the message of the grant arrived before this reply
 		h.extendTo(sent + h.ttl - h.drift(h.ttl))
 	case h.state != seeking:
 	case r.state == granted:
@@ -169,10 +169,10 @@ func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
 		h.replied = true
 		h.stamp, h.stampT, h.epoch = sent, r.at, epoch
 		h.plan(r, sent, queue)
-	case h.w.without == OneHold: // the token of an earlier wait was undone
+	case h.w.without == OneHold: // without this rule, the token of an earlier wait is used again, and was undone
 		h.enter(finished)
 		h.room.lost()
-	default: // a live token must not be undone
+	default: // a token that is in use must not have been undone
 		h.w.violate(Truth, h.key, "token %d was never given up, and is answered %q", h.token, stateNames[r.state])
 	}
 }
@@ -191,7 +191,7 @@ func (h *hold) failed(r reply) {
 	h.wake(h.w.backoff())
 }
 
-// plan sets the time of the next re-check after a busy reply.
+// plan sets the time of the next re-check after a reply "busy".
 func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	p, w := h.p, h.w
 	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
@@ -203,7 +203,7 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	switch {
 	case !queue:
 		if p.sub == nil {
-			p.listen() // all waiters ask again when the subscription is open
+			p.listen() // when the subscription is open, all waiters ask again
 			h.wake(w.backoff() + 50*time.Millisecond)
 			return
 		}
@@ -238,8 +238,8 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	h.wake(pause)
 }
 
-// head handles the message that the token is now first in the queue, behind a claim that ends soon
-// unless its winner confirms it.
+// head handles a message to the head of the queue. It says that the lease was handed to another
+// token, whose claim ends soon unless its winner confirms it.
 func (h *hold) head(claim time.Duration) {
 	if h.state != seeking {
 		return
@@ -251,7 +251,7 @@ func (h *hold) head(claim time.Duration) {
 	}
 }
 
-// wake plans the next Acquire.
+// wake sets the time of the next Acquire.
 func (h *hold) wake(pause time.Duration) {
 	h.alarm++
 	h.due = h.p.now() + pause
@@ -263,7 +263,8 @@ func (h *hold) wake(pause time.Duration) {
 	})
 }
 
-// told handles the message of a grant. The message counts as the grant if its age is certain.
+// told handles the message of a grant. The token holds the lease only if the age of the message is
+// certain.
 func (h *hold) told(m message) {
 	now := h.p.now()
 	var g, wait time.Duration // the grant happened at g or later
@@ -279,7 +280,7 @@ func (h *hold) told(m message) {
 		wait = time.Duration(m.at-h.stampT) * time.Microsecond
 		g = h.stamp + wait
 		if h.w.without != ShortWait {
-			g -= wait / 100 // our clock may be slower than the server's
+			g -= wait / 100 // the process's clock may be slower than the server's
 		}
 	}
 	if now < g || now-g > freshFor+wait/50 {
@@ -296,7 +297,7 @@ func (h *hold) told(m message) {
 func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Duration) {
 	h.fence, h.block, h.deadline, h.share = fence, block, deadline, share
 	h.since = h.p.now()
-	if h.since >= deadline { // the grant came too late
+	if h.since >= deadline { // the grant came too late to be used
 		r := h.room
 		h.release(nil)
 		r.lost()
@@ -350,7 +351,7 @@ func (h *hold) extendTo(deadline time.Duration) {
 	}
 }
 
-// lose ends the lease before its deadline.
+// lose ends the lease before its deadline, because the server has given it to another token.
 func (h *hold) lose() {
 	w := h.w
 	w.note(h.key, h.p, "loses", h.token, 0)
@@ -358,7 +359,7 @@ func (h *hold) lose() {
 	h.lost = true
 	ended, r := h.ended, h.room
 	if w.without == LossEndsStreak && len(r.waiters) > 0 {
-		return // the worker continues, and may hand the lease on
+		return // the worker does not notice, and may hand the lease on
 	}
 	h.release(nil)
 	r.lost()

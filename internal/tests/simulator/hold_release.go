@@ -5,8 +5,8 @@ import "time"
 // giveUp ends the wait of a token.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release releases the lease, or leaves the queue. If next is not nil, the same call also queues
-// the token next.
+// release releases the lease, or leaves the queue. If next is not nil, the same call also makes
+// the token next queue.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -25,8 +25,8 @@ func (h *hold) release(next *hold) {
 	h.sendRelease()
 }
 
-// sendRelease makes one attempt. Only the first attempt carries the next token: if that attempt is
-// unclear, the next token asks by itself.
+// sendRelease makes one attempt at the release. Only the first attempt carries the next token. If
+// the result of that attempt is unclear, the next token asks by itself.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next
@@ -65,7 +65,7 @@ func (h *hold) sendRelease() {
 	})
 }
 
-// follow handles the answer to the release that went out with h as the next token.
+// follow handles the answer to a release that carried h as the next token.
 func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 	h.asking = false
 	if o != unclear {
@@ -87,7 +87,7 @@ func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 	h.askAgain()
 }
 
-// undoFor is how long the server must refuse an acquire without an answer.
+// undoFor returns how long the server must refuse an acquire that has no answer.
 func (h *hold) undoFor() time.Duration {
 	if h.open == 0 || h.w.without == UndoUnanswered {
 		return 0
@@ -95,7 +95,7 @@ func (h *hold) undoFor() time.Duration {
 	return max(h.ttl, time.Minute)
 }
 
-// settled ends a token.
+// settled ends the life of a token.
 func (h *hold) settled(r reply, o outcome) {
 	if h.state == releasing {
 		h.enter(finished)

@@ -5,14 +5,14 @@ import "time"
 // inbox is the channel of one process. Its name never changes, but its subscribers do.
 type inbox struct {
 	owner *process
-	heard []*subscription // the subscribers, as the server sees them
+	heard []*subscription // the subscribers that the server knows
 }
 
-// subscription is the subscription of one connection. The server and the process may disagree about
-// its state.
+// subscription is the subscription of one connection. The server and the process may believe
+// different things about its state.
 type subscription struct {
 	inbox *inbox
-	mute  bool // messages are lost, and the server does not detect this for a while
+	mute  bool // messages get lost, and the server does not notice it for a while
 }
 
 // message is what a script publishes.
@@ -29,7 +29,7 @@ type messageKind uint8
 
 const (
 	toldGranted messageKind = iota + 1 // the token holds the key
-	toldHead                           // the token is first in the queue, and should ask when the claim is over
+	toldHead                           // the token is first in the queue, and should ask when the claim of another token is over
 )
 
 // listeners returns the result of PUBSUB NUMSUB.
@@ -46,7 +46,8 @@ func (in *inbox) remove(s *subscription) {
 	}
 }
 
-// publish sends a message to all subscribers. A message may be lost, be late, or arrive twice.
+// publish sends a message to all subscribers of an inbox. A message may get lost, be late, or
+// arrive twice.
 func (w *world) publish(key int, in *inbox, m message) {
 	if in == nil {
 		return
@@ -84,7 +85,7 @@ func (w *world) deliver(s *subscription, key int, m message, late time.Duration)
 	})
 }
 
-// listen opens a subscription on a fresh connection. It replaces an earlier subscription.
+// listen opens a subscription on a new connection, in place of an earlier subscription.
 func (p *process) listen() {
 	if p.opening {
 		return
@@ -94,7 +95,7 @@ func (p *process) listen() {
 	p.subscribe()
 }
 
-// disconnect closes the subscription. The server learns of it a little later.
+// disconnect closes the subscription. The server notices that a little later.
 func (p *process) disconnect() {
 	if old := p.sub; old != nil {
 		p.sub = nil

@@ -41,31 +41,31 @@ func (w *world) violate(i Invariant, key int, format string, args ...any) {
 	}
 }
 
-// book has the complete history of a key.
+// book is the complete history of a key.
 type book struct {
 	beliefs []*belief
 	waiters []*waiter
 	used    map[uint64]token
 	fence   uint64        // the largest fence of a holder
 	minted  uint64        // the last fence that the server reserved
-	freeAt  time.Duration // the end of the last belief
+	freeAt  time.Duration // when the last belief ended
 }
 
-// belief is a lease in the view of its owner.
+// belief is a lease as its owner sees it.
 type belief struct {
 	p       *process
 	token   token
-	until   time.Duration // the deadline by the owner's clock
+	until   time.Duration // the deadline, by the owner's clock
 	granted time.Duration // when the server granted it, in true time
 	fence   uint64
 }
 
-// truth is the observer's knowledge about a token.
+// truth is what the observer of the simulation knows about a token.
 type truth struct {
-	granted  time.Duration // true time when the server gave it the lease
-	ticket   micros        // 0: it was never in the queue
+	granted  time.Duration // when the server gave it the lease, in true time
+	ticket   micros        // 0: the token was never in the queue
 	queuedAt time.Duration
-	handed   bool // the lease was granted from the queue, by message
+	handed   bool // the token got the lease from the queue, by message
 	freed    bool // a release of this token has freed the lease
 	belief   *belief
 	passed   map[*process]int // how often other tokens got the lease while this token waited
@@ -92,7 +92,7 @@ func (w *world) granted(key int, t token, handed bool) {
 	}
 }
 
-// queued is called when a token gets a place in the queue.
+// queued is called when a token has got a place in the queue.
 func (w *world) queued(key int, t token, ticket micros) {
 	h := w.holds[t]
 	h.truth.ticket, h.truth.queuedAt, h.truth.passed = ticket, w.now, nil
@@ -102,7 +102,7 @@ func (w *world) queued(key int, t token, ticket micros) {
 	}
 }
 
-// reminted is called when a lease gets another fence.
+// reminted is called when the same lease gets another fence.
 func (w *world) reminted(key int, l lease) {
 	w.books[key].minted = l.fence + uint64(l.block) - 1
 	if b := w.holds[l.owner].truth.belief; b != nil && w.holds[l.owner].state == held && b.fence < l.fence {
@@ -110,7 +110,7 @@ func (w *world) reminted(key int, l lease) {
 	}
 }
 
-// freed is called when a release of t frees the lease of owner.
+// freed is called when a release of t has freed the lease of owner.
 func (w *world) freed(key int, t, owner token) {
 	w.holds[t].truth.freed = true
 	if owner != t {
@@ -118,7 +118,7 @@ func (w *world) freed(key int, t, owner token) {
 	}
 }
 
-// believes begins a lease.
+// believes begins a belief, because h believes that it holds a lease.
 func (w *world) believes(h *hold) {
 	w.tally.Grants++
 	if h.used > 0 {
@@ -181,8 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused reports whether the early end of a lease is no violation, because the lease was granted
-// before the server lost its data or before its clock stepped.
+// excused reports whether a lease may end early without a violation. It may if it was granted
+// before the server has lost its data or before the server's clock has stepped.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -221,7 +221,7 @@ func (w *world) checkFence(h *hold, b *belief) {
 	}
 }
 
-// waits and waitsNoMore are called when a wait begins and ends.
+// waits is called when a wait begins, and waitsNoMore when it ends.
 func (w *world) waits(key int, wt *waiter) { w.books[key].waiters = append(w.books[key].waiters, wt) }
 
 func (w *world) waitsNoMore(key int, wt *waiter) {
@@ -234,7 +234,7 @@ func (w *world) waitsNoMore(key int, wt *waiter) {
 
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
-// waitingSince returns the beginning of the oldest present wait that can be served.
+// waitingSince returns when the oldest of the present waits that can be served has begun.
 func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
@@ -245,7 +245,7 @@ func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	return since, p
 }
 
-// checkWait checks how long the key was free before a lease began.
+// checkWait checks that the key was not free for too long before a lease began.
 func (w *world) checkWait(h *hold) {
 	k := &w.books[h.key]
 	if since, _ := w.waitingSince(h.key); w.MaxIdle > 0 && since >= 0 && w.now-max(since, k.freeAt) > w.MaxIdle {
@@ -253,7 +253,7 @@ func (w *world) checkWait(h *hold) {
 	}
 }
 
-// inspect checks all waits at intervals.
+// inspect checks all waits from time to time.
 func (w *world) inspect() {
 	for key := range w.books {
 		since, p := w.waitingSince(key)
@@ -276,7 +276,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks which waiters a grant of the server has overtaken.
+// checkOrder checks that a grant of the server has overtaken no waiter that was to come first.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return
@@ -303,14 +303,14 @@ func (w *world) checkOrder(h *hold) {
 	}
 }
 
-// toldLost is called when a process learns from the server that it does not hold a lease.
+// toldLost is called when the server tells a process that it does not hold a lease.
 func (w *world) toldLost(h *hold) {
 	if h.truth.freed && !w.lossy {
 		w.violate(Truth, h.key, "t%d is told that its lease is lost, which its own release ended", h.token)
 	}
 }
 
-// atRest checks that nothing is left behind at the end of the run.
+// atRest checks that nothing is left behind on the server at the end of the run.
 func (w *world) atRest() {
 	for key := range w.server.rows {
 		if since, p := w.waitingSince(key); since >= 0 {

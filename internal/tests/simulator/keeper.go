@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// renewAfter plans the next renewal.
+// renewAfter sets the time of the next renewal.
 func (h *hold) renewAfter(d time.Duration) {
 	h.renewals++
 	this := h.renewals
@@ -17,7 +17,7 @@ func (h *hold) renewAfter(d time.Duration) {
 func (h *hold) renew(ttl time.Duration) {
 	w, p := h.w, h.p
 	sent := p.now()
-	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // the next attempt, unless this one is answered
+	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // this is the next attempt, unless the present one is answered before
 	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
 	handed := h.handed
 	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl, handed) }, func(r reply, o outcome) {
@@ -37,7 +37,7 @@ func (h *hold) renew(ttl time.Duration) {
 		}
 		h.handed = false
 		if ttl > h.ttl {
-			h.ttl = ttl // later renewals request this TTL too
+			h.ttl = ttl // later renewals ask for this TTL, too
 		}
 		h.share = max(h.share, ttl)
 		h.extendTo(sent + ttl - h.drift(ttl))

@@ -6,27 +6,27 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is the queue of one key, without time and network: the holder, the waiters in order, and
-// the answer of each step. Servers are compared with it step by step.
+// model is the queue of one key, without time and network. It has the holder, the waiters in
+// order, and the answer of each step. Servers are compared with it step by step.
 type model struct {
 	holder string
 	queue  []place
 	undone map[string]bool
 	gone   map[int]bool // the killed processes
 
-	grants []grantMessage // messages that the last step sends
+	grants []grantMessage // the messages that the last step has sent
 	kind   kind
 }
 
-// kind lists in which ways a server may differ from the model.
+// kind says in which ways a server may differ from the model.
 type kind struct {
-	pardon bool // the first waiter takes a free key when it asks, even if it did not confirm an earlier hand-off
-	novice bool // the next token of a release is never in the queue before
+	pardon bool // the first waiter gets a free key when it asks, even if it did not confirm an earlier hand-off
+	novice bool // the next token of a release was never in the queue before
 	quiet  bool // the next token of a release gets no message of its grant
 }
 
-// place is a waiter. handed is true if the waiter was granted the key by message and has not called
-// since.
+// place is a waiter in the queue. handed is true if the waiter was granted the key by message and
+// has made no call since then.
 type place struct {
 	owner   string
 	process int // noInbox: the waiter receives no messages
@@ -43,7 +43,7 @@ const noInbox = -1
 // answer is the answer of a step.
 type answer struct {
 	State store.State
-	Place int // busy: 1 is the head
+	Place int // the place in the queue, if busy; 1 is the head
 	Fence uint64
 	Next  *answer
 }
@@ -84,7 +84,8 @@ func (m *model) acquire(process int, owner string, queue bool) answer {
 	return answer{State: store.Busy, Place: m.place(owner)}
 }
 
-// place counts the waiters before owner, without a waiter that was handed the key.
+// place returns the place of owner in the queue. It does not count a waiter that was handed the
+// key.
 func (m *model) place(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -98,7 +99,7 @@ func (m *model) place(owner string) int {
 	return n
 }
 
-// hand grants a free key to the first waiter that can take it. It stops at own, the token that
+// hand gives a free key to the first waiter that can take it. It stops at own, the token that
 // makes the call.
 func (m *model) hand(own string) {
 	for m.holder == "" && len(m.queue) > 0 {
@@ -142,7 +143,7 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 	ours := m.holder == owner
 	m.leave(owner)
 	if !ours {
-		m.hand("") // the key may be free, and the leaving waiter would have noticed it
+		m.hand("") // the key may be free, and the waiter that leaves would have been the first to notice it
 		return answer{State: store.NotOurs}
 	}
 	m.holder = ""
@@ -168,7 +169,7 @@ func (m *model) expire() { m.holder = "" }
 
 func (m *model) kill(process int) { m.gone[process] = true }
 
-// sent returns the messages of the last step.
+// sent returns the messages that the last step has sent.
 func (m *model) sent() []grantMessage {
 	sent := m.grants
 	m.grants = nil

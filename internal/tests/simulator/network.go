@@ -2,22 +2,22 @@ package simulator
 
 import "time"
 
-// outcome is a caller's knowledge about a call.
+// outcome is what a caller knows about a call.
 type outcome uint8
 
 const (
 	answered outcome = iota + 1
 	refused          // the reply proves that the call had no effect
-	unclear          // the call may have run, may still run, or may never run
+	unclear          // the call may have run before, may run later, or may never run
 )
 
-// call sends a script to the server, once, and returns the result. The request or the reply may be
-// lost or late; a request may also run after its caller has given it up.
+// call sends a script to the server once, and delivers the result. The request or the reply may be
+// lost or late. A request may also run after its caller has given it up.
 func (w *world) call(p *process, run func() reply, done func(reply, outcome)) {
 	w.callLate(p, 0, run, done)
 }
 
-// callLate makes a call whose request is delayed by extra.
+// callLate does the work of call for a request that is sent later.
 func (w *world) callLate(p *process, later time.Duration, run func() reply, done func(reply, outcome)) {
 	c := &attempt{w: w, p: p, run: run, done: done, tries: 1}
 	if w.without == SentOnce {
@@ -33,14 +33,14 @@ type attempt struct {
 	run   func() reply
 	done  func(reply, outcome)
 	tries int
-	back  time.Duration // the time that the reply takes
+	back  time.Duration // how long the reply is on its way
 	until time.Duration // when the caller gives the call up
 	lost  bool          // the reply will be lost
 	life  int           // the life of the server in which the call was sent
 	late  bool          // the caller gave the call up before the server executed it
 }
 
-// send may lose the request.
+// send sends the request, which may get lost.
 func (c *attempt) send(later time.Duration) {
 	w, there, patience := c.w, c.w.delay()+later, c.p.trueFor(c.w.Patience)
 	c.back, c.until, c.life = w.delay(), w.now+patience, w.server.life
@@ -55,7 +55,7 @@ func (c *attempt) send(later time.Duration) {
 	c.arrive(there)
 }
 
-// arrive brings the request to the server after a while.
+// arrive makes the request arrive at the server after a while.
 func (c *attempt) arrive(there time.Duration) {
 	w := c.w
 	if w.now+there > c.until && !c.late {
@@ -64,7 +64,7 @@ func (c *attempt) arrive(there time.Duration) {
 	}
 	w.after(there, nil, func() {
 		if stalled := w.stalled - w.now; stalled > 0 {
-			c.arrive(stalled + w.between(0, 200*time.Microsecond)) // the waiting calls run in any order
+			c.arrive(stalled + w.between(0, 200*time.Microsecond)) // calls that wait for a stalled server run in any order
 			return
 		}
 		c.execute()
@@ -73,7 +73,7 @@ func (c *attempt) arrive(there time.Duration) {
 
 func (c *attempt) execute() {
 	w, s := c.w, &c.w.server
-	gone := s.down || s.life != c.life // the connection is lost, and the server still works
+	gone := s.down || s.life != c.life // the connection is lost, although the server may work again
 	switch {
 	case c.late && gone:
 		return
@@ -95,7 +95,9 @@ func (c *attempt) execute() {
 		w.after(c.back, c.p, func() { c.done(r, refused) })
 	default:
 		w.after(c.back, c.p, func() {
-			if c.p.wokeAt == w.now && w.chance(0.3) { // the process was stopped beyond the time-out, so it may see the time-out before the reply
+			// The process was stopped for longer than the time-out. So it may notice the time-out
+			// before the reply.
+			if c.p.wokeAt == w.now && w.chance(0.3) {
 				c.failed()
 				return
 			}
@@ -104,7 +106,7 @@ func (c *attempt) execute() {
 	}
 }
 
-// failed ends an attempt without an answer.
+// failed ends an attempt that has no answer.
 func (c *attempt) failed() {
 	if c.tries > 1 {
 		again := &attempt{w: c.w, p: c.p, run: c.run, done: c.done, tries: c.tries - 1}
@@ -114,7 +116,8 @@ func (c *attempt) failed() {
 	c.done(reply{}, unclear)
 }
 
-// delay is the duration of one transmission: short, with a heavy tail.
+// delay returns how long a message is on its way: usually a short time, but sometimes a very long
+// one.
 func (w *world) delay() time.Duration {
 	d := 40*time.Microsecond + time.Duration(w.rng.ExpFloat64()*float64(40*time.Microsecond))
 	if w.chance(w.Tail) {

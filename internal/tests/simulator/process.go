@@ -2,8 +2,8 @@ package simulator
 
 import "time"
 
-// process is one engine: its clock, its inbox, and the rooms in which its workers wait. When it is
-// killed, another one replaces it.
+// process is one engine: its clock, its inbox, and the rooms in which its workers wait. A process
+// that is killed is replaced by another one.
 type process struct {
 	w    *world
 	id   int
@@ -17,12 +17,12 @@ type process struct {
 	wokeAt time.Duration // -1: never
 
 	inbox        *inbox
-	sub          *subscription // nil: none is confirmed
+	sub          *subscription // the subscription that the server has confirmed; nil: there is none
 	opening      bool
-	subscribedAt time.Duration // when it was confirmed, by the clock of the process
+	subscribedAt time.Duration // when the subscription was confirmed, by the clock of the process
 	epoch        int           // changes whenever messages may have been lost
 
-	rooms []*room // by key; without the rooms of waiters that queue by themselves
+	rooms []*room // by key; rooms of a single waiter are not here
 	seek  []*hold // all waiting tokens
 }
 
@@ -37,7 +37,7 @@ func newProcess(w *world, id int) *process {
 	return p
 }
 
-// now is the time by the process' clock.
+// now returns the time by the clock of the process.
 func (p *process) now() time.Duration {
 	return p.base + time.Duration(float64(p.w.now-p.born)*p.rate)
 }
@@ -57,7 +57,7 @@ func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }
 
-// told handles a message, whatever the state of its token.
+// told handles a message. Its token may be in any state.
 func (p *process) told(key int, m message) {
 	h := p.w.holds[m.token]
 	p.w.note(key, p, "is told of", m.token, int64(m.kind))
@@ -70,12 +70,12 @@ func (p *process) told(key int, m message) {
 		if p.w.without == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
-	default: // the hold has ended here, but the process that handed the lease over did not know this
+	default: // the hold has ended in this process, but the process that handed the lease over did not know that
 		h.answerWithRelease()
 	}
 }
 
-// recheckAll makes all waiters ask, because messages may have been lost.
+// recheckAll makes all waiters of the process ask, because messages may have been lost.
 func (p *process) recheckAll() {
 	if p.w.without == Recheck {
 		return
@@ -85,7 +85,8 @@ func (p *process) recheckAll() {
 	}
 }
 
-// pause is SIGSTOP, for some time. Events that are due meanwhile happen afterwards, in any order.
+// pause stops the process for a time, as SIGSTOP does. Events that are due meanwhile happen
+// afterwards, in any order.
 func (p *process) pause(d time.Duration) {
 	if p.asleep || p.dead {
 		return
@@ -109,8 +110,8 @@ func (p *process) resume() {
 	p.later = nil
 }
 
-// kill ends the process, and begins another. If its machine dies too, the server still counts its
-// subscription for a while.
+// kill ends the process, and begins another one. If its machine dies too, the server still counts
+// the process's subscription for a while.
 func (p *process) kill(machine bool) {
 	if p.dead {
 		return

@@ -11,20 +11,20 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes, which are numbered. It fails its test when
-// it cannot continue.
+// subject is a server with one key and some processes. The processes have numbers. The subject
+// fails its test when it cannot continue.
 type subject interface {
 	acquire(process int, owner string, queue bool) answer
 	renew(process int, owner string, handed bool) answer
 	release(process int, owner string, undo bool, next string) answer
-	expire()           // the lease ends without a release
+	expire()           // makes the lease end without a release
 	start(process int) // starts a process that listens
 	kill(process int)  // when kill returns, the inbox of the process has no subscriber
 	told(process int) (owner string, fence uint64)
-	untold() []string // messages that arrived but were not expected
+	untold() []string // returns the messages that have arrived but were not expected
 }
 
-// history plays steps at random on a subject and on the model.
+// history plays random steps on a subject and on the model.
 type history struct {
 	*rapid.T
 	subject subject
@@ -32,15 +32,15 @@ type history struct {
 
 	processes int
 	owners    []string
-	of        map[string]int // the process of each owner
+	of        map[string]int // for each owner: its process
 	queues    map[string]bool
 	last      uint64 // the fence of the last hold
 	holds     string // the owner of the last hold; "": the hold is over
 }
 
-const blockOf = 4 // fences that every acquire reserves
+const blockOf = 4 // the number of fences that each acquire reserves
 
-// play compares a subject with the model.
+// play compares a subject with the model, step by step.
 func play(t *rapid.T, s subject, k kind) {
 	h := &history{
 		T: t, subject: s, model: newModel(k),
@@ -88,7 +88,7 @@ func (h *history) begin() {
 	h.processes++
 }
 
-// newOwner makes an owner of a living process; a few owners have no inbox.
+// newOwner makes an owner in a living process. A few owners have no inbox.
 func (h *history) newOwner() string {
 	owner := fmt.Sprintf("t%d", len(h.owners)+1)
 	var alive []int
@@ -136,8 +136,8 @@ func (h *history) waiting(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// The owner may belong to a dead process. Such a process makes no new calls, but its earlier calls
-// may run late, like any repetition.
+// The owner may belong to a dead process. A dead process makes no new calls, but its earlier calls
+// may run late, as any repetition may.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
 	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])
@@ -216,8 +216,8 @@ func (h *history) mail() {
 	}
 }
 
-// granted checks that each hold has its own fences, that fences grow, and that repeated messages
-// have the same fences.
+// granted checks that each hold has its own fences, that fences grow, and that a repeated message
+// has the same fences as the first one.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
 	switch {
@@ -246,7 +246,7 @@ func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { play(t, newSimulated(), kind{pardon: true}) })
 }
 
-// simulated is the server of the simulation, alone.
+// simulated is the server of the simulation, without the rest of the simulation.
 type simulated struct {
 	w      *world
 	boxes  []*inbox
@@ -280,7 +280,7 @@ func (s *simulated) claim(process int, owner string, queue bool) claim {
 	return c
 }
 
-// process0 represents all processes, because their state does not matter here.
+// process0 stands for all processes, because their state does not matter here.
 var process0 process
 
 func (s *simulated) tick() { s.w.now += time.Microsecond }

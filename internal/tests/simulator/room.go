@@ -6,16 +6,16 @@ import (
 )
 
 // room is where the workers of a process wait for one key. They share one token. When the token
-// gets the lease, the workers pass the lease on without a call, for a while. A worker that queues
-// by itself has a room of its own.
+// gets the lease, the workers pass the lease on to each other for a while, without a call. A
+// worker that queues by itself has its own room.
 type room struct {
 	p       *process
 	key     int
-	alone   bool // each token serves one worker, and reserves one fence
+	alone   bool // each token is for one worker, and reserves one fence
 	ttl     time.Duration
-	forever bool // renewed while it is held
+	forever bool // the lease is renewed as long as it is held
 	waiters []*waiter
-	token   *hold // the token that asks for the lease, or holds it, for the room; nil: none
+	token   *hold // the token that asks for the lease, or holds it, for the workers of the room; nil: there is none
 }
 
 // waiter is one call of Acquire.
@@ -24,7 +24,7 @@ type waiter struct {
 	since  time.Duration // true time
 	noWait bool
 	got    func(h *hold)
-	gone   func() // called when the call gets no lease: the server is unavailable, or the key is busy and the call does not wait
+	gone   func() // called when the call ends without a lease: the server is unavailable, or the key is busy and the call does not wait
 }
 
 const (
@@ -39,7 +39,7 @@ func (r *room) block() int {
 	return handoffs
 }
 
-// join begins a wait.
+// join begins the wait of a worker in the room.
 func (r *room) join(wt *waiter) {
 	r.waiters = append(r.waiters, wt)
 	r.p.w.waits(r.key, wt)
@@ -50,7 +50,7 @@ func (r *room) join(wt *waiter) {
 	}
 }
 
-// leave ends a wait without a lease.
+// leave ends a wait that got no lease.
 func (r *room) leave(wt *waiter) {
 	r.waiters = slices.DeleteFunc(r.waiters, func(o *waiter) bool { return o == wt })
 	r.p.w.waitsNoMore(r.key, wt)
@@ -61,7 +61,7 @@ func (r *room) leave(wt *waiter) {
 	}
 }
 
-// fail ends all waits.
+// fail ends all waits in the room.
 func (r *room) fail() {
 	all := r.waiters
 	r.waiters, r.token = nil, nil
@@ -71,13 +71,13 @@ func (r *room) fail() {
 	}
 }
 
-// seek asks for the lease with a fresh token.
+// seek asks for the lease with a new token.
 func (r *room) seek() {
 	r.token = newHold(r)
 	r.token.ask()
 }
 
-// serve grants the lease to the first waiter. It returns false when there is none.
+// serve gives the lease to the first waiter. It returns false when no waiter is there.
 func (r *room) serve(h *hold) bool {
 	if len(r.waiters) == 0 {
 		return false
@@ -90,8 +90,8 @@ func (r *room) serve(h *hold) bool {
 	return true
 }
 
-// A worker calls done at the end of its work. The lease passes to the next worker here, or is
-// released in a call that also asks for another turn.
+// done is called by a worker at the end of its work. The lease then passes to the next worker of
+// the room. Or it is released, by a call that also asks for another turn.
 func (r *room) done(h *hold) {
 	w := r.p.w
 	w.believesNoMore(h)
@@ -105,7 +105,7 @@ func (r *room) done(h *hold) {
 	r.token = nil
 	switch {
 	case len(r.waiters) == 0:
-	case r.p.sub == nil: // without an inbox a place in the queue would be lost
+	case r.p.sub == nil: // without an inbox, a place in the queue would get lost
 		defer r.seek()
 	case w.without == OneHold:
 		next = newHoldOf(r, h.token)
@@ -116,7 +116,8 @@ func (r *room) done(h *hold) {
 	h.release(next)
 }
 
-// lost is called when a lease has ended before its time: all waiters ask with a new token.
+// lost is called when a lease has ended too early. All waiters of the room then ask with a new
+// token.
 func (r *room) lost() {
 	r.token = nil
 	if len(r.waiters) > 0 {

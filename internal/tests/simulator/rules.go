@@ -1,8 +1,8 @@
 package simulator
 
-// Rule is a rule of the protocol. All rules apply unless a run leaves one out. Without any one of
-// them an invariant breaks. That shows that the rule is needed, and that the simulation detects its
-// absence.
+// Rule is a rule of the protocol. All rules hold unless a run leaves one out. When one rule is
+// left out, an invariant breaks. This shows that the rule is necessary, and that the simulation
+// detects its absence.
 type Rule uint8
 
 // The rules. The comment beside a rule describes the wrong behaviour when the rule is switched off.
@@ -12,7 +12,7 @@ const (
 	Idempotent                     // a repeated acquire makes another fence
 	CountFromSend                  // deadlines count from the reply
 	WriteFirst                     // a hand-off publishes before its first write, which a full server refuses
-	OnlyLengthen                   // a renewal sets the expiry, also to an earlier time
+	OnlyLengthen                   // a renewal may also make the expiry earlier
 	FreshMessage                   // a grant by message counts from its receipt, however late that is
 	IgnoreIfHeld                   // a message about a token that is held is answered with a release
 	UndoUnanswered                 // an acquire without an answer is released without a tombstone
@@ -27,7 +27,7 @@ const (
 	WholeToken                     // a token that is a prefix of the owner's token counts as the owner
 	ShortWait                      // the wait is measured by the server's clock, as if both clocks ran at the same rate
 	OnlyNearer                     // a waiter that becomes first in the queue drops its earlier re-check
-	NextInLine                     // a release does not check whether its next token is in the queue already
+	NextInLine                     // a release does not check whether its next token is already in the queue
 	rulesEnd
 )
 
@@ -48,7 +48,7 @@ func (r Rule) String() string {
 	return "none"
 }
 
-// Rules lists all.
+// Rules returns all rules.
 func Rules() []Rule {
 	var all []Rule
 	for r := Rule(1); r < rulesEnd; r++ {

@@ -31,8 +31,8 @@ var exposed = map[Rule]string{
 	NextInLine:     "late",
 }
 
-// TestRules switches off one rule after the other. Each time an invariant must break: otherwise the
-// rule is not necessary, or the simulation does not detect the failure.
+// TestRules switches off one rule after the other. Each time, an invariant must break. Otherwise
+// the rule is not necessary, or the simulation does not detect its absence.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for _, rule := range Rules() {
@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// count counts the runs that break, by invariant.
+// count counts, for each invariant, the runs in which it breaks.
 func count(t *testing.T, s Scenario, rule Rule) {
 	t.Helper()
 	broken, events := make(map[Invariant]int), 0

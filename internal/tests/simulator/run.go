@@ -10,7 +10,7 @@ type Result struct {
 	Violations []Violation // at most one: a violation ends the run
 }
 
-// Add sums up.
+// Add adds the numbers of o.
 func (t *Tally) Add(o Tally) {
 	t.Grants += o.Grants
 	t.Messages += o.Messages
@@ -20,8 +20,8 @@ func (t *Tally) Add(o Tally) {
 	t.Faults += o.Faults
 }
 
-// Run simulates a scenario without one of the rules, or with all when without is 0. The same
-// arguments give the same run.
+// Run simulates a scenario without one of the rules, or with all rules if without is 0. The same
+// arguments lead to the same run.
 func Run(s Scenario, seed uint64, without Rule) Result {
 	w := newWorld(s, seed, without)
 	w.run()

@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// Scenario has the settings of a run. Probabilities are per call, message or wait.
+// Scenario has the settings of a run. Probabilities are those for one call, message or wait.
 type Scenario struct {
 	Name      string
 	Length    time.Duration // the time in which new waits and faults begin
 	Processes int
-	Workers   int // per process
+	Workers   int // number of workers in each process
 	Keys      int
-	Foreign   int // clients of another library
+	Foreign   int // number of clients of another library
 
-	Fair    bool          // every waiter queues by itself
+	Fair    bool          // each waiter queues by itself
 	TTL     time.Duration // the TTL of the even keys; the odd keys have twice that TTL
 	Hold    time.Duration // how long a lease is held, on average
 	Think   time.Duration // the time between two waits, on average
-	Long    float64       // holds of up to three TTL
-	Cancel  float64       // waits that are given up
-	NoWait  float64       // attempts that do not wait
-	Once    float64       // leases that are never renewed
-	Extend  float64       // leases that are extended
+	Long    float64       // probability of a hold of up to three TTL
+	Cancel  float64       // probability that a wait is given up
+	NoWait  float64       // probability of an attempt that does not wait
+	Once    float64       // probability of a lease that is never renewed
+	Extend  float64       // probability that a lease is extended
 	Drift   float64       // the largest drift of a process's clock
-	MaxSkew time.Duration // how much earlier leases end because the server may change
+	MaxSkew time.Duration // how much earlier leases end, because another server may take over
 
 	Patience     time.Duration // the time after which a call is given up
-	Tail         float64       // slow packets
-	Zombie       float64       // very slow requests
-	LateFollow   float64       // releases with a next token that run just after they were given up
+	Tail         float64       // probability of a slow packet
+	Zombie       float64       // probability of a very slow request
+	LateFollow   float64       // probability that a release with a next token runs just after it was given up
 	LostRequest  float64
 	LostReply    float64
 	Refused      float64
@@ -38,9 +38,9 @@ type Scenario struct {
 	MessageTwice float64
 	Faults       []Fault
 
-	Ordered    bool          // first come, first served holds
-	MaxIdle    time.Duration // a key with waiters is not free for longer; 0: no bound
-	MaxWait    time.Duration // no caller waits for longer; 0: no bound
+	Ordered    bool          // waiters must get the lease in the order in which they came
+	MaxIdle    time.Duration // the longest time for which a key with waiters may be free; 0: any time
+	MaxWait    time.Duration // the longest time for which a caller may wait; 0: any time
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
 
@@ -55,7 +55,7 @@ func base(name string) Scenario {
 	}
 }
 
-// rough adds a network with all kinds of faults.
+// rough returns the scenario on a network with all kinds of faults.
 func (s Scenario) rough() Scenario {
 	s.Tail, s.Zombie = 0.02, 0.003
 	s.LostRequest, s.LostReply, s.Refused = 0.005, 0.01, 0.005
@@ -114,7 +114,7 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special returns scenarios that are each made for one danger.
+// special returns scenarios that are each made for one particular danger.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
@@ -130,11 +130,13 @@ func special() []Scenario {
 	dead := base("dead").with(Fault{Kind: KillOwner, Every: 3 * time.Second})
 	dead.Keys, dead.TTL, dead.Hold, dead.Once, dead.Extend, dead.Cancel = 1, time.Second, 500*time.Millisecond, 0, 0, 0
 	dead.Length, dead.Ordered, dead.MaxIdle = time.Minute, true, dead.TTL+20*time.Millisecond
-	deadFair := dead.fair() // the dead holder's process may also have been first in the queue: then other processes detect it a little later
+	// The dead holder's process may also have been the first in the queue. Other processes then
+	// notice its death a little later.
+	deadFair := dead.fair()
 	deadFair.MaxIdle += 100 * time.Millisecond
 
-	// In this scenario leases are held to their end, messages come late, and waits are so long that
-	// clocks go apart.
+	// In this scenario, leases are held to their end, messages come late, and waits are so long
+	// that the clocks drift apart.
 	patient := base("patient").fair()
 	patient.Keys, patient.Workers, patient.TTL, patient.Once, patient.Long = 1, 2, 3*time.Second, 1, 1
 	patient.Length, patient.MessageLate, patient.Tail, patient.Cancel = 5*time.Minute, 0.5, 0.1, 0
@@ -145,8 +147,8 @@ func special() []Scenario {
 
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
-	// Holders release long before the end of their lease, so a waiter must not rely on the reported
-	// end.
+	// In this scenario, holders release long before the end of their leases. So a waiter must not
+	// rely on the end that it was told.
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second
@@ -154,8 +156,8 @@ func special() []Scenario {
 	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
-	// In this scenario releases run after their caller has given them up, when the next token has
-	// asked by itself.
+	// In this scenario, releases run after their callers have given them up. By then, the next
+	// token has asked by itself.
 	late := base("late")
 	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
 	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond

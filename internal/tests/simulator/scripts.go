@@ -22,11 +22,11 @@ type reply struct {
 	at      micros
 	fence   uint64
 	block   int
-	left    time.Duration // how long the lease of the present holder lasts
+	left    time.Duration // how much time the lease of the present holder has left
 	foreign bool
 	place   int
 	deaf    bool
-	next    *reply // the reply to the next token of a release
+	next    *reply // the reply to the next token that the release carries
 }
 
 // begin starts a script.
@@ -35,7 +35,8 @@ func (s *server) begin(key int) *row {
 	return s.row(key)
 }
 
-// acquire grants the lease to a token, or names the holder and queues the token.
+// acquire grants the lease to a token. If another token holds the lease, acquire returns the
+// holder and queues the token.
 func (s *server) acquire(key int, c claim) reply {
 	r := s.begin(key)
 	if s.tombstoned(c.token) {
@@ -44,7 +45,7 @@ func (s *server) acquire(key int, c claim) reply {
 	return s.take(key, r, c)
 }
 
-// take is the acquire of a token without a tombstone.
+// take does the work of acquire for a token without a tombstone.
 func (s *server) take(key int, r *row, c claim) reply {
 	if s.held(r) && s.owns(r, c.token) {
 		s.lengthen(r, c.ttl)
@@ -90,15 +91,16 @@ func (s *server) lengthen(r *row, ttl time.Duration) {
 	}
 }
 
-// hand grants a free lease to the first living waiter, and stops at self, which takes the lease
-// without a message. It returns false if memory refused the grant.
+// hand gives a free lease to the first living waiter. It stops at self, which takes the lease
+// without a message. It returns false if the server's memory was full, so that the grant was
+// refused.
 func (s *server) hand(key int, r *row, self token) bool {
 	for len(r.queue) > 0 {
 		e := &r.queue[0]
 		switch {
 		case e.token == self:
 			return true
-		case e.handed: // its claim is over without a confirmation
+		case e.handed: // its claim has ended without a confirmation
 			s.w.note(key, nil, "dropped: never confirmed", e.token, 0)
 			s.drop(r)
 			continue
@@ -118,7 +120,7 @@ func (s *server) hand(key int, r *row, self token) bool {
 		} else {
 			e.handed = true
 		}
-		s.wrote = true // ZREM comes first, and needs no memory
+		s.wrote = true // ZREM comes first, which needs no memory
 		s.set(key, given.token, given.block, given.claim, true)
 		s.w.publish(key, given.inbox, message{
 			kind: toldGranted, token: given.token, fence: r.lease.fence, block: r.lease.block, claim: given.claim, at: s.time(),
@@ -129,7 +131,7 @@ func (s *server) hand(key int, r *row, self token) bool {
 	return true
 }
 
-// tellHead notifies the next process in the queue of the end of the present claim.
+// tellHead tells the next process in the queue when the present claim will end.
 func (s *server) tellHead(key int, r *row, given entry) {
 	for _, e := range r.queue {
 		if e.inbox != given.inbox {
@@ -141,8 +143,8 @@ func (s *server) tellHead(key int, r *row, given entry) {
 	}
 }
 
-// release releases a lease or a place in the queue. The token next joins the end of the queue, or
-// is granted the lease at once if the queue is empty.
+// release releases a lease or a place in the queue. The token next is put at the end of the queue.
+// If the queue is empty, it gets the lease at once.
 func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
 	r := s.begin(key)
 	ours := s.held(r) && s.owns(r, t)
@@ -159,7 +161,7 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	if !ours {
 		s.remove(r, t)
 		if !s.held(r) {
-			s.hand(key, r, 0) // the key may be free, and the leaving waiter can no longer detect it
+			s.hand(key, r, 0) // the key may be free, and the waiter that leaves can no longer notice it
 		}
 		return answer
 	}
@@ -176,19 +178,19 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	return answer
 }
 
-// follow is the acquire that a release carries. If the release runs late, the token of this acquire
-// may be in the queue already, because it has asked by itself. Then the token gets a message like
-// all others, because the caller may no longer read the answer.
+// follow is the acquire that a release carries. If the release runs late, this acquire's token may
+// have asked by itself, and be in the queue already. Then the token gets a message like all other
+// waiters, because its caller may not read the answer any more.
 func (s *server) follow(key int, r *row, c claim) *reply {
 	s.hand(key, r, 0)
 	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {
-		r.queue[0].handed = false // the answer is "busy", so the token waits
+		r.queue[0].handed = false // its answer is "busy", so the token waits
 		return &reply{state: busy, at: s.time(), left: s.left(r), place: 1}
 	}
 	return new(s.take(key, r, c))
 }
 
-// renew extends a lease, and confirms a hand-off.
+// renew lengthens a lease. It also confirms a hand-off.
 func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	r := s.begin(key)
 	if !s.held(r) || !s.owns(r, t) {
@@ -201,7 +203,7 @@ func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	return reply{state: granted, at: s.time()}
 }
 
-// setNX and delIf are the commands of a foreign client.
+// setNX and delIf are the two commands of a foreign client.
 func (s *server) setNX(key int, t token, ttl time.Duration) reply {
 	r := s.begin(key)
 	if s.held(r) {

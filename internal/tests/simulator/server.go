@@ -20,18 +20,18 @@ func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 // server is one Redis node: its clock, its keys, and its subscribers. Scripts are in scripts.go.
 type server struct {
 	w       *world
-	step    time.Duration // how far the clock of the server was stepped, in total
+	step    time.Duration // by how much the server's clock has stepped in total
 	counter uint64        // the last fence
 	rows    []row         // by key
 	undone  map[token]int64
-	full    bool // the memory is full: the first write of a script must not need memory
+	full    bool // the memory is full, so the first write of a script must be one that needs no memory
 	down    bool
-	life    int // counts restarts; no connection survives a restart
+	life    int // number of restarts; no connection survives a restart
 
 	wrote bool // the running script has written something
 }
 
-// row is what the server keeps about one lock.
+// row is what the server keeps for one lock.
 type row struct {
 	lease lease
 	queue []entry // sorted by score: first the entry that was handed the lease, then by ticket
@@ -39,7 +39,7 @@ type row struct {
 	last  micros  // the last ticket
 }
 
-// lease is L. Its expiry is in whole milliseconds, as Redis keeps it.
+// lease is the value of L. Its expiry is in whole milliseconds, as in Redis.
 type lease struct {
 	owner   token
 	fence   uint64
@@ -55,10 +55,10 @@ type entry struct {
 	claim  time.Duration
 	block  int
 	ticket micros
-	handed bool // the waiter was handed the lease, and has not confirmed it
+	handed bool // the waiter was handed the lease and has not confirmed it
 }
 
-// claim is the request of a call.
+// claim is what a call asks for.
 type claim struct {
 	token token
 	ttl   time.Duration
@@ -68,16 +68,16 @@ type claim struct {
 	hand  time.Duration
 }
 
-// clockStart is the time at which the server's clock begins: large like microseconds since 1970,
-// but with fewer digits.
+// clockStart is the time with which the server's clock begins. It is a large number, like the
+// microseconds since 1970, but has fewer digits.
 const clockStart = 1_000_000_000
 
 func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
 
 func (s *server) millis() int64 { return s.time().millis() }
 
-// held reports whether L exists. It first removes L if L has expired. As in Redis, L has expired
-// when the clock's millisecond is later than that of the expiry.
+// held reports whether L exists. If L has expired, held removes it first. As in Redis, L has
+// expired when the clock shows a later millisecond than the expiry.
 func (s *server) held(r *row) bool {
 	if r.lease.owner != 0 && s.millis() > r.lease.ends {
 		r.lease = lease{}
@@ -109,8 +109,8 @@ func (s *server) tombstoned(t token) bool {
 // refuses reports whether a full server refuses a write that needs memory.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
-// mint reserves fences. They are larger than all earlier fences, at least the clock, and at most
-// 100 ms ahead of it.
+// mint reserves fences. They are larger than all earlier fences, and not smaller than the clock.
+// They are at most 100 ms ahead of the clock.
 func (s *server) mint(n int) (fence uint64, block int) {
 	now := uint64(s.time())
 	fence = max(s.counter+1, now)
@@ -121,7 +121,7 @@ func (s *server) mint(n int) (fence uint64, block int) {
 	return fence, n
 }
 
-// set writes L for a token that has just been granted the lease.
+// set writes L for a token that has just got the lease.
 func (s *server) set(key int, t token, n int, px time.Duration, handed bool) {
 	r := &s.rows[key]
 	r.lease = lease{owner: t, ends: s.millis() + px.Milliseconds()}
@@ -147,8 +147,9 @@ func (r *row) index(t token) int {
 	return slices.IndexFunc(r.queue, func(e entry) bool { return e.token == t })
 }
 
-// place returns the place of a token, counted from 1, even if the token is not in the queue. It
-// ignores an entry that was handed the lease.
+// place returns the place of a token in the queue, counted from 1. If the token is not in the
+// queue, place returns the place that it would get. It does not count an entry that was handed the
+// lease.
 func (r *row) place(t token) int {
 	place := 1
 	for _, e := range r.queue {
@@ -173,8 +174,8 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// confirm removes the entry that was handed the lease, because the process of this entry lives or
-// has released the lease.
+// confirm removes the entry that was handed the lease. The process of this entry is alive, or has
+// released the lease.
 func (s *server) confirm(r *row) {
 	if len(r.queue) > 0 && r.queue[0].handed {
 		s.wrote = true
@@ -182,8 +183,8 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes the head and all other entries with its inbox, because their process is gone or
-// stopped. If the head has no inbox, only the head is removed.
+// drop removes the head and all other entries with the same inbox, because their process is gone
+// or stopped. If the head has no inbox, drop removes only the head.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]
@@ -192,7 +193,7 @@ func (s *server) drop(r *row) {
 	})
 }
 
-// row returns a key's row. It first removes the queue if the queue has expired.
+// row returns the row of a key. If the key's queue has expired, row removes it first.
 func (s *server) row(key int) *row {
 	r := &s.rows[key]
 	if len(r.queue) > 0 && s.millis() > r.ends {

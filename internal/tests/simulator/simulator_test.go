@@ -14,7 +14,7 @@ var (
 	tally    = flag.Bool("tally", false, "TestRules: count violations over -runs seeds, and do not stop at the first")
 )
 
-// TestProtocol runs every scenario with all rules: no invariant may break.
+// TestProtocol runs every scenario with all rules. No invariant may break.
 func TestProtocol(t *testing.T) {
 	t.Parallel()
 	share := *simulate * time.Duration(runtime.GOMAXPROCS(0)) / time.Duration(len(Scenarios()))
@@ -38,7 +38,7 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameRun checks that equal seeds give equal runs, so that failures can be reproduced.
+// TestSameSeedSameRun checks that equal seeds lead to equal runs. So a failure can be reproduced.
 func TestSameSeedSameRun(t *testing.T) {
 	t.Parallel()
 	for _, s := range Scenarios() {

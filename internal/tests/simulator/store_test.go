@@ -53,7 +53,7 @@ func TestQueueOnRedis(t *testing.T) {
 	})
 }
 
-// singleStore makes the Store of NewSingle. The test uses the Store and no Engine, because an
+// singleStore makes the Store of NewSingle. The test uses the Store without an Engine, because an
 // Engine would ask again by itself.
 func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 	s, err := redisstore.New(c, redisstore.Settings{})
@@ -65,9 +65,9 @@ func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 
 // stores makes the Stores of processes that share a server.
 type stores struct {
-	open func() (s locker.Store, die func()) // die is nil if the end of the subscription is enough
+	open func() (s locker.Store, die func()) // die may be nil, if the end of the subscription is enough to end the process
 	end  func(key string)                    // ends the lease of a key, as if it had expired
-	deaf func(inbox string) bool             // ends the subscription of an inbox; nil: a subscription ends at once when its process dies
+	deaf func(inbox string) bool             // ends the subscription of an inbox; nil: a subscription ends as soon as its process has died
 }
 
 // storeSubject runs the model's steps through the interface that an Engine uses.
@@ -95,7 +95,7 @@ func newStores(t *rapid.T, s stores) *storeSubject {
 	return subject
 }
 
-// tokenOf makes a token of the required length from owner.
+// tokenOf makes a token of the right length from the name of an owner.
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
 
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
@@ -137,8 +137,8 @@ func (s *storeSubject) kill(process int) {
 	}
 }
 
-// caller returns the Store that makes the calls of a process. Late calls of a dead process, and
-// calls for an owner without an inbox, can be made through the Store of any process.
+// caller returns the Store that makes the calls of a process. The Store of any process can make
+// the late calls of a dead process, and the calls for an owner without an inbox.
 func (s *storeSubject) caller(process int) locker.Store {
 	if process != noInbox && s.processes[process].die != nil {
 		return s.processes[process].store

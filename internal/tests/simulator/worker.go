@@ -2,10 +2,10 @@ package simulator
 
 import "time"
 
-// worker is a goroutine that takes locks repeatedly.
+// worker is a goroutine that takes and releases locks again and again.
 type worker struct {
 	p    *process
-	turn int // counts its turns: an event of an earlier turn is ignored
+	turn int // number of its turns, because an event of an earlier turn must be ignored
 }
 
 func (k *worker) think() {
@@ -13,7 +13,7 @@ func (k *worker) think() {
 	k.p.after(k.p.w.about(k.p.w.Think), k.try)
 }
 
-// try waits for a lock. The wait may have a bound.
+// try waits for a lock. The wait may be limited.
 func (k *worker) try() {
 	p, w := k.p, k.p.w
 	if w.over() {
@@ -45,7 +45,8 @@ func (k *worker) try() {
 	r.join(wt)
 }
 
-// got runs with the lock: it works, may extend the lease, and releases it.
+// got is called when the worker has the lock. The worker works, may extend the lease, and releases
+// it.
 func (k *worker) got(h *hold) {
 	p, w := k.p, k.p.w
 	k.turn++

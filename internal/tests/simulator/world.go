@@ -22,7 +22,7 @@ type world struct {
 	books   []book     // by key
 	quiet   time.Duration
 	stalled time.Duration // the server executes nothing until this time
-	ambush  time.Duration // how long the next winner of a hand-off is stopped; 0: not at all
+	ambush  time.Duration // for how long the next token that gets a lease by hand-off is stopped; 0: it is not stopped
 	upset   time.Duration // when the server last lost its data, or its clock last stepped; -1: never
 	lossy   bool          // the server has lost its data, so tombstones may be missing
 
@@ -33,7 +33,7 @@ type world struct {
 	tally      Tally
 }
 
-// Tally counts the events of a run: a run without events proves nothing.
+// Tally counts the events of a run, because a run without events proves nothing.
 type Tally struct {
 	Grants, Messages, Local, Losses, Cancels, Faults int
 }
@@ -59,8 +59,8 @@ func newWorld(s Scenario, seed uint64, without Rule) *world {
 	return w
 }
 
-// run executes all events. After Length no fault and no wait begins, and all waiters must be
-// served.
+// run executes all events. After Length, no fault and no wait begins any more, and all waiters
+// must get the lease.
 func (w *world) run() {
 	end := w.Length + w.settle()
 	for len(w.agenda) > 0 && len(w.violations) == 0 {
@@ -86,15 +86,15 @@ func (w *world) run() {
 	}
 }
 
-// settle is the time after the last fault in which the last waiter must be served.
+// settle returns the time after the last fault in which the last waiter must get the lease.
 func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
 
-// over reports whether new waits no longer begin.
+// over reports whether it is too late for new waits to begin.
 func (w *world) over() bool { return w.now >= w.Length }
 
-// after plans an event. owner is the process of the event, or nil.
+// after plans an event. owner is the process to which the event belongs, or nil.
 func (w *world) after(d time.Duration, owner *process, do func()) {
 	w.orders++
 	w.agenda.push(event{at: w.now + max(d, 0), order: w.orders, owner: owner, do: do})
@@ -135,5 +135,5 @@ func (w *world) pick(a, b time.Duration) time.Duration {
 	return b
 }
 
-// backoff is the pause before a repetition.
+// backoff returns the pause before a call is repeated.
 func (w *world) backoff() time.Duration { return w.between(5*time.Millisecond, 60*time.Millisecond) }

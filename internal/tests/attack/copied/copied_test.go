@@ -1,6 +1,6 @@
-// Package copied_test is a program of an organisation that uses the number 57305 for an option of
-// its own, so it has copied lock.proto and changed the number. It must not import lockpb, or
-// anything that does.
+// Package copied_test is a program of an organisation that uses the number 57305 for its own
+// option. So it has copied lock.proto and changed the number. It must import neither lockpb nor a
+// package that imports lockpb.
 package copied_test
 
 import (
@@ -27,7 +27,7 @@ const (
 	free  = 57111
 )
 
-// register adds a file to the program, as generated code does when it is imported.
+// register adds a file to the program's registry, as generated code does when it is imported.
 func register(t *testing.T, file *descriptorpb.FileDescriptorProto) protoreflect.FileDescriptor {
 	t.Helper()
 	f, err := protodesc.NewFile(file, protoregistry.GlobalFiles)

@@ -21,8 +21,7 @@ import (
 	"github.com/latchkit/latchkit/internal/shop"
 )
 
-// hasty is a service whose handlers receive on goroutines of their own, and return at random
-// moments.
+// hasty is a service whose handlers receive on separate goroutines and return at random moments.
 type hasty struct{ shop.UnimplementedShopServer }
 
 func pause(most time.Duration) { <-time.After(rand.N(most)) }
@@ -40,7 +39,7 @@ func (hasty) Talk(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
 	}()
 	switch rand.N(3) {
 	case 0:
-		return status.Error(codes.NotFound, "no such order") // while the goroutine may take the lock
+		return status.Error(codes.NotFound, "no such order") // returns while the goroutine may be taking the lock
 	case 1:
 		pause(600 * time.Microsecond)
 		return nil
@@ -73,8 +72,8 @@ func (hasty) Watch(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) er
 
 var streams = flag.Int("streams", 2000, "how many streams are left by their clients")
 
-// Thousands of clients cancel at random moments, some of them while they wait for their lock. No
-// lock stays.
+// Thousands of clients cancel their streams at random moments, some of them while they wait for
+// their lock. No lock stays held.
 func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	const workers = 40
 	byRequest := grpclock.FromMap(grpclock.RuleMap{
@@ -94,7 +93,7 @@ func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		all.Go(func() {
 			for n := next.Add(1); n <= int32(*streams); n = next.Add(1) {
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-				order := &shop.Order{OrderId: fmt.Sprint(n % 2000)} // some wait for each other
+				order := &shop.Order{OrderId: fmt.Sprint(n % 2000)} // there are fewer keys than streams, so that some streams wait for others
 				open(ctx, conns[n%4], n, order)
 				cancel()
 			}
@@ -105,7 +104,7 @@ func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before+workers })
 }
 
-// open opens a stream, and leaves it when ctx ends or the handler returns.
+// open opens a stream. It leaves the stream when ctx ends or the handler returns.
 func open(ctx context.Context, c shop.ShopClient, n int32, order *shop.Order) {
 	switch n % 3 {
 	case 0:
@@ -129,7 +128,7 @@ func open(ctx context.Context, c shop.ShopClient, n int32, order *shop.Order) {
 	}
 }
 
-// steady is a service whose streams continue until their client or their context ends them.
+// steady is a service whose streams continue until their clients leave or their contexts end.
 type steady struct{ shop.UnimplementedShopServer }
 
 func (steady) Fill(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
@@ -154,7 +153,8 @@ func (steady) Place(context.Context, *shop.Order) (*shop.Receipt, error) {
 	return &shop.Receipt{}, nil
 }
 
-// One client does not read, another does not write, and a hundred others want the same key.
+// One client does not read, and another one does not write. A hundred other clients want the same
+// key, and none of them is refused.
 func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Minute}
 	g := serve(t, steady{}, grpclock.FromMap(grpclock.RuleMap{
@@ -190,8 +190,8 @@ func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	want(t, "the client that did not read", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
 }
 
-// Close ends the waits at once, and lets the holder finish. So GracefulStop waits only for the
-// holder.
+// When the Locker closes, it ends the waits at once, and lets the holder finish. So GracefulStop
+// waits only for the holder.
 func TestWaitersAreRefusedAtOnceWhenTheLockerCloses(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{}), stubborn: true}
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Hour}
@@ -237,12 +237,12 @@ func TestWaitersAreRefusedAtOnceWhenTheLockerCloses(t *testing.T) {
 	}
 }
 
-// holding is a service whose first call holds its lock for as long as the test wants.
+// holding is a service whose first call holds its lock until the test ends the call.
 type holding struct {
 	steady
 	once            sync.Once
 	entered, finish chan struct{}
-	stubborn        bool // finishes although its context has ended
+	stubborn        bool // the call finishes its work although its context has ended
 }
 
 func (h *holding) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
@@ -259,8 +259,8 @@ func (h *holding) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, erro
 	}
 }
 
-// The context of a holder ends at once. If the holder gives up, its client receives an error about
-// the shutdown, without the key.
+// When the Locker closes, the context of a holder ends at once. If the holder then gives up, its
+// client receives an error about the shutdown, without the key.
 func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}"}}))
@@ -281,8 +281,8 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	}
 }
 
-// A client with a retry policy gets the lock even if the holder needs longer than one attempt
-// waits.
+// A client with a retry policy gets the lock, even if the holder needs longer than one attempt of
+// the client waits.
 func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{

@@ -20,11 +20,12 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// naming is a service that replies with the key of its lock, and counts the calls under each key.
+// naming is a service that replies with the key of its call's lock. It counts the calls under each
+// key.
 type naming struct {
 	shop.UnimplementedShopServer
 	mu   sync.Mutex
-	keys map[string]string // from each key to the request that made it
+	keys map[string]string // for each key: the request that led to it
 }
 
 func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {
@@ -51,7 +52,7 @@ func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error
 
 var tenantRule = grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{meta.x-tenant}:{req.order_id}"}}
 
-// Two different requests never have the same key, whatever they contain.
+// Two different requests never lead to the same key, whatever they contain.
 func TestNoValueReachesTheKeyOfAnother(t *testing.T) {
 	n := &naming{}
 	c := shop.NewShopClient(serve(t, n, grpclock.FromMap(tenantRule)).dial(t))
@@ -78,7 +79,7 @@ func TestOddMetadataIsRefusedOrRead(t *testing.T) {
 	order := &shop.Order{OrderId: "42"}
 	for name, tc := range map[string]struct {
 		md  metadata.MD
-		key string // "": refused
+		key string // "": the request is refused
 	}{
 		"none":          {metadata.MD{}, ""},
 		"empty":         {metadata.Pairs("x-tenant", ""), ""},

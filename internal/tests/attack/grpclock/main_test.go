@@ -1,5 +1,5 @@
-// Package grpclock_test attacks grpclock from outside, with real clients, servers and a real Redis:
-// clients that leave, stall, lie and repeat themselves.
+// Package grpclock_test attacks grpclock from outside, with real clients, servers and a real
+// Redis. Its clients leave, stall, lie, and repeat requests.
 package grpclock_test
 
 import (
@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// target is a server under attack.
+// target is a server that a test attacks.
 type target struct {
 	server *grpc.Server
 	addr   string
@@ -38,7 +38,7 @@ type target struct {
 	acquires atomic.Int32
 }
 
-// counted counts the calls of Acquire.
+// counted is a Locker that counts the calls of Acquire.
 type counted struct {
 	*locker.Engine
 	acquires *atomic.Int32
@@ -49,12 +49,12 @@ func (c counted) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, err
 	return c.Engine.Acquire(ctx, r)
 }
 
-// serve starts a server whose services are the shop, health and reflection.
+// serve starts a server with three services: the shop, health and reflection.
 func serve(t *testing.T, s shop.ShopServer, rules *grpclock.Rules, opts ...grpclock.Option) *target {
 	t.Helper()
 	g := &target{client: redistest.Shared(t).Client(t), prefix: t.Name() + ":"}
 	var err error
-	// A lease that is left behind would outlive the test.
+	// The TTL is longer than the test, so that a test finds each lease that is left behind.
 	if g.locker, err = locker.NewSingle(g.client, locker.WithPrefix(g.prefix), locker.WithTTL(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func serve(t *testing.T, s shop.ShopServer, rules *grpclock.Rules, opts ...grpcl
 	return g
 }
 
-// dial returns a new connection.
+// dial makes a client with a new connection.
 func (g *target) dial(t *testing.T, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(g.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -98,7 +98,7 @@ func (g *target) dial(t *testing.T, opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// keys returns the leases on the server.
+// keys returns the keys of the leases on the server.
 func (g *target) keys(t *testing.T) []string {
 	t.Helper()
 	keys, err := g.client.Keys(t.Context(), strings.NewReplacer("[", `\[`, "]", `\]`).Replace(g.prefix)+"*").Result()
@@ -108,7 +108,7 @@ func (g *target) keys(t *testing.T) []string {
 	return keys
 }
 
-// want checks how a call has ended; the reason "" stands for a status that grpclock has not made.
+// want checks how a call has ended. The reason "" stands for a status that grpclock has not made.
 func want(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got, _ := grpclock.Reason(err); status.Code(err) != code || got != reason {
