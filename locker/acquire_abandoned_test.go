@@ -77,7 +77,7 @@ func TestAHangingCallDoesNotHoldUpItsCaller(t *testing.T) {
 				wantErr(t, err, "a", tc.want...)
 				wantNot(t, err, tc.not...)
 
-				time.Sleep(time.Minute) // the call has run by now, after its undo
+				time.Sleep(time.Minute) // by now, the call has run, after its undo
 				if store.Len() != 0 {
 					t.Fatal("the abandoned acquire took the key")
 				}
@@ -143,7 +143,7 @@ func TestAReleaseUndoesExactlyWhenAnAcquireIsUnanswered(t *testing.T) {
 
 func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		for range 50 { // by chance, either the grant or the cancel is seen first
+		for range 50 { // 50 times, because chance decides whether the grant or the cancellation is noticed first
 			l := lockertest.NewLocker(t, cancelling{store, t})
 			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), cancelling{}, new(context.CancelFunc)))
 			*ctx.Value(cancelling{}).(*context.CancelFunc) = cancel
@@ -157,8 +157,8 @@ func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 	})
 }
 
-// endsUnseen is a context that ends between the answer and the next check: Err shows the end, but
-// Done has not shown it.
+// endsUnseen is a context that ends between the answer and the next check. Its Err returns the
+// end, but its Done is not closed yet.
 type endsUnseen struct {
 	context.Context
 	ended *atomic.Bool
@@ -173,7 +173,7 @@ func (c endsUnseen) Err() error {
 	return nil
 }
 
-// ending is a Store that ends its caller's context with the grant.
+// ending is a Store that ends its caller's context when it grants a lease.
 type ending struct {
 	*lockertest.Memory
 	ended *atomic.Bool
@@ -197,7 +197,7 @@ func TestAGrantToADeadCallerIsGivenBack(t *testing.T) {
 	})
 }
 
-// cancelling cancels its caller's context when the grant comes.
+// cancelling is an Observer that cancels its caller's context when the grant comes.
 type cancelling struct {
 	*lockertest.Memory
 	_ *testing.T
@@ -209,7 +209,7 @@ func (c cancelling) Acquire(ctx context.Context, claim store.Claim) (store.Grant
 	return g, err
 }
 
-// A call that its caller took back before it was sent leaves nothing to undo.
+// If a caller takes its call back before the call is sent, nothing must be undone.
 func TestACallThatWasNotSentIsNotUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
 		s := &unsent{Memory: memory, Steps: steps.NewForeign(&steps.Pool{Store: memory}, func(error) {})}
@@ -235,7 +235,7 @@ func (s *unsent) BeginAcquire(context.Context, store.Claim) steps.Question { ret
 
 func (s *unsent) Undo(steps.Chore) { s.undos.Add(1) }
 
-// neverSent is a question that waits for its flight.
+// neverSent is a question that still waits to be sent.
 type neverSent struct{}
 
 func (neverSent) Answered() <-chan struct{} { return nil }

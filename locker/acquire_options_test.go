@@ -48,10 +48,10 @@ func TestABackoffThatEndsEndsTheWait(t *testing.T) {
 		l := lockertest.NewLocker(t, store, locker.WithBackoff(three))
 		store.Occupy("a", 0)
 		start := time.Now()
-		for range 2 { // a second range begins from the start
+		for range 2 { // the second range over the pauses begins again with the first pause
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrBusy)
-			synctest.Wait() // until the waiter has left the queue, because only the head polls a foreign holder
+			synctest.Wait() // wait until the waiter has left the queue, because only the head polls a foreign holder
 		}
 		since(t, start, 6*time.Second, 0)
 	})
@@ -106,7 +106,7 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, AtLeast: time.Minute}))
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
-		wantErr(t, err, "a", locker.ErrUnavailable) // 1 ms is legal, but drift is 2 ms, so the lease is over before it begins
+		wantErr(t, err, "a", locker.ErrUnavailable) // a TTL of 1 ms is legal, but the drift is 2 ms, so the lease has ended before it begins
 		if !strings.Contains(err.Error(), "raise the TTL") {
 			t.Fatal(err)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// TestAcquiresInUsedMemoryKeepApart runs readers and writers at once, and cancels some of them at
-// random times. If an earlier acquire were still in use, an acquire in its memory would get its
-// turn, message or rule.
+// TestAcquiresInUsedMemoryKeepApart runs readers and writers at the same time, and cancels some of
+// them at random times. An acquire uses the memory of an earlier acquire. If the earlier acquire
+// were still in use, the later one would get its turn, its message or its rule.
 func TestAcquiresInUsedMemoryKeepApart(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	l, err := locker.NewReadWrite([]locker.Client{client})

@@ -86,7 +86,7 @@ func TestEveryHoldHasATokenOfItsOwn(t *testing.T) {
 		for range 100 {
 			release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		}
-		// The delay is longer than the lease, so the grant comes too late, and the acquire is
+		// The delay is longer than the lease. So the grant comes too late, and the acquire is
 		// repeated.
 		store.Delay(locker.OpAcquire, 150*time.Millisecond)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: 100 * time.Millisecond, Wait: 5 * time.Second})
@@ -172,7 +172,7 @@ func TestAnOutageIsNotPolledAtTheHoldersPace(t *testing.T) {
 		store.Occupy("a", time.Millisecond)
 		time.AfterFunc(500*time.Microsecond, func() { store.Fail(locker.OpAcquire, errors.New("EOF")) })
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: time.Minute})
-		wantErr(t, err, "a", locker.ErrUnavailable) // the holder may have released or renewed the lease meanwhile
+		wantErr(t, err, "a", locker.ErrUnavailable) // no ErrBusy, because the holder may have released the lease meanwhile
 		wantNot(t, err, locker.ErrBusy)
 		if n := store.Calls(locker.OpAcquire); n > 70 {
 			t.Fatalf("%d calls in a minute of outage", n)

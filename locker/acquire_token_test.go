@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// A tokenWorld is one possible state of a token, at the server and on the way to it.
+// A tokenWorld is one possible state of a token: at the server, and on the way to it.
 type tokenWorld struct {
-	server  uint8 // what the server has of the token
-	message uint8 // the message that the acquisition has not read
-	late    uint8 // calls that the caller has abandoned, and that may still arrive
-	lost    bool  // there was such a call; the table need not prove that it has arrived
+	server  uint8 // what the server knows of the token
+	message uint8 // the message that the acquisition has not read yet
+	late    uint8 // the abandoned calls that may still arrive
+	lost    bool  // there was an abandoned call; the table need not prove that it has arrived
 	call    uint8 // the call under way: none, sent, or 2 + its answer
 	done    bool  // the work is done: the server queues no token
 }
@@ -35,7 +35,7 @@ func (w tokenWorld) needs() tokenState {
 	return tokenNowhere
 }
 
-// executed returns the possible results of an acquire.
+// executed returns the worlds in which an acquire can end.
 func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 	with := func(server uint8) tokenWorld {
 		w := w
@@ -47,16 +47,16 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 		return map[tokenEvent]tokenWorld{answerOver: with(hasNothing)}
 	case w.server == hasLease && queues:
 		return map[tokenEvent]tokenWorld{answerGranted: w}
-	case w.server == hasEntry || queues: // the queue may serve the asking caller
+	case w.server == hasEntry || queues: // the server may serve the caller that asks
 		return map[tokenEvent]tokenWorld{answerQueued: with(hasEntry), answerGranted: with(hasLease)}
 	}
 	return map[tokenEvent]tokenWorld{answerGranted: with(hasLease), answerAside: with(hasNothing), answerParts: with(hasLease)}
 }
 
-// tokenTruths are all worlds that fit what the caller has seen.
+// tokenTruths are all worlds that are possible after what the caller has seen.
 type tokenTruths map[tokenWorld]bool
 
-// closed adds the worlds that can follow at the server without the caller's knowledge.
+// closed also contains the worlds to which the server can go on without the caller's knowledge.
 func (ts tokenTruths) closed(queues bool) tokenTruths {
 	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
 	add := func(w tokenWorld) {
@@ -93,7 +93,7 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 	return all
 }
 
-// after returns the truths that remain when the caller has seen something.
+// after returns the worlds that are still possible when the caller has seen something.
 func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
@@ -104,12 +104,13 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// needs returns what must happen at the end of the wait. The caller cannot know which of the
-// worlds is the true one.
+// needs returns what must happen at the end of the wait, because the caller cannot know which of
+// the worlds is the true one.
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// Any other state is right, because the next owner of the ticket reads the message.
+		// In every other case the state is right, because the next owner of the ticket reads the
+		// message.
 		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}
@@ -128,10 +129,10 @@ func (ts tokenTruths) needs() tokenState {
 	return tokenNowhere
 }
 
-// tokenWalk walks through all orders of calls, answers, losses, refusals and messages.
+// tokenWalk goes through all orders of calls, answers, losses, refusals and messages.
 type tokenWalk struct {
 	found string            // the first history after which the table is wrong; "": none
-	met   map[[2]uint8]bool // events and the states that they met
+	met   map[[2]uint8]bool // the pairs of an event and the state in which it has happened
 	moves [tokenEvents][tokenStates]tokenState
 }
 
@@ -180,7 +181,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	end(callNotSent, unsent)
 	end(callRefused, func(w tokenWorld) []tokenWorld {
 		forgot := unsent(w)
-		for _, w := range forgot { // a server that loads its data refuses calls, and may have lost some data
+		for _, w := range forgot { // a server that loads its data refuses calls, and may have lost some of its data
 			w.server = hasNothing
 			forgot = append(forgot, w)
 		}
@@ -204,7 +205,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// meets continues after an event, if the event can happen.
+// meets goes on after an event, if the event can happen.
 func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
 		k.met[[2]uint8{uint8(e), uint8(from)}] = true
@@ -221,16 +222,17 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 	return k
 }
 
-// The table of a token's states is exact: after each order of events it requires what the server
-// may have of the token, and no more. The test is not parallel: while a parallel test waits for
-// its turn, it is a goroutine of this package, and other tests look for such goroutines.
+// The table of a token's states is exact. After each order of events, it requires what the server
+// may know of the token, and no more. The test is not parallel. A parallel test that waits for its
+// turn is a goroutine of this package, and other tests look for such goroutines.
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
 	if k.found != "" {
 		t.Fatal(k.found)
 	}
 	t.Logf("%d pairs of a state and an event were met", len(k.met))
-	// Each entry that was met matters: with any other state in its place, the walk finds an error.
+	// Each entry that was used matters. With any other state in its place, the walk finds an
+	// error.
 	for pair := range k.met {
 		for state := range tokenStates {
 			wrong := tokenMoves

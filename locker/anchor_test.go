@@ -10,18 +10,18 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The anchor ties the server's clock to the process's clock. These tests show when the anchor is
-// void.
+// The anchor ties the server's clock to the process's clock. These tests show when the anchor must
+// not be used any more.
 
-// A subscription is lost and comes back. Meanwhile the server has dropped the waiter, because the
-// waiter's process did not listen, and the key is free. The waiter notices that only when it asks.
-// A waiter that is not the head asks every 10 s.
+// A subscription is lost and then opened again. Meanwhile the key is free, and the server has
+// dropped the waiter, because the waiter's process did not listen. The waiter notices this only
+// when it asks. A waiter that is not the head asks only every 10 s.
 func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-		<-time.After(3 * time.Second) // its first question came after one second; the next one comes in seven seconds
+		<-time.After(3 * time.Second) // the waiter has asked after one second, and would ask again only in seven seconds
 		ps[2].Deafen(true)
 		release(t, first)
 		release(t, second.granted(0))
@@ -35,9 +35,9 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	})
 }
 
-// The server that has come back has another clock, so the anchor of the old clock is void. It is
-// void even if the question that would make a new anchor fails. Then an acquire must check a grant
-// that comes by message. Otherwise its lease would end too late in this process.
+// The server restarts with another clock, so the anchor of the old clock must not be used. This is
+// so even if the call that would make a new anchor fails. Then an acquire must check each grant by
+// message. Otherwise its lease would end too late in this process.
 func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -48,7 +48,7 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 		store.StepClock(60 * time.Millisecond)
 		ps[1].Deafen(false)
 		synctest.Wait()
-		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock, the grant is 20 ms old
+		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock, the grant would be 20 ms old
 		release(t, first)
 		<-time.After(81 * time.Millisecond)
 		store.Fail(locker.OpAcquire, nil)
@@ -64,9 +64,9 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	})
 }
 
-// The answer that made the anchor is slow, and the message is late, both by less than makes a
-// grant too old. Counted from the arrival of the answer, the grant would be younger than it is,
-// and the lease would end too late in this process.
+// The answer that made the anchor is slow, and the message is late. Neither of them is so late
+// that the grant is too old. If the anchor counted from the arrival of the answer, the grant would
+// seem younger than it is. Then the lease would end too late in this process.
 func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

@@ -46,8 +46,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// 128 goroutines of one process want one key. A streak passes the key on, and one waiter queues at
-// the server.
+// 128 goroutines of one process want one key. A streak passes the key from one to the next, and
+// one waiter queues at the server.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
 // Each goroutine queues at the server by itself, and gets a message when it is granted the key.
@@ -78,7 +78,7 @@ func contend(b *testing.B, opts ...locker.SingleOption) {
 	}
 }
 
-// Many callers, each with a key of its own: -cpu 1,2,… changes how many cores they have.
+// Each of many callers has a key of its own. -cpu 1,2,… says how many cores they have.
 func BenchmarkManyCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		for name, options := range map[string]func(*redis.Options){"direct": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "by flight": func(*redis.Options) {}} {
@@ -111,8 +111,8 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// The lower bound: the cost of a lock with go-redis alone, without fence, renewal and
-// cancellation.
+// This is the lower limit for a lock's cost: a lock with go-redis alone, without fence, renewal
+// and cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

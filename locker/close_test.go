@@ -62,7 +62,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}) // a remaining goroutine makes the bubble fail
+	}) // the end of the bubble fails if a goroutine is left
 }
 
 func TestCloseIsBoundedByItsContext(t *testing.T) {
@@ -143,9 +143,9 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	})
 }
 
-// When a hold is passed on while the Locker is closed, the next caller gets no lease whose context
-// never ends. Scheduling decides whether the next caller sees the hold or the close first, so the
-// test repeats this often.
+// While the Locker is closed, a hold may be passed on. The next caller must not get a lease whose
+// context never ends. Scheduling decides whether the next caller notices the hold or the close
+// first, so the test repeats this often.
 func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 	for range 100 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -153,7 +153,7 @@ func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			closed := make(chan error, 1)
-			release(t, lease) // no time passes, so the turn may not be taken yet
+			release(t, lease) // the next caller may not have noticed its turn yet, because no time passes
 			go func() { closed <- l.Close(context.Background()) }()
 			<-w.done
 			if err := <-closed; err != nil {

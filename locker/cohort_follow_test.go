@@ -12,11 +12,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// following is a Store whose first release that carries an acquire fails without an effect.
+// following is a Store with a fault: the first release that carries an acquire has no effect and
+// returns an error.
 type following struct {
 	*lockertest.Process
 	mu           sync.Mutex
-	with, failed int // the releases that carried an acquire, and those of them that failed
+	with, failed int // number of releases that carried an acquire, and of those that failed
 }
 
 func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -31,9 +32,9 @@ func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, er
 	return f.Process.Release(ctx, c)
 }
 
-// When the release that ends a streak is unclear, the next leader asks with a call of its own. The
-// repeated release must not carry the leader's acquire again: it would queue a token that may hold
-// the key by then.
+// When it is unclear whether the release that ends a streak has run, the next leader asks with a
+// call of its own. The repeated release must not carry the leader's acquire again. It would queue
+// a token that may already hold the key.
 func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		f := &following{Process: store.NewProcess()}
@@ -43,7 +44,7 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 		release(t, lease)
-		release(t, ws[0].granted(0)) // the end of the streak
+		release(t, ws[0].granted(0)) // this release ends the streak
 		release(t, ws[1].granted(time.Second))
 		if f.failed != 1 || f.with != 1 {
 			t.Errorf("the acquire was sent with %d releases, %d of which failed", f.with, f.failed)
@@ -52,7 +53,8 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	})
 }
 
-// dropping is a Store whose releases take a second, and drop the acquire that they should carry.
+// dropping is a Store whose releases take a second, and do not carry the acquire that they should
+// carry.
 type dropping struct{ locker.Store }
 
 func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -61,8 +63,9 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return d.Store.Release(ctx, c)
 }
 
-// A Store that does not carry the next acquire with a release is not sent one. The waiter that
-// follows counts the calls that were made, and one that leaves meanwhile undoes nothing.
+// Some Stores cannot carry the next acquire with a release, so a release to them gets none. The calls
+// that a following waiter counts are those that were made. If the waiter leaves meanwhile, there is
+// nothing to undo.
 func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +75,7 @@ func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 				lease := acquire(t, l, locker.Rule{Key: "a"})
 				second, third := waits(t, l, locker.Rule{Key: "a"}), waits(t, l, locker.Rule{Key: "a", Wait: wait})
 				release(t, lease)
-				release(t, second.granted(0)) // the end of the streak
+				release(t, second.granted(0)) // this release ends the streak
 				if wait > time.Second {
 					release(t, third.granted(time.Second))
 				}
@@ -80,7 +83,7 @@ func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 				counted, undos := 0, store.Calls(locker.OpRelease)
 				for _, r := range rec.Records(locker.OpAcquire) {
 					counted += r.Outcome.Calls
-					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // a lease that this process did not hand over
+					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // the process did not hand this lease over, so calls were made
 						undos--
 					}
 				}

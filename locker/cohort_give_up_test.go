@@ -33,7 +33,7 @@ func TestLocalWaitersMayGiveUp(t *testing.T) {
 	})
 }
 
-// The turn and the end of the wait come together: the turn is passed on.
+// When the turn and the end of the wait come together, the turn is passed on.
 func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
 	for range 200 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -74,7 +74,8 @@ func TestALeaderThatGivesUpHandsTheLeadOn(t *testing.T) {
 	})
 }
 
-// A caller that has waited must not be overtaken because another one of its process gives up.
+// When one caller of a process gives up, another caller of the process that has waited must not be
+// overtaken.
 func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
@@ -103,7 +104,7 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-// While an answer to the last of several callers is late, the next leader gives up.
+// The next leader gives up while the answer to the release that carries its acquire is late.
 func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
@@ -114,7 +115,7 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 		store.DelayReplies(locker.OpRelease, time.Second)
 		go func() { _ = lease.Release(t.Context()) }()
 		synctest.Wait()
-		ws[1].cancel() // the server has granted it the key
+		ws[1].cancel() // by now, the server has granted the key to this caller
 		<-ws[1].done
 		wantErr(t, ws[1].err, "a", context.Canceled)
 		store.DelayReplies(locker.OpRelease, 0)
@@ -124,8 +125,8 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	})
 }
 
-// The release that ends a streak is not answered: its leader asks by itself, and the key is not
-// lost.
+// The release that ends a streak has no answer. The next leader then asks by itself, and the key
+// does not stay locked.
 func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
 	for name, spoil := range map[string]func(m *lockertest.Memory){
 		"answer lost":   func(m *lockertest.Memory) { m.LoseReplies(locker.OpRelease, 1) },

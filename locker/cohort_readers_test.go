@@ -10,14 +10,14 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Readers, on a server in memory that several processes share.
+// These are tests of readers. Several processes share a server in memory.
 
 var (
 	reading = locker.Rule{Key: "a", Mode: locker.Shared}
 	writing = locker.Rule{Key: "a"}
 )
 
-// patient returns r with a Wait of d.
+// patient returns r with Wait set to d.
 func patient(r locker.Rule, d time.Duration) locker.Rule {
 	r.Wait = d
 	return r
@@ -47,8 +47,8 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
-// A reader looks for a phase and then joins its cohort. If the phase has begun in between, no
-// later message would come.
+// A reader first looks for a phase, and then enters its cohort. If the phase has begun in between,
+// no later message tells the reader so.
 func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

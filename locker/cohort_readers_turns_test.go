@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streams keeps a process reading: there is always a reader, each for 10 ms.
+// streams makes a process read all the time: there is always a reader, and each reader reads for
+// 10 ms.
 func streams(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,8 +49,8 @@ func streams(t *testing.T, l locker.Locker) (stop func()) {
 	}
 }
 
-// With any number of readers and with any lost message, a writer waits only for the readers that
-// hold the key.
+// With any number of readers, and with any lost message, a writer waits only for the readers that
+// hold the key already.
 func TestReadersStarveNoWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(p *lockertest.Process) // the readers' process
@@ -133,7 +134,7 @@ func TestAnUpgradeIsRefusedAtOnce(t *testing.T) {
 		calls := 0
 		err := locker.Run(t.Context(), l, reading, func(ctx context.Context) error {
 			calls = store.Calls(locker.OpAcquire)
-			// The inner lease has another key, so it is no lease of this key.
+			// The inner lease has another key, so it must not count as a lease of this key.
 			return locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
 				calls++
 				return locker.Run(ctx, l, writing, func(context.Context) error { return nil })
@@ -162,7 +163,7 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 		if inner.Fence() != outer.Fence() || store.Calls(locker.OpAcquire) != calls {
 			t.Fatal("it has another lease")
 		}
-		other := waits(t, ls[0], reading) // another caller waits for its turn
+		other := waits(t, ls[0], reading) // the other caller waits for its turn
 		other.waitsStill()
 		release(t, outer)
 		w.waitsStill()
@@ -175,8 +176,8 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	})
 }
 
-// A reader that asks again must not wait for a writer that waits for this reader, whatever keeps
-// the second acquire from sharing the first lease.
+// A writer may wait for a reader. When this reader asks again, it must not wait for the writer,
+// even if something keeps the second acquire from sharing the first lease.
 func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
 		t.Run(name, func(t *testing.T) {
@@ -200,8 +201,8 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A lease with terms of its own cannot be shared. If a writer waits, an acquire of such a lease is
-// refused at once.
+// A lease with its own TTL or other terms cannot be shared. If a writer waits, an acquire of such
+// a lease is refused at once.
 func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The leader gets the error that the server is unavailable, and the waiters behind it must get the
-// error too.
+// When the server is unavailable, the leader gets an error that says so. The waiters behind the
+// leader must get the same error.
 //
-// All their waits end together, so a waiter may become the leader first. Scheduling decides that,
-// so the test repeats this often.
+// All their waits end together, so a waiter may become the leader before its wait ends. Scheduling
+// decides that, so the test repeats this often.
 func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -37,7 +37,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		for _, l := range ls { // one Locker with the holder, and one where only the leader knows the holder
+		for _, l := range ls { // in one Locker is the holder, and in the other one only the leader knows of the holder
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
@@ -53,8 +53,8 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	})
 }
 
-// While the leader waits for its first answer, it may not have to wait at all, and other callers
-// are counted before it.
+// While the leader waits for its first answer, it is unknown whether it must wait at all.
+// Nevertheless other callers are counted as waiters behind it.
 func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
@@ -80,7 +80,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 			<-w.done
 			release(t, w.lease)
 		}
-		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key, so the counter is full
+		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key, so with these the counter is full
 		release(t, ws[0].lease)
 		for _, w := range ws[1:] {
 			<-w.done
@@ -90,7 +90,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	})
 }
 
-// What is known about one key does not apply to the next one.
+// What the process has heard about one key does not apply to another key.
 func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -111,7 +111,7 @@ func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// onHold is an Observer that does something when a hold begins.
+// onHold is an Observer that calls a function when a hold begins.
 type onHold func()
 
 func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -121,15 +121,15 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 	return ctx, nil
 }
 
-// A hold may be over before its cohort was notified of it. A waiter that receives both events must
-// not wait for the hold for ever. Scheduling decides the order, so the test repeats this often.
+// A hold may end before its cohort learns that it has begun. A waiter that is told of both must
+// not wait for this hold for ever. Scheduling decides the order, so the test repeats this often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			const ttl = time.Second
 			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(ttl) })))
 			var wg sync.WaitGroup
-			for i := range 50 { // all at the same time, so that they disturb each other
+			for i := range 50 { // all of them run at the same time, so that they disturb each other
 				wg.Go(func() {
 					rule := locker.Rule{Key: fmt.Sprint("a", i), TTL: ttl}
 					lease := acquire(t, l, rule)

@@ -11,9 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The callers of one process that share a lease.
+// These are tests of callers of one process that share a lease.
 
-// crowd starts n waiters for a key, in order.
+// crowd starts n waiters for a key, one after the other.
 func crowd(t *testing.T, l locker.Locker, rule locker.Rule, n int) (ws []*waiting) {
 	t.Helper()
 	for range n {
@@ -46,7 +46,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 				t.Fatalf("fence %d lies outside of the block that begins at %d, %v", last, i.Fence, err)
 			}
 		}
-		if n := calls(store) - before; n != 1 { // one release with the next acquire for every 64 leases
+		if n := calls(store) - before; n != 1 { // for every 64 leases there is one release, which carries the next acquire
 			t.Errorf("%d calls for 100 leases", n)
 		}
 		release(t, lease)
@@ -91,7 +91,7 @@ func TestAStreakEnds(t *testing.T) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			if err := lease.Extend(t.Context(), time.Second); err != nil { // to a shorter time
+			if err := lease.Extend(t.Context(), time.Second); err != nil { // this time is shorter than the time that the lease has left
 				t.Fatal(err)
 			}
 			before := calls(store)
@@ -175,7 +175,7 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 		if err := first.Extend(t.Context(), time.Hour); !errors.Is(err, locker.ErrReleased) {
 			t.Errorf("extend of a released lease: %v", err)
 		}
-		release(t, first) // again: nothing happens
+		release(t, first) // a second release must do nothing
 		if second.Context().Err() != nil || store.Len() != 1 {
 			t.Error("the second release of the first lease ended the next one")
 		}
@@ -193,8 +193,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// The first question of a caller begins when it is sent. The caller's earlier wait in its process
-// does not count.
+// A caller's first call counts from the time when it is sent. The time for which the caller has
+// waited in its process does not count.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -203,7 +203,7 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			<-time.After(3 * time.Second)
 			before := store.Calls(locker.OpAcquire)
-			store.Wipe() // the holder notices that at its next renewal
+			store.Wipe() // the holder will notice the loss at its next renewal
 			lease := w.granted(400 * time.Millisecond)
 			if n := store.Calls(locker.OpAcquire) - before; n != 1 {
 				t.Errorf("%d acquires for a free key", n)
@@ -239,8 +239,8 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	})
 }
 
-// If the process of the next holder died, the key would be blocked for the extended time of the
-// previous holder.
+// If an extended hold were passed on and the next holder's process died, the key would stay locked
+// for the extended time of the previous holder.
 func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// MarkDelegated takes the last step of Delegate before the question to the server.
+// MarkDelegated does the last thing that Delegate does before its call to the server.
 func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 
-// DriftOf returns the part of a lease of that length that is not used.
+// DriftOf returns the part of a lease that its holder does not use, for a lease with this TTL.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
-// LateReader is an acquire of a reader that has found no open phase, but joins its cohort after a
-// phase has opened.
+// LateReader acquires as a reader that has found no open phase, and enters its cohort when a phase
+// has opened meanwhile.
 func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, r)
 	if err != nil {
@@ -35,14 +35,15 @@ func Suspend(e *Engine, d time.Duration) {
 	e.keeper.clocks.set += d
 }
 
-// NewWithBackgroundRelease is New with WithBackgroundRelease, for a test's own Store.
+// NewWithBackgroundRelease does the work of New with the option WithBackgroundRelease. It is for a
+// test's own Store.
 func NewWithBackgroundRelease(s Store, opts ...Option) (*Engine, error) {
 	cfg, err := configure(opts, Option.set)
 	cfg.background = true
 	return newEngine(s, cfg), err
 }
 
-// StripeOf returns the key on the server of the stripe of key. l is a Locker of NewStriped.
+// StripeOf returns the key that the stripe of key has on the server. l is a Locker of NewStriped.
 func StripeOf(l Locker, key string) string {
 	rule, err := l.(*striped).stripe(Rule{Key: key})
 	if err != nil {

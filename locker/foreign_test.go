@@ -16,9 +16,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Tests of programs that lock the same keys with other libraries.
+// These are tests with programs that lock the same keys with other libraries.
 
-// foreign are values that other libraries put into a key that they hold.
+// foreign are values that other libraries write under a key that they hold.
 var foreign = map[string]string{
 	"plain SET NX PX":    "1",
 	"redislock":          base64.RawURLEncoding.EncodeToString(make([]byte, 16)),
@@ -99,7 +99,7 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 				first.WaitsStill()
 				second.WaitsStill()
 				end.do()
-				lease := first.Granted(130 * time.Millisecond) // the longest pause of the Backoff, or the TTL of the poller
+				lease := first.Granted(130 * time.Millisecond) // within the longest pause of the Backoff, or the poller's TTL
 				if newPoller(t, client, key).obtain(time.Minute) {
 					t.Fatal("a foreign program got the key that we hold")
 				}
@@ -111,7 +111,7 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The head of the queue asks exactly when a foreign lease expires, without a further pause.
+// The head of the queue asks at the time when a foreign lease expires, and not a pause later.
 func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -130,8 +130,9 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	release(t, lease)
 }
 
-// The server does not know a client that only polls. While the queue has a waiter, a release hands
-// the key on, and the key is never free. The client gets the key when the queue is empty.
+// The server knows nothing of a client that only polls. While the queue has a waiter, a release
+// hands the key to the waiter, so the key is never free. The polling client gets the key only when
+// the queue is empty.
 func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -139,7 +140,7 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	const key, waiters = "foreign:starves", 12
 	var ls []*locker.Engine
 	for range 3 {
-		// With WithFair all of them are in the queue, where the test sees them.
+		// With WithFair all callers are in the server's queue, where the test sees them.
 		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair()))
 	}
 	first := acquire(t, ls[0], locker.Rule{Key: key})
@@ -175,7 +176,8 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	p.release()
 }
 
-// During a migration no caller queues: polling clients and latchkit have the same chance.
+// During a migration no caller queues. So clients that poll and callers of latchkit have the same
+// chance to get the key.
 func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -183,7 +185,7 @@ func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	const key, enough = "foreign:shared", 30
 	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Constant(4*time.Millisecond))))
 	stop := make(chan struct{})
-	var ours, theirs, inside int // guarded by the tested lock
+	var ours, theirs, inside int // only the lock under test guards these
 	var mu sync.Mutex
 	visit := func(n *int) {
 		mu.Lock()

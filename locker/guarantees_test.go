@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Tests of claims in docs/guarantees.md that no other test covers.
+// These tests are for claims in docs/guarantees.md that no other test covers.
 
-// A server whose clock steps forward gives keys away before their time. The holders notice that at
-// their next renewal, and the next holders have larger fences. A server whose clock steps back
-// keeps keys for longer, and fences still grow.
+// A server whose clock steps forward grants keys too early. The earlier holders notice that at
+// their next renewal, and the new holders have larger fences. A server whose clock steps back
+// keeps keys for longer, and its fences still grow.
 func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 				if step > 0 {
 					start := time.Now()
 					lost(t, lease, locker.ErrLost)
-					since(t, start, 0, 11*time.Second) // a third of the TTL, and a tenth of that
+					since(t, start, 0, 11*time.Second) // a third of the TTL, and a tenth of this third
 				}
 				release(t, next)
 			})
@@ -95,8 +95,8 @@ func TestScriptlessHearsThatItsServerHasForgotten(t *testing.T) {
 	release(t, next)
 }
 
-// A full server refuses every command between MULTI and EXEC. So a lease can be neither renewed nor
-// released there, and its holder learns of that before the key is free.
+// A full server refuses every command between MULTI and EXEC. So a lease on it can be neither
+// renewed nor released. The lease's holder learns of that before the key is free.
 func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Many leases are held for a second each. Each lease is renewed three times in that second.
+// Many leases are held for a second each. In this second, each lease is renewed three times.
 func BenchmarkRenewals(b *testing.B) {
 	const leases = 20_000
 	l := newSingle(b, redistest.Shared(b).Client(b), locker.WithTTL(time.Second))

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A schedule returns the same due holds as a scan of all holds, after any additions, moves and
-// removals.
+// After any additions, moves and removals, a schedule returns the same due holds as a scan of all
+// holds would.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
-		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a printed seed repeats the same run
+		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the seed is printed, so that the same run can be repeated
 		var s schedule
 		in := make(map[*hold]bool)
 		now := instantOf(time.Now())

@@ -43,11 +43,11 @@ func TestALeaseThatCannotBeRenewedEndsBeforeTheServerGivesItAway(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				l := lockertest.NewLocker(t, store)
 				spoil(store)
-				store.Fail(locker.OpRelease, errors.New("EOF")) // no call frees the key early
+				store.Fail(locker.OpRelease, errors.New("EOF")) // the release must not free the key early
 				start := time.Now()
 				lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
 				lost(t, lease, locker.ErrLost)
-				since(t, start, 10*time.Second-102*time.Millisecond, 0) // drift is 1 % and 2 ms
+				since(t, start, 10*time.Second-102*time.Millisecond, 0) // the drift is 1 % and 2 ms
 				if i, err := store.Inspect(t.Context(), "a"); err != nil || !i.Held {
 					t.Fatal("the server gave the key away before its holder was notified")
 				}
@@ -70,7 +70,7 @@ func TestAFailedRenewalIsNotALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
-		for range 20 { // in 7 of 10 seconds there is no answer, again and again
+		for range 20 { // again and again, there is no answer in 7 of 10 seconds
 			store.Fail(locker.OpRenew, errors.New("EOF"))
 			time.Sleep(5 * time.Second)
 			store.Fail(locker.OpRenew, nil)
@@ -130,7 +130,7 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		store.Delay(locker.OpRenew, 900*time.Millisecond) // sent at 0.33 s; runs at 1.23 s, which is too late
+		store.Delay(locker.OpRenew, 900*time.Millisecond) // the renewal is sent at 0.33 s and runs at 1.23 s, which is too late
 		lost(t, lease, locker.ErrLost)
 		expires := lease.Expires()
 		time.Sleep(10 * time.Second)
@@ -141,7 +141,7 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	})
 }
 
-// lagging is a Store whose renewals succeed when the test allows it.
+// lagging is a Store whose renewals succeed only when the test allows it.
 type lagging struct {
 	locker.Store
 	renew func([]store.Claim)

@@ -57,7 +57,7 @@ func TestKeysThatCannotBeListed(t *testing.T) {
 	}
 }
 
-// traced gives each lease a traceparent.
+// traced is an Observer that gives each lease a traceparent.
 type traced struct{ locker.Observer }
 
 func (traced) Begin(ctx context.Context, _ locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -68,8 +68,8 @@ func (traced) Traceparent(context.Context) string {
 	return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 }
 
-// The metadata of waiters and of permits is shown without the traceparent that is stored before
-// it.
+// On the server, a traceparent comes before the metadata of a waiter or a permit. The metadata is
+// shown without this traceparent.
 func TestMetadataIsShownWithoutTheTraceparent(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// together counts pipelines of more than one command.
+// together is a hook that counts pipelines with more than one command.
 type together struct{ n atomic.Int64 }
 
 func (h *together) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -31,8 +31,8 @@ func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// unanswered counts the releases that the server has not answered, because a busy machine may stop
-// the server for a while.
+// unanswered returns the number of releases that the server has not answered. There can be some,
+// because a busy machine may stop the server for a while.
 func unanswered(seen *lockertest.Recorder) (n int) {
 	for _, r := range seen.Records(locker.OpRelease) {
 		if r.Outcome.Result == locker.ResultUnavailable {
@@ -42,7 +42,8 @@ func unanswered(seen *lockertest.Recorder) (n int) {
 	return n
 }
 
-// The release travels with the next acquire, nothing overtakes it, and Close leaves no key.
+// The release is sent together with the next acquire, no call overtakes the release, and Close
+// leaves no key behind.
 func TestBackgroundReleaseOnServers(t *testing.T) {
 	t.Parallel()
 	option := locker.WithBackgroundRelease()
@@ -100,7 +101,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 				}
 			}
 			if hook != nil {
-				for i := 0; hook.n.Load() == 0; i++ { // on a slow machine, the millisecond may be over before the next acquire
+				for i := 0; hook.n.Load() == 0; i++ { // several rounds, because on a slow machine the millisecond may end before the next acquire
 					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
 						t.Fatal(err)
 					}
@@ -148,7 +149,7 @@ func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	}
 }
 
-// Run returns while the server is stopped, and the release happens when the server continues.
+// Run returns while the server is stopped. The release is executed when the server continues.
 func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -157,8 +158,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The release of b is awaited if the answer for a was late, because the server was then not
-	// prompt.
+	// If the answer for a was late, the server does not count as prompt, and Run waits for the
+	// release of b.
 	for _, key := range []string{"a", "b"} {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
 			server.Pause()
@@ -178,8 +179,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	}
 }
 
-// A revocation that only the release finds is reported if the answer to the release is needed as a
-// proof.
+// Only the release may notice that the lease was revoked. If the answer to the release is needed
+// as a proof, this loss is reported.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())
@@ -217,7 +218,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 		for range 3 {
 			release(t, acquire(t, l, locker.Rule{Key: "warned"}))
 		}
-		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings were given
+		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings have been delivered
 			t.Fatal(err)
 		}
 		for _, w := range seen.Warnings() {
@@ -236,16 +237,16 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-// TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture takes back the hold of a background release
-// for a caller whose context ends at that moment. The departure must end all the same, because
-// Close waits for it.
+// TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture takes the hold of a background release
+// back for a caller whose context ends at that moment. The departure of the hold must end
+// nevertheless, because Close waits for it.
 func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
 	t.Parallel()
 	var cancel context.CancelFunc
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease(),
 		locker.WithMetadata(func(context.Context) string {
 			if cancel != nil {
-				cancel() // after the first look at the context
+				cancel() // the context ends after the caller has looked at it for the first time
 			}
 			return ""
 		}))

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lane is a Memory whose releases can travel with other calls, as those of a link do: with the
-// next acquire, or alone after 1 ms.
+// lane is a Memory whose releases are sent as a link sends them: together with the next acquire,
+// or alone after 1 ms.
 type lane struct {
 	*lockertest.Memory
 	steps.Steps
@@ -29,7 +29,7 @@ type lane struct {
 	never  bool // the delayed releases are never sent
 	listed []*listed
 	sends  []steps.When
-	acqs   int // acquires that were sent
+	acqs   int // number of acquires that were sent
 }
 
 type listed struct {
@@ -132,7 +132,7 @@ func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), op
 	})
 }
 
-// runs calls Run, which must return nil after the given time, with a tolerance of a millisecond.
+// runs calls Run. Run must return nil after the given time, with a tolerance of a millisecond.
 func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
 	t.Helper()
 	began := time.Now()
@@ -144,7 +144,7 @@ func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, 
 	}
 }
 
-const slowRelease = 15 * time.Millisecond // slow, but still prompt
+const slowRelease = 15 * time.Millisecond // slow, but still so fast that the server counts as prompt
 
 func TestBackgroundReleaseDoesNotKeepRun(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
@@ -191,7 +191,7 @@ func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
 	})
 }
 
-// The release travels with the next acquire, or alone if there is none.
+// The release is sent together with the next acquire. If there is no acquire, it is sent alone.
 func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
@@ -225,7 +225,7 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 		if n := s.acquires(); n != 3 {
 			t.Errorf("%d acquires for three streaks", n)
 		}
-		// after a streak's time, too
+		// This is so even after the time of a streak.
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // in a bubble
 		if s.Len() != 0 {
 			t.Error("the key is held still")
@@ -241,8 +241,8 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 	})
 }
 
-// A hold that is taken over is renewed like every other hold, and can be lost like every other
-// hold.
+// A hold that is taken over from a background release is renewed, and can be lost, like every
+// other hold.
 func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
@@ -263,7 +263,7 @@ func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
 	})
 }
 
-// Callers that cannot take the hold over wait for the release, and no acquire overtakes it.
+// A caller that cannot take the hold over waits for the release. No acquire overtakes the release.
 func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	rules := map[string]locker.Rule{
 		"no wait":       {Key: "a", Wait: locker.NoWait},
@@ -320,8 +320,8 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Two callers want the key at the same time: one caller takes the hold over, the other waits for
-// that caller.
+// Two callers want the key at the same time. One caller takes the hold over, and the other one
+// waits for this caller.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		var mu sync.Mutex
@@ -369,7 +369,7 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 			t.Errorf("%d keys are held after Close", n)
 		}
 	})
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // a release that the server does not answer at first
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // here the server does not answer the release at first
 		s.LoseReplies(locker.OpRelease, 3)
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		if err := l.Close(t.Context()); err != nil || s.Len() != 0 {
@@ -378,10 +378,10 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 	})
 }
 
-// Without Close the TTL frees the key.
+// Without Close, the release may be lost, and then only the TTL frees the key.
 func TestBackgroundReleaseIsLostWithoutClose(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-		s.set(func(s *lane) { s.never = true }) // the program has ended
+		s.set(func(s *lane) { s.never = true }) // as if the program had ended
 		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
 		time.Sleep(900 * time.Millisecond) //nolint:forbidigo // in a bubble
 		if s.Len() != 1 {
@@ -463,7 +463,7 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 	})
 }
 
-// locked is a Locker whose acquires carry no releases.
+// locked is a Locker whose acquires do not take releases along.
 type locked struct {
 	*locker.Engine
 	lane *lane
@@ -476,7 +476,7 @@ func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, e
 	return l.Engine.Acquire(ctx, rule)
 }
 
-// The Observer receives what only the server knows, after Run has returned.
+// After Run has returned, the Observer gets what only the server's answer shows.
 func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	var seen lockertest.Recorder
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
@@ -510,7 +510,8 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	}, locker.WithObserver(&seen))
 }
 
-// If other callers were seen to wait for a lease, its release is not delayed by a millisecond.
+// If other callers are known to wait for a lease, its release is sent at once, and not a
+// millisecond later.
 func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		other := lockertest.NewLocker(t, s.NewProcess())
@@ -524,8 +525,8 @@ func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	})
 }
 
-// When a streak is over, the next caller's acquire goes out with the release, as without the
-// option.
+// When a streak has ended, the release carries the acquire of the next caller, as it does without
+// WithBackgroundRelease.
 func TestBackgroundReleaseAsksForTheNextOfItsProcess(t *testing.T) {
 	for name, opts := range map[string][]locker.Option{"queue": {locker.WithHandoffs(2)}, "no messages": {locker.WithHandoffs(2), locker.WithoutQueue()}} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,7 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 		if err := lease.Downgrade(t.Context()); err != nil || store.Calls(locker.OpDowngrade) != calls {
 			t.Fatalf("a second downgrade: %v", err)
 		}
-		<-time.After(5 * time.Minute) // renewed as a reader
+		<-time.After(5 * time.Minute) // meanwhile the lease is renewed as a reader's
 		for _, l := range []*locker.Lease{lease, near.lease, far.lease} {
 			w.waitsStill()
 			release(t, l)
@@ -43,7 +43,7 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 	})
 }
 
-// Waiting writers of the same process queue again, behind all other waiters.
+// Writers of the same process that wait queue again, behind all other waiters.
 func TestADowngradeEndsAStreak(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
@@ -102,7 +102,8 @@ func TestADowngradeWhoseAnswerIsLost(t *testing.T) {
 	})
 }
 
-// It is unknown whether the downgrade has happened: the lease is renewed and released as before.
+// When it is unknown whether the downgrade has happened, the lease is renewed and released as
+// before.
 func TestADowngradeThatStaysUnclear(t *testing.T) {
 	for name, happens := range map[string]bool{"happened": true, "did not happen": false} {
 		t.Run(name, func(t *testing.T) {

@@ -22,7 +22,7 @@ func TestALateRenewalDoesNotShortenAnExtension(t *testing.T) {
 			}
 		}})
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
-		time.Sleep(4 * time.Second) // the first renewal is under way
+		time.Sleep(4 * time.Second) // by now, the first renewal is under way
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func TestAHangingExtensionObeysItsContextAndTheLease(t *testing.T) {
 	})
 }
 
-// late is a Store whose first renewal runs late.
+// late is a Store whose first renewal runs later than it is sent.
 type late struct {
 	*lockertest.Memory
 	calls *atomic.Int32
@@ -161,7 +161,7 @@ func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(4 * time.Second) // the first renewal, for 9 s, has run now
+		time.Sleep(4 * time.Second) // by now, the first renewal has run, which was for 9 s
 		if i, _ := store.Inspect(t.Context(), "a"); i.Left < 50*time.Minute {
 			t.Fatalf("%v left on the server, while the holder counts on %v", i.Left, time.Until(lease.Expires()))
 		}
@@ -184,7 +184,7 @@ func TestAnExtensionThatFailedChangesNothing(t *testing.T) {
 	})
 }
 
-// refusesRenewals is a Store that answers each renewal, and refuses each lease in it for good.
+// refusesRenewals is a Store that answers each renewal, and refuses all its leases for ever.
 type refusesRenewals struct{ *lockertest.Memory }
 
 func (s refusesRenewals) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {

@@ -15,11 +15,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Tests of leases of calls in other processes that join a lease.
+// These are tests of calls in other processes that join a lease.
 
 var sesame = sha256.Sum256([]byte("open sesame"))
 
-// delegate delegates a lease by a secret, and returns the proof that a call presents.
+// delegate delegates a lease by a secret. It returns the proof that a call must present.
 func delegate(t *testing.T, lease *locker.Lease) locker.Delegation {
 	t.Helper()
 	if _, err := lease.Delegate(t.Context(), sesame, time.Minute, 1); err != nil {
@@ -72,8 +72,8 @@ func TestAJoinEndsWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The holder dies with little left of its lease. A joined call must not continue when another
-// holder has the key.
+// The holder dies when its lease has little time left. A joined call must not continue after
+// another holder has got the key.
 func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 	for _, ttl := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -133,8 +133,8 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 	}
 }
 
-// Release and Delegate of one lease run at the same time. Either the lease was delegated and is
-// not passed on, or it is passed on and was not delegated.
+// Release and Delegate of one lease run at the same time. Either the lease is delegated, and then
+// it is not passed on. Or it is passed on, and then it was not delegated.
 func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -148,8 +148,8 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	})
 }
 
-// The lease may end between the check and the mark of Delegate. Then the next owner of the hold
-// must not be marked.
+// The lease may end after Delegate has checked it, and before Delegate marks it. The next owner of
+// the hold must then not be marked.
 func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
 		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },
@@ -255,7 +255,7 @@ func TestWhatCannotBeJoinedOrDelegatedSaysWhy(t *testing.T) {
 		wantErr(t, err, "a", locker.ErrUnavailable)
 		store.Fail(locker.OpDelegate, nil)
 
-		// A signature allows a bounded number of hops, which the Engine counts.
+		// A signature allows a limited number of hops. The Engine counts them.
 		pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -322,7 +322,7 @@ func TestTheObserverSeesJoinsAsLeases(t *testing.T) {
 	})
 }
 
-// The same on a real server, whose scripts measure the time.
+// This is the test above on a real server, whose scripts measure the time.
 func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -341,13 +341,13 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	joins := make([]*locker.Lease, 0, 100)
-	for range cap(joins) { // more joins than the number of dead ones that the server remembers
+	for range cap(joins) { // these are more joins than the number of dead joins that the server remembers
 		joins = append(joins, join(t, caller, "a", locker.Delegation{Secret: sesame}))
 	}
 	for _, joined := range joins[1:] {
 		release(t, joined)
 	}
-	if n := client.HLen(t.Context(), redisstore.JoinsKey("a")).Val(); n != 2 { // the secret and one join
+	if n := client.HLen(t.Context(), redisstore.JoinsKey("a")).Val(); n != 2 { // the entries are the secret and one join
 		t.Errorf("%d fields are left", n)
 	}
 	release(t, lease)
@@ -355,8 +355,8 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	eventually(t, "the joins have run out", func() bool { return client.Exists(t.Context(), redisstore.JoinsKey("a")).Val() == 0 })
 }
 
-// The server's data about delegations and joins must last as long as the lease. Otherwise it would
-// refuse a joined call while the lease is held.
+// What the server knows about delegations and joins must last as long as the lease. Otherwise the
+// server would refuse a joined call while the lease is held.
 func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -365,7 +365,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		// This is asked first, because both times go on between the questions.
+		// The expiry of the joins is asked first, because the time goes on between the two
+		// requests.
 		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val()
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)
@@ -390,8 +391,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// When there are many calls that died without leaving, and many unused secrets, they are removed;
-// nothing else is removed.
+// When many calls have died without leaving, or many secrets were not used, their entries are
+// removed. No other entry is removed.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -401,13 +402,13 @@ func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	pass := delegate(t, lease)
 	living := join(t, l, key, pass)
 	for i := range 100 {
-		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // a time in 1970
+		dead := fmt.Sprintf("%d %d 0 1", lease.Fence(), lease.Fence()) // the entry has run out, because its time is in 1970
 		if err := client.HSet(t.Context(), redisstore.JoinsKey(key), fmt.Sprint("s:", i), dead).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	again := join(t, l, key, pass)
-	if n := client.HLen(t.Context(), redisstore.JoinsKey(key)).Val(); n != 3 { // the secret and two joins
+	if n := client.HLen(t.Context(), redisstore.JoinsKey(key)).Val(); n != 3 { // the entries are the secret and two joins
 		t.Errorf("%d fields are left", n)
 	}
 	release(t, living)

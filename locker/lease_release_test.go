@@ -24,7 +24,7 @@ func TestAReleaseIsNotFollowedByARenewal(t *testing.T) {
 				}
 			}
 			mu.Unlock()
-			time.Sleep(15 * time.Second) // so that all calls that the keeper may make at the same time are under way
+			time.Sleep(15 * time.Second) // long enough that as many calls are under way as the keeper makes at the same time
 		}})
 		var leases []*locker.Lease
 		for i := range 20 {
@@ -53,7 +53,7 @@ func TestAReleaseThatWasSentTooLateIsNoProof(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		time.Sleep(500 * time.Millisecond)
 		backend.Fail(locker.OpRelease, &store.Refusal{Temporary: true, Err: errors.New("LOADING")})
-		time.AfterFunc(700*time.Millisecond, func() { // meanwhile the lease has expired, and another holder has come and gone
+		time.AfterFunc(700*time.Millisecond, func() { // meanwhile the lease has expired, and another holder has taken and released the key
 			backend.Fail(locker.OpRelease, nil)
 			backend.LoseReplies(locker.OpRelease, 1)
 		})
@@ -109,8 +109,8 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
-// The nodes of a quorum that have not granted a lease may keep its token in their queues for
-// longer than the TTL.
+// A node of a quorum that has not granted a lease may have the lease's token in its queue. It may
+// keep the token for longer than the TTL.
 func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -209,12 +209,14 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 			backend.Steal("a")
 			backend.Fail(locker.OpRelease, nil)
 		})
-		// The refused attempts did not run, so "not ours" is a loss.
+		// The server has refused the earlier attempts, so they did not run. So "not ours" means
+		// that the lease was lost.
 		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
 	})
 }
 
-// AtLeast counts from when the caller learnt of the grant, and not from when it asked.
+// AtLeast counts from the time at which the caller learned of the grant, and not from the time at
+// which it asked.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

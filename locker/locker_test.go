@@ -8,15 +8,15 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// virtual runs a test of the Engine on the Store in memory, in a bubble where time passes only
-// while all goroutines wait.
+// virtual runs a test of the Engine on the Store in memory. It runs in a bubble, where time passes
+// only while all goroutines wait.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// since fails unless about d has passed since start on the virtual clock. slack is the tolerance
-// for jitter.
+// since fails the test unless d has passed since start on the virtual clock. slack is how much
+// longer or shorter the time may be because of jitter.
 func since(t *testing.T, start time.Time, d, slack time.Duration) {
 	t.Helper()
 	if got := time.Since(start); got < d || got > d+slack {

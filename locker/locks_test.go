@@ -2,7 +2,7 @@ package locker_test
 
 import "github.com/latchkit/latchkit/internal/locktest"
 
-// The functions below are also used by the tests of other packages.
+// Tests of other packages use the functions below, too.
 var (
 	acquire, release = locktest.Acquire, locktest.Release
 	wantErr, wantNot = locktest.WantErr, locktest.WantNot
@@ -26,5 +26,6 @@ const (
 
 type pending = locktest.Pending
 
-// goroutines returns the stacks of all goroutines in the engine, without those of tests.
+// goroutines returns the stacks of all goroutines that run code of the engine. It leaves out
+// goroutines of tests.
 func goroutines() []string { return locktest.Goroutines("locker") }

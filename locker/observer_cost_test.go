@@ -6,7 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Without an Observer, the code for Observers costs nothing.
+// Without an Observer, a lock allocates nothing for Observers.
 func TestWithoutAnObserverNothingIsAllocatedForIt(t *testing.T) {
 	e := newEngine(struct{ Store }{}, config{})
 	a := &acquisition{engine: e, caller: t.Context(), ctx: t.Context()}

@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// panicky is an Observer that panics in each of its methods, or in one of them.
+// panicky is an Observer that panics in all its methods, or in only one of them.
 type panicky struct {
-	only   string // "": all
+	only   string // the method that panics; "": all methods
 	panics *atomic.Int32
 }
 
@@ -45,8 +45,8 @@ func (p panicky) Traceparent(context.Context) string {
 	return ""
 }
 
-// An Observer that panicked at the end of an acquire left the lease renewed without a holder, and
-// one that panicked when a lease was lost ended the process.
+// When an Observer panicked at the end of an acquire, the lease used to be renewed although it had
+// no holder. When an Observer panicked at a loss, the process used to end.
 func TestAnObserverThatPanicsLeavesTheLocksAsTheyAre(t *testing.T) {
 	quietly(t)
 	for _, method := range []string{
@@ -66,9 +66,9 @@ func TestAnObserverThatPanicsLeavesTheLocksAsTheyAre(t *testing.T) {
 				go func() { next <- acquire(t, l, rule) }()
 				synctest.Wait()
 				go func() { local <- acquire(t, l, rule) }()
-				<-time.After(5 * time.Second) // of renewals
+				<-time.After(5 * time.Second) // meanwhile the lease is renewed
 				release(t, first)
-				release(t, <-next) // at once, so that the last caller gets the lease inside the process
+				release(t, <-next) // released at once, so that the last caller gets the lease inside the process
 				last := <-local
 				if err := l.Revoke(t.Context(), "a", last.Fence(), "drill"); err != nil {
 					t.Error(err)
@@ -91,7 +91,7 @@ func TestAnObserverThatPanicsLeavesTheLocksAsTheyAre(t *testing.T) {
 	}
 }
 
-// quietly drops what is logged during a test.
+// quietly drops what is logged during the test.
 func quietly(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))

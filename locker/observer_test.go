@@ -21,7 +21,7 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(t *testing.T, l *locker.Engine, m *lockertest.Memory)
 		rule   locker.Rule
-		within time.Duration // the time limit of the caller's context
+		within time.Duration // the time-out of the caller's context
 		during func(m *lockertest.Memory)
 		want   map[locker.Op]locker.Result
 	}{
@@ -188,7 +188,8 @@ func TestMetadataOfARuleTakesThePlaceOfTheLockers(t *testing.T) {
 		if e, ok := errtype.As[*locker.Error](err); !ok || e.HolderMetadata != "the task" {
 			t.Errorf("the refused caller sees the metadata %+v", err)
 		}
-		// A waiter of this process must not take over a lease whose metadata names another caller.
+		// The metadata of the lease names another caller. So a waiter of this process must not
+		// take the lease over.
 		next := make(chan *locker.Lease, 1)
 		go func() { next <- acquire(t, l, locker.Rule{Key: "a", Metadata: "another task"}) }()
 		synctest.Wait()

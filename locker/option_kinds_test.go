@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An option that a constructor cannot use has a type that the constructor does not accept.
+// If a constructor cannot use an option, it does not accept the option's type.
 func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 	t.Parallel()
 	type kinds struct{ any, single, quorum, readWrite, reentrant bool }

@@ -70,13 +70,14 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	t.Logf("%d waiters of %d processes within %v, the key changed processes %d times", waiters, processes, took, strangers)
 }
 
-// By default, callers of one process share a lease for a streak, of a bounded number of leases or
-// of 10 ms. When the streak is over, the release queues the next leader of the same process behind
-// all waiters, in the same step. So each other process is served for at most one streak before
-// process P is served again, because a process that had its streak queues behind P. This bound
-// needs no clock. The test checks it between each two streaks of a process, in the order of
-// fences, if P had waiting callers when the first of the two streaks ended.
-//
+// By default, callers of one process share a lease for a streak, which has a limited number of
+// leases and lasts for at most 10 ms. The release that ends the streak also queues the next leader
+// of the process, behind all waiters. So between two turns of a process P, each other process gets
+// at most one streak, because it then queues behind P. No clock is needed to check this. Take two
+// streaks of one process, in the order of fences. If P had waiting callers when the first of the
+// two ended, P must have a turn between them. The test checks each such pair.
+// A waiter gets its lease in one of the first streaks of its process after it came, because a
+// process serves its waiters in order.
 // A waiter is served within the first streaks of its process after the waiter came, because a
 // process serves its waiters in order.
 func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
@@ -106,7 +107,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		t.Fatalf("%d of %d were served", len(all), processes*workers*rounds)
 	}
 
-	var streaks [][]section // one streak for each run of consecutive fences
+	var streaks [][]section // consecutive fences make one streak
 	for i, s := range all {
 		if i > 0 && all[i-1].Process == s.Process && all[i-1].Fence+1 == s.Fence {
 			streaks[len(streaks)-1] = append(streaks[len(streaks)-1], s)
@@ -115,7 +116,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		}
 	}
 	longest, compared := 0, 0
-	last := make(map[string]int) // the last streak of each process
+	last := make(map[string]int) // for each process: its last streak
 	for i, streak := range streaks {
 		longest = max(longest, len(streak))
 		process := streak[0].Process
@@ -145,9 +146,9 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited reports whether callers of the same process waited when the streak ended. One caller may
-// have looked at the clock and then been delayed on its way into the queue of its process. Three
-// such callers are not possible.
+// waited reports whether callers of the same process waited when the streak ended. Three callers
+// must have waited, because fewer may have looked at the clock and then been delayed on their way
+// into the queue of their process.
 func waited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]

@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A full server refuses new leases, but serves the waiters: it must never publish a grant that it
+// A full server refuses new leases, but serves the waiters. It must never publish a grant that it
 // cannot write.
 func TestAFullServerHandsOver(t *testing.T) {
 	t.Parallel()
@@ -78,8 +78,9 @@ func TestAFullServerHandsOver(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// A queue is lost with its server. A waiter notices that, queues again, and is served, or its wait
-// ends with an error. The holder learns that its lease is lost, and the fences continue to grow.
+// When a server loses its data, its queue is lost, too. A waiter notices that and queues again.
+// Then it gets its lease, or its wait ends with an error. The holder learns that its lease is
+// lost, and the fences continue to grow.
 func TestARestartedServerServesAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

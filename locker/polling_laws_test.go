@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// Its calls are redislock's, so its harness declares none of the capabilities. The test's log
-// lists the laws that are left out.
+// The calls of this Store are redislock's, so its harness declares none of the capabilities. The
+// test's log lists the laws that are left out.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
@@ -40,7 +40,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 			Left: func(t testing.TB, key string) time.Duration { return direct.PTTL(t.Context(), key).Val() },
 			Another: func(t testing.TB) locker.Store {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
-				t.Cleanup(func() { c.Close() }) // Kill may have closed it already
+				t.Cleanup(func() { c.Close() }) // an error does not matter, because Kill may have closed the client already
 				s := polling.New(redislock.New(c))
 				clients[s] = c
 				return s
@@ -65,11 +65,12 @@ func TestPollingObeysTheLaws(t *testing.T) {
 	})
 }
 
-// sendOnce keeps go-redis from repeating the calls of redislock. Otherwise go-redis would repeat a
-// call whose answer was lost, before the test can see that.
+// sendOnce makes go-redis send each call of redislock once. By default, go-redis would repeat a
+// call whose answer was lost, before the test can notice the loss.
 func sendOnce(o *redis.Options) { o.MaxRetries = -1 }
 
-// redislockCall matches one of redislock's scripts about a key, by its arguments.
+// redislockCall matches a call of one of redislock's scripts for a key. It recognises the script
+// by the number of arguments.
 func redislockCall(op locker.Op, key string) chaos.Match {
 	words := map[locker.Op]string{
 		locker.OpAcquire: "*7\r\n", // EVALSHA sha 1 key value offset ttl
@@ -82,7 +83,7 @@ func redislockCall(op locker.Op, key string) chaos.Match {
 	}
 }
 
-// loadRedislock makes the server know redislock's scripts, so that no NOSCRIPT comes between.
+// loadRedislock loads redislock's scripts into the server, so that no call gets NOSCRIPT.
 func loadRedislock(t testing.TB, c *redis.Client) {
 	t.Helper()
 	lock, err := redislock.Obtain(t.Context(), c, "redislock:warm:"+t.Name(), time.Minute, nil)

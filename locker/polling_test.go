@@ -81,7 +81,7 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A lock without a release expires.
+	// This lock is not released, but it expires.
 	if _, err := theirs.Obtain(t.Context(), key, 100*time.Millisecond, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestPollingAndRedislockCountTogether(t *testing.T) {
 		if inside.Add(1) != 1 {
 			t.Error("two are inside")
 		}
-		counter++ // the race detector checks this line
+		counter++ // has no mutex, so that the race detector finds two holders
 		<-time.After(time.Millisecond)
 		inside.Add(-1)
 		return nil
@@ -155,7 +155,7 @@ func TestPollingIsForeignToLocksWithAQueue(t *testing.T) {
 		}
 		w := queues(t, single, locker.Rule{Key: key}, client)
 		release(t, lease)
-		release(t, w.Granted(130*time.Millisecond)) // the longest pause of the Backoff
+		release(t, w.Granted(130*time.Millisecond)) // within the longest pause of the Backoff
 	}
 }
 
@@ -230,12 +230,12 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 		}, []time.Duration{5e6, 8e6, 10e6}},
 	} {
 		b := locker.Retries(tc.make)
-		for range 2 { // each wait begins again
+		for range 2 { // the second wait begins again with the first pause
 			if got := slices.Collect(b); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %v, want %v", name, got, tc.want)
 			}
 		}
-		for range b { // a caller that stops early
+		for range b { // this caller stops early
 			break
 		}
 	}
@@ -254,7 +254,7 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 	}
 }
 
-// Of the callers in one process, only one polls.
+// Of the waiting callers in one process, only one polls.
 func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -270,7 +270,7 @@ func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	}
 	eventually(t, "all are there", func() bool { return scriptsRun(t, client) >= 2 })
 	<-time.After(50 * time.Millisecond)
-	if n := scriptsRun(t, client); n > 4 { // their obtain, and our first question
+	if n := scriptsRun(t, client); n > 4 { // the obtain of redislock, and our first attempt
 		t.Errorf("%d scripts", n)
 	}
 	for _, w := range all {
@@ -301,7 +301,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 	eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
 
-	// Only our own value is deleted, because another holder may have come meanwhile.
+	// Only this owner's value is deleted, because another holder may have come meanwhile.
 	lock, err := redislock.Obtain(t.Context(), direct, key, time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -318,8 +318,8 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 }
 
-// redislock keeps no record of an undo. But if this process receives the answer of the late
-// execution, it releases what that execution took.
+// An obtain may be executed after it was undone, because redislock leaves no tombstone. If this
+// process receives the answer to it, it releases what the obtain has taken.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -335,7 +335,7 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	before := scriptsRun(t, direct)
 	_, err := l.Acquire(ctx, locker.Rule{Key: key})
 	wantErr(t, err, key, context.DeadlineExceeded)
-	eventually(t, "the undo has run", func() bool { return scriptsRun(t, direct) >= before+2 }) // obtained and released
+	eventually(t, "the undo has run", func() bool { return scriptsRun(t, direct) >= before+2 }) // the undo obtains the lock and releases it
 	if held.Hits() != 1 {
 		t.Fatal("positive control: the obtain was not held back")
 	}
@@ -345,8 +345,8 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// If the answer to a release of NewPolling is lost, the lease is not reported as lost. The client
-// must be set up as the documentation requires.
+// When the answer to a release of NewPolling is lost, the lease is not reported as lost, provided
+// that the client is set up as the documentation requires.
 func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -11,9 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The service's own traffic uses all connections of the client, for longer than a lease lives.
-// Renewals wait for a connection, and the lease is lost. Renewals through a client of their own
-// need not wait.
+// The other traffic of the service uses all connections of the client for longer than a lease
+// lasts. Renewals wait for a connection, and the lease is lost. Renewals through a client of their
+// own do not have to wait.
 func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -49,7 +49,7 @@ func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
 	blocked := func() string { return field(direct.Info(t.Context(), "clients").Val(), "blocked_clients") }
 	eventually(t, "all connections are taken", func() bool { return blocked() == "4" })
 
-	lost(t, doomed, locker.ErrLost) // positive control: without a client of its own, the lease is lost
+	lost(t, doomed, locker.ErrLost) // positive control: this lease is lost, because its Locker has no client for renewals
 	expires := kept.Expires()
 	eventually(t, "the other lease outlives this by two TTLs", func() bool { return kept.Expires().After(expires.Add(2 * ttl)) })
 	if kept.Context().Err() != nil {
@@ -58,7 +58,7 @@ func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
 	if blocked() != "4" {
 		t.Errorf("positive control: %s connections are blocked", blocked())
 	}
-	// The calls that block the pools must end before the leases can be released.
+	// End the calls that use up the pools, because otherwise the leases cannot be released.
 	direct.RPush(t.Context(), "pool:empty", 1, 2, 3, 4)
 	release(t, kept)
 }

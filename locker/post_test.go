@@ -6,15 +6,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// silent is a Store whose events the test itself delivers.
+// silent is a Store without events of its own. The test delivers its events.
 type silent struct {
 	store.Store
 	store.Notifier
 }
 
-// After a slot of a cluster has moved, only the waiters at its inbox may have missed events. The
-// other waiters do not ask again. Otherwise, when a cluster moves thousands of slots, all waiters
-// would ask after each move.
+// When a slot of a cluster has moved, only the waiters at its inbox may have missed events. Other
+// waiters do not ask again. Otherwise all waiters would ask again and again when a cluster moves
+// thousands of slots.
 func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
 	p := &post{engine: &Engine{}, notifier: silent{}, boxes: make(map[string]*mailbox)}
 	here, elsewhere := &mailbox{key: "a", inbox: "one"}, &mailbox{key: "b", inbox: "two"}

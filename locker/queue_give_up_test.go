@@ -22,7 +22,7 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(20 * time.Millisecond)
 		release(t, first)
-		second.cancel() // the grant is on its way
+		second.cancel() // the waiter gives up while the grant is on its way
 		<-second.done
 		wantErr(t, second.err, "a", context.Canceled, locker.ErrBusy)
 		release(t, third.granted(0))
@@ -68,7 +68,7 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			second := waits(t, ls[1], locker.Rule{Key: "a"})
 			third := waits(t, ls[2], locker.Rule{Key: "a"})
-			<-time.After(600 * time.Millisecond) // then the waiter is notified to watch the winner
+			<-time.After(600 * time.Millisecond) // by then, the server has told the waiter to watch the winner
 			ps[1].Pause()
 			release(t, first)
 			lease := third.granted(2100 * time.Millisecond)
@@ -118,8 +118,8 @@ func TestAServerThatRestartsEmptyLosesNoWaiter(t *testing.T) {
 	})
 }
 
-// Ten Engines, many keys, and all faults of connections at once: all callers are served, and
-// nothing is left.
+// Ten Engines use many keys on connections that have all kinds of faults. All callers get their
+// leases, and nothing is left behind.
 func TestNobodyIsStuck(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 5)
@@ -189,14 +189,15 @@ func TestNobodyIsStuck(t *testing.T) {
 	})
 }
 
-// A queue keeps a waiter for much longer than a lease may live that was asked for long ago.
+// The queue keeps a waiter for much longer than a lease lasts. So the release of a waiter that
+// gives up late must still remove it from the queue.
 func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
 		head := waits(t, ls[1], locker.Rule{Key: "a"})
 		second := waits(t, ls[2], locker.Rule{Key: "a", TTL: time.Second})
-		<-time.After(8 * time.Second) // the second waiter last asked 7 s ago
+		<-time.After(8 * time.Second) // by then, the second waiter's last request was 7 s ago
 		if n := store.Queued(); n != 2 {
 			t.Errorf("%d entries for two waiters", n)
 		}

@@ -11,13 +11,13 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// In each case a message is late, early, lost or repeated. Still, no caller waits for longer than
-// until its next re-check, and no two processes hold the key at the same time.
+// In each case a message is late, early, lost or repeated. Nevertheless no caller waits for longer
+// than until its next re-check, and no two processes hold the key at the same time.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
 		within time.Duration
-		asks   int // acquires after the release
+		asks   int // number of acquires after the release
 	}{
 		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
 		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
@@ -58,7 +58,8 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	}
 }
 
-// A wait is measured on the server's clock, whose rate may differ from ours by 1 %.
+// The age of a grant is measured by the server's clock. Its rate may differ from the rate of the
+// process's clock by 1 %.
 func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 	for name, c := range map[string]struct {
 		slip time.Duration
@@ -67,14 +68,15 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 		"equal clocks":        {0, 0},
 		"server fast by 0.8%": {72 * time.Millisecond, 0},
 		"server slow by 0.8%": {-72 * time.Millisecond, 0},
-		"server fast by 2%":   {180 * time.Millisecond, 1}, // then nothing is certain, and the server is asked
+		"server fast by 2%":   {180 * time.Millisecond, 1}, // then the age is uncertain, so the server is asked
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
 				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-				// All waiters have asked again once; waiters further back ask again in 10 s.
+				// By then, all waiters have asked once more. The waiters further back will ask
+				// again only in 10 s.
 				<-time.After(1500 * time.Millisecond)
 				synctest.Wait()
 				<-time.After(9 * time.Second)
@@ -98,7 +100,7 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 	}
 }
 
-// The answer to a re-check overtakes the message of the same grant.
+// Here the answer to a re-check arrives before the message of the same grant.
 func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -106,8 +108,8 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(5 * time.Second)
 		release(t, first)
-		lease := second.granted(2 * time.Second) // from a re-check
-		<-time.After(6 * time.Second)            // the message comes now
+		lease := second.granted(2 * time.Second) // the re-check has shown the grant
+		<-time.After(6 * time.Second)            // now the message arrives
 		third := waits(t, ls[0], locker.Rule{Key: "a"})
 		third.waitsStill()
 		if lease.Context().Err() != nil {
@@ -118,9 +120,9 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	})
 }
 
-// The release of the cancelled waiter is lost as well, for longer than it is repeated. Then the
-// process answers the message with a release. Without that release, the other waiters would wait
-// until the unused lease expires.
+// The release of the cancelled waiter is lost, too, for longer than it is repeated. Then the
+// process answers the message with another release. Otherwise the other waiters would wait until
+// the unused lease expires.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
@@ -141,15 +143,15 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	})
 }
 
-// The server reports that no process listens for a waiter. The waiter's process subscribes again,
-// and the waiter is notified of its turn as before.
+// The server reports that no process listens at the inbox of a waiter. Then the waiter's process
+// subscribes again, and the waiter is told of its turn as before.
 func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].Deafen(true)
-		<-time.After(2500 * time.Millisecond) // the waiter asks every second
+		<-time.After(2500 * time.Millisecond) // in this time, the waiter has asked twice
 		calls := store.Calls(locker.OpAcquire)
 		release(t, first)
 		lease := second.granted(0)
@@ -161,12 +163,12 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	})
 }
 
-// The answer came too late for a lease, although the server, which counts from a later time, still
-// has the lease.
+// The answer comes so late that the lease has ended in this process. The server counts from a
+// later time, so it still has the lease.
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s counts for 988 ms
+		store.Delay(locker.OpAcquire, 995*time.Millisecond) // a lease of 1 s lasts for 988 ms in this process
 		done := make(chan *locker.Lease, 1)
 		go func() { done <- acquire(t, l, locker.Rule{Key: "a", TTL: time.Second}) }()
 		<-time.After(900 * time.Millisecond)
@@ -178,7 +180,8 @@ func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// A waiter whose acquire hangs when its wait is over does not know whether the key is busy now.
+// If an acquire still hangs when its wait ends, the waiter does not know whether the key is busy
+// now.
 func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
@@ -193,8 +196,8 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	})
 }
 
-// An event of a token does not concern the next token of the same caller. The test runs in real
-// time and several times, because a timer and a message must come together.
+// An event for a token must not affect the next token of the same caller. The test runs in real
+// time, and several times, because a timer and a message must come together.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 	t.Parallel()
 	for range 12 {
@@ -212,14 +215,14 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
 			at(950)
-			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first's re-check goes out at 1000 and runs at 1040;
-			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060, later than its lease lives
+			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first waiter's re-check is sent at 1000 ms and runs at 1040 ms;
+			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060 ms, later than its lease lasts
 			at(1033)
-			release(t, first) // the first is notified of its grant while its re-check is under way
+			release(t, first) // the first waiter gets the message of its grant while its re-check is under way
 			at(1050)
 			store.Delay(locker.OpAcquire, 0)
 			store.DelayReplies(locker.OpAcquire, 0)
-			held := long.Granted(2 * time.Second) // grants that came too late were given back
+			held := long.Granted(2 * time.Second) // possible, because the grants that came too late were given back
 			<-time.After(40 * time.Millisecond)
 			if brief.Over() && brief.Err == nil && brief.Lease.Fence() < held.Fence() && brief.Lease.Expires().After(long.At) {
 				t.Errorf("fence %d counts %v into the lease with fence %d", brief.Lease.Fence(), brief.Lease.Expires().Sub(long.At), held.Fence())

@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Tests of waiting at the server, on a server in memory that several processes share. Each process
-// has an Engine and an inbox of its own.
+// These are tests of waiting at the server. Several processes share a server in memory. Each
+// process has its own Engine and its own inbox.
 
-// processes returns Engines of n processes on one Memory. All of them have waited once, so their
-// inboxes are open.
+// processes returns the Engines of n processes on one Memory. Each of them has waited once, so
+// that its inbox is open.
 func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Option) (ls []*locker.Engine, ps []*lockertest.Process) {
 	t.Helper()
 	for range n {
@@ -30,7 +30,7 @@ func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Opt
 	return ls, ps
 }
 
-// waits starts an acquire in the background, and returns when it waits.
+// waits starts an acquire in the background. It returns when the acquire waits.
 func waits(t *testing.T, l locker.Locker, rule locker.Rule) *waiting {
 	t.Helper()
 	w := &waiting{t: t, since: time.Now(), done: make(chan struct{})}
@@ -55,13 +55,13 @@ type waiting struct {
 	at     time.Time
 }
 
-// granted awaits the lease, which must come within d of now.
+// granted waits for the lease, and returns it. The lease must come within d.
 func (w *waiting) granted(d time.Duration) *locker.Lease {
 	w.t.Helper()
 	start := time.Now()
 	select {
 	case <-w.done:
-	case <-time.After(d + time.Hour): // holders renew for ever, so the bubble would not detect a waiter that is stuck
+	case <-time.After(d + time.Hour): // a time-out, because holders renew for ever, so that the bubble does not notice a waiter that is stuck
 		w.t.Fatalf("not granted, want it within %v", d)
 	}
 	if w.err != nil {
@@ -150,8 +150,8 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 		start := time.Now()
 		lost(t, lease, locker.ErrExpired)
 		since(t, start, 9*time.Second, time.Second)
-		// The hand-off was confirmed, so the process counts as alive, and its other waiter keeps
-		// its place.
+		// This hand-off was confirmed, so the process counts as alive. Its other waiter keeps its
+		// place.
 		release(t, third.granted(2*time.Second))
 		release(t, fourth.granted(0))
 	})
@@ -186,8 +186,7 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// A waiter that becomes the head must watch the holder. It must not wait until the end of the
-// holder's lease.
+// A waiter that has become the head asks often. It does not rely on the end of the holder's lease.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
@@ -195,7 +194,7 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(2 * time.Second)
-		release(t, first) // the third gets EventHead: the key is free in an hour at the latest
+		release(t, first) // the third waiter is told that it is the head, and that the key is free in an hour at the latest
 		lease := second.granted(0)
 		synctest.Wait()
 		ps[2].LoseEvents(1)
@@ -214,7 +213,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
 		}
 		<-time.After(10 * time.Second)
-		if n := store.Calls(locker.OpAcquire) - calls; n > 300 { // the head asks every 75 ms, nine others now and then
+		if n := store.Calls(locker.OpAcquire) - calls; n > 300 { // the head asks every 75 ms, and the nine others from time to time
 			t.Errorf("%d calls in 10 s: more than the head asks", n)
 		}
 		store.Free("a")
@@ -256,7 +255,7 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})
 		second := waits(t, l, locker.Rule{Key: "a"})
-		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second}) // with other terms, so it waits at the server
+		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second}) // its TTL differs, so it waits at the server, and not in its process
 		release(t, first)
 		lease := second.granted(110 * time.Millisecond)
 		third.waitsStill()
@@ -320,7 +319,8 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	})
 }
 
-// AtLeast outlives its holder, even a holder that was handed the key a moment ago.
+// AtLeast keeps the key even after its holder has died, and even if the key was handed to this
+// holder just before.
 func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

@@ -10,9 +10,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// After waits of all kinds nothing is left: no key but the fence counters, no channel, no
-// goroutine. A caller that gives up while a call is under way leaves a tombstone, which expires;
-// no other caller leaves one. The test is not parallel, because it looks at all goroutines.
+// After waits of all kinds, nothing is left but the fence counters: no other key, no channel, no
+// goroutine. A caller that gives up while a call is under way may leave a tombstone, which
+// expires. No other caller leaves one. The test is not parallel, because it looks at all
+// goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -35,7 +36,8 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 		holder := acquire(t, ls[round%4], locker.Rule{Key: key})
 		var served, gone []*pending
 		for i, l := range ls {
-			// Each waiter of a process has its own terms, so that all of them are in the queue.
+			// The waiters of a process have different TTLs, so that all of them are in the
+			// server's queue.
 			served = append(served, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}, client))
 			if round < 6 {
 				continue

@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Tests of readers and writers on real servers.
+// These are tests of readers and writers on real servers.
 
 func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
@@ -34,14 +34,14 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// The lock is the key itself. So any other library that locks the key excludes readers and
-// writers, and readers and writers exclude that library.
+// The lock is the key itself. So readers and writers are excluded by any other library that locks
+// the key, and exclude it.
 func TestReadersAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t)
 	rw, single := newReadWrite(t, server.Client(t)), newSingle(t, server.Client(t))
-	other := newReadWrite(t, server.Client(t)) // its readers share no lease with the readers of rw
+	other := newReadWrite(t, server.Client(t)) // a separate Locker, whose readers share no lease with the readers of rw
 	key := locker.Rule{Key: "mixed"}
 	shared := locker.Rule{Key: "mixed", Mode: locker.Shared}
 
@@ -57,7 +57,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatalf("fence %d after %d", writer.Fence(), lease.Fence())
 	}
 	late.WaitsStill()
-	// A Locker without readers hands the key on as a lock for one: the reader has the key alone.
+	// A Locker without readers hands the key to one owner only. So this reader has the key alone.
 	release(t, writer)
 	reader := late.Granted(0)
 	if reader.Fence() <= writer.Fence() || reader.Mode() != locker.Shared {
@@ -67,9 +67,9 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = queues(t, single, key, client)
-	second := queues(t, rw, shared, client) // not with other, which has a phase of its own
+	second := queues(t, rw, shared, client) // in rw, because the readers of other have a phase of their own
 	release(t, reader)
-	release(t, second.Granted(0)) // this reader had the key alone, like a writer, so it is the readers' turn
+	release(t, second.Granted(0)) // this reader had the key alone like a writer, so now it is the readers' turn
 	release(t, w.Granted(0))
 
 	if !client.SetNX(t.Context(), key.Key, "foreign", time.Second).Val() {
@@ -77,7 +77,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 	}
 	_, err := rw.Acquire(t.Context(), locker.Rule{Key: "mixed", Mode: locker.Shared, Wait: locker.NoWait})
 	wantErr(t, err, "mixed", locker.ErrBusy)
-	release(t, acquire(t, rw, shared)) // when the foreign lease has run out
+	release(t, acquire(t, rw, shared)) // granted when the foreign lease has expired
 	nothingLeftBut(t, client)
 }
 

@@ -27,7 +27,7 @@ func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 		store.Steal("a")
 		lost(t, first, locker.ErrLost)
 		lost(t, second, locker.ErrLost)
-		store.Free("a") // from now on the key is free
+		store.Free("a") // from now on, the key is free
 		for _, ctx := range []context.Context{ctx, second.Context(), first.Context()} {
 			_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrLost)
@@ -37,9 +37,9 @@ func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 			wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
 			wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrLost)
 		}
-		_, err := l.Acquire(ctx, locker.Rule{Key: "a"}) // the release changes nothing for the lost context
+		_, err := l.Acquire(ctx, locker.Rule{Key: "a"}) // the release does not change that this context has lost its lease
 		wantErr(t, err, "a", locker.ErrLost)
-		release(t, acquire(t, l, locker.Rule{Key: "a"})) // with the caller's own context, a new lease is granted
+		release(t, acquire(t, l, locker.Rule{Key: "a"})) // the caller's own context gets a new lease
 	})
 }
 
@@ -170,8 +170,7 @@ func TestCloseEndsNestedHolds(t *testing.T) {
 	})
 }
 
-// A nested hold that is released while the lease is being lost ends. So does a nested hold that
-// begins at that time.
+// A nested hold may be released or begun while the lease is being lost. In both cases it ends.
 func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 	for range 50 {
 		reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
@@ -179,7 +178,7 @@ func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 			ctx := context.WithoutCancel(outer.Context())
 			var wg sync.WaitGroup
 			store.Steal("a")
-			<-time.After(time.Until(outer.Expires()) / 3) // about when the renewal is due
+			<-time.After(time.Until(outer.Expires()) / 3) // at about this time the renewal is due
 			for range 8 {
 				wg.Go(func() {
 					for ctx.Err() == nil {

@@ -16,7 +16,7 @@ func TestModesOfNestedHolds(t *testing.T) {
 		if shared.Mode() != locker.Shared || outer.Mode() != locker.Exclusive {
 			t.Errorf("modes %v, %v", shared.Mode(), outer.Mode())
 		}
-		again := inside(t, l, shared, locker.Rule{Key: "a"}) // the lease is still Exclusive
+		again := inside(t, l, shared, locker.Rule{Key: "a"}) // this lease is still Exclusive
 		release(t, outer)
 		release(t, shared)
 		release(t, again)

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// reentrant gives a test a reentrant Locker over a new Engine.
+// reentrant runs a test with a reentrant Locker on a new Engine.
 func reentrant(t *testing.T, test func(t *testing.T, store *lockertest.Memory, l locker.Locker, e *locker.Engine)) {
 	t.Helper()
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -25,7 +25,7 @@ func reentrant(t *testing.T, test func(t *testing.T, store *lockertest.Memory, l
 	})
 }
 
-// inside acquires with the context of a lease.
+// inside acquires with the context of the lease outer.
 func inside(t *testing.T, l locker.Locker, outer *locker.Lease, rule locker.Rule) *locker.Lease {
 	t.Helper()
 	lease, err := l.Acquire(outer.Context(), rule)
@@ -84,10 +84,10 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 				holds := []*locker.Lease{first, second, inside(t, l, second, locker.Rule{Key: "a"})}
 				stranger := waits(t, e, locker.Rule{Key: "a"})
 				for n, i := range order {
-					<-time.After(10 * time.Second) // the lease is renewed
+					<-time.After(10 * time.Second) // meanwhile the lease is renewed
 					stranger.waitsStill()
 					release(t, holds[i])
-					release(t, holds[i]) // a second release
+					release(t, holds[i]) // releases the hold a second time
 					if err := holds[i].Extend(t.Context(), time.Minute); !errors.Is(err, locker.ErrReleased) {
 						t.Errorf("Extend after Release: %v", err)
 					}
@@ -122,19 +122,19 @@ func TestStrangersWait(t *testing.T) {
 				return e.Acquire(lease.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 			},
 		} {
-			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) { // the acquire would wait for its own caller
+			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) { // without the error, the acquire would wait for its own caller
 				t.Errorf("%s: %v", who, err)
 			}
 		}
-		b := inside(t, l, lease, locker.Rule{Key: "b"}) // another key is another lock
+		b := inside(t, l, lease, locker.Rule{Key: "b"}) // another key is another lock, so this acquire succeeds
 		release(t, lease)
 		lostNot(t, b)
 		release(t, b)
 	})
 }
 
-// A released hold gives no rights: a caller that has kept the hold's context waits like all other
-// callers, also for the next holder.
+// A hold that was released gives no rights. A caller that has kept the context of the hold waits
+// like any other caller, even if the key has a new holder.
 func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
@@ -143,7 +143,7 @@ func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 		ended := inner.Context()
 		release(t, inner)
 
-		again, err := l.Acquire(kept, locker.Rule{Key: "a", Wait: locker.NoWait}) // kept also contains the outer hold
+		again, err := l.Acquire(kept, locker.Rule{Key: "a", Wait: locker.NoWait}) // the context kept also has the outer hold
 		if err != nil || again.Fence() != outer.Fence() {
 			t.Fatalf("%v %v", again, err)
 		}
@@ -174,7 +174,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 				wg.Go(func() {
 					if err := locker.Run(ctx, l, locker.Rule{Key: "a"}, func(context.Context) error {
 						if i == 0 {
-							meet <- struct{}{} // both are inside
+							meet <- struct{}{} // now both are inside
 						} else {
 							<-meet
 						}
@@ -190,7 +190,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// A nested hold that outlives Run keeps the lock until it is released.
+		// If a nested hold is released only after Run has returned, the lock is kept until then.
 		out, end := make(chan struct{}), make(chan struct{})
 		_ = locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
 			lease, err := l.Acquire(ctx, locker.Rule{Key: "a"})

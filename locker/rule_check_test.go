@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// mute is a Locker that has no Check.
+// mute is a Locker without the method Check.
 type mute struct{}
 
 func (mute) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
@@ -20,7 +20,7 @@ func (mute) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
 }
 
 func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // Check sends nothing
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // there is no server, because Check sends nothing
 	t.Cleanup(func() { _ = client.Close() })
 	single, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
 	if err != nil {

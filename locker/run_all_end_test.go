@@ -119,7 +119,7 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		since(t, start, 2*time.Second, 10*time.Millisecond) // for all releases together, not for each of them
+		since(t, start, 2*time.Second, 10*time.Millisecond) // the time-out is for all releases together, and not for each of them
 		store.Fail(locker.OpRelease, nil)
 		<-time.After(2 * time.Second)
 		if store.Len() != 0 {
@@ -177,7 +177,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 						if !errors.Is(context.Cause(ctx), locker.ErrClosed) {
 							t.Errorf("cause %v", context.Cause(ctx))
 						}
-						<-time.After(time.Minute) // Close waits
+						<-time.After(time.Minute) // meanwhile Close waits
 						return nil
 					}); err != nil {
 						t.Error(err)

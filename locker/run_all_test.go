@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// rulesOf returns a rule for each key. The other fields of the rules are zero.
+// rulesOf returns a rule for each key. Only the field Key of these rules is set.
 func rulesOf(keys ...string) (rules []locker.Rule) {
 	for _, key := range keys {
 		rules = append(rules, locker.Rule{Key: key})
@@ -26,7 +26,7 @@ func never(t *testing.T) func(context.Context) error {
 	return func(context.Context) error { t.Error("the function ran"); return nil }
 }
 
-// plain is a Locker of an unknown type, like those of other packages.
+// plain is a Locker whose type RunAll does not know, like a type of another package.
 type plain struct{ locker.Locker }
 
 func TestRunAllTakesAllKeysInOneStep(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 			if len(all) != 1 || all[0].Mode() != locker.Exclusive || time.Until(all[0].Expires()) < 50*time.Second {
 				t.Errorf("%v", all)
 			}
-			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter Wait applies
+			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter of the two Waits counts
 			<-time.After(2 * time.Hour)
 			wantErr(t, context.Cause(ctx), "a", locker.ErrExpired)
 			return nil
@@ -147,7 +147,7 @@ func TestRunAllReadsSomeAndWritesOthers(t *testing.T) {
 						_, err := e.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
 						wantErr(t, err, key, locker.ErrBusy)
 					}
-					// The nested acquire reads along under the caller's lease.
+					// The nested acquire shares the lease of its caller as a reader.
 					return locker.RunAll(ctx, l, []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "d"}}, nothing)
 				})
 				if err != nil {

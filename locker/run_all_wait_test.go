@@ -55,7 +55,7 @@ func isHeld(t *testing.T, l *locker.Engine, key string) bool {
 	return i.Held
 }
 
-// wraps are ways to give an Engine to RunAll.
+// wraps are the types of Lockers through which RunAll may get an Engine.
 var wraps = map[string]func(*locker.Engine) locker.Locker{
 	"an Engine":      func(e *locker.Engine) locker.Locker { return e },
 	"another Locker": func(e *locker.Engine) locker.Locker { return plain{e} },
@@ -97,7 +97,7 @@ func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
 	}
 }
 
-// The waits for the keys of one RunAll are not added up.
+// The Wait of a rule counts for all keys of one RunAll together, and not for each key again.
 func TestRunAllWaitsForAllTogether(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,8 @@ func TestRunAllDoesNotWaitForItself(t *testing.T) {
 	}
 }
 
-// Two such callers would wait for each other for ever if RunAll waited against the order.
+// If RunAll waited for keys in another order than that of their names, two such callers would wait
+// for each other for ever.
 func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +154,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 				e := lockertest.NewLocker(t, store)
 				l := wrap(e)
 				err := locker.RunAll(t.Context(), l, rulesOf("b"), func(ctx context.Context) error {
-					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // the key is free
+					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // possible, because the key is free
 						t.Error(err)
 					}
 					defer release(t, acquire(t, e, locker.Rule{Key: "a"}))
@@ -162,7 +163,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 					if !strings.Contains(err.Error(), "already holds b") {
 						t.Errorf("the text does not teach: %v", err)
 					}
-					// A plain Run waits, because it takes one key only.
+					// A Run waits, because it takes only one key.
 					ctx, cancel := context.WithTimeout(ctx, time.Minute)
 					defer cancel()
 					wantErr(t, locker.Run(ctx, l, locker.Rule{Key: "a"}, never(t)), "a", context.DeadlineExceeded)

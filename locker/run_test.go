@@ -61,7 +61,7 @@ func TestRunReturnsTheFunctionsErrorUnchanged(t *testing.T) {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return mine }); err != mine {
 			t.Fatalf("%#v", err)
 		}
-		// a release without an answer is no error of the work
+		// A release without an answer is no error of the work.
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return nil }); err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func TestOnceRunsOnce(t *testing.T) {
 		if err := locker.Run(t.Context(), l, rule, work); err != nil {
 			t.Fatal("the mark does not run out: ", err)
 		}
-		// it is unknown whether the work is done, so the error is reported
+		// It is unknown whether the work counts as done, so the error is reported.
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", Once: time.Hour}, work)
 		wantErr(t, err, "b", locker.ErrUnavailable)

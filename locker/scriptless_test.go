@@ -32,7 +32,8 @@ func newScriptless(t testing.TB, c redis.UniversalClient, opts ...locker.Option)
 	return l
 }
 
-// Locks with scripts and locks without scripts exclude each other, like locks of two libraries.
+// A lock with scripts and a lock without scripts exclude each other, as the locks of two libraries
+// do.
 func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -54,7 +55,7 @@ func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Rules with Once and AtLeast, for which the server must remember work, also work without scripts.
+// Once and AtLeast, for which the server must keep something, also work without scripts.
 func TestScriptlessRemembersWork(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -115,8 +116,8 @@ var scriptlessProcess = proc.Register("scriptless", func(args []string) {
 	proc.Listen()
 })
 
-// A holder that is killed or stopped costs the others its TTL. A stopped holder that runs again
-// learns of its loss, and changes nothing at the server.
+// When a holder is killed or stopped, others get the key after the TTL. When a stopped holder runs
+// again, it learns of its loss, and changes nothing at the server.
 func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -147,15 +148,15 @@ func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
 	}
 }
 
-// Callers of two processes whose connections break all the time never hold the key at the same
-// time, and no caller hangs.
+// Callers of two processes have connections that break all the time. They never hold the key at
+// the same time, and no caller hangs.
 func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	var inside, runs atomic.Int32
 	var callers []*locker.Engine
-	for range 8 { // a new client must be able to find out whether the server answers
+	for range 8 { // a new client must first be able to find out whether the server answers
 		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond))))
 	}
 	stop := make(chan struct{})
@@ -163,7 +164,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	go func() {
 		defer close(broken)
 		before := runs.Load()
-		for pause := 50 * time.Millisecond; ; { // on a busy machine a step may not fit between two cuts
+		for pause := 50 * time.Millisecond; ; { // the pauses grow, because on a busy machine a step may not be possible between two cuts
 			select {
 			case <-stop:
 				return
@@ -185,7 +186,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 					if inside.Add(1) != 1 {
 						t.Error("two callers hold the key")
 					}
-					<-time.After(time.Millisecond) // time in which another caller could come in
+					<-time.After(time.Millisecond) // in this time, another caller could come in
 					inside.Add(-1)
 					runs.Add(1)
 					return nil

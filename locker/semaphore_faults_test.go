@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// permitFault is a fault of the Store, or of one process, that happens again and again.
+// permitFault causes one fault of the Store or of one process. It is called again and again.
 type permitFault func(m *lockertest.Memory, p *lockertest.Process, r *rand.Rand)
 
 var permitFaults = map[string]permitFault{
@@ -44,7 +44,7 @@ func anyOp(r *rand.Rand) locker.Op {
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 
-// unitsHeld are the units that callers hold by their contexts.
+// unitsHeld counts the units that callers hold by their contexts.
 type unitsHeld struct {
 	mu    sync.Mutex
 	by    map[*locker.Lease]int
@@ -73,9 +73,9 @@ func (u *unitsHeld) leave(l *locker.Lease) {
 	delete(u.by, l)
 }
 
-// Callers of three processes want units of one key, with weights, with contexts that end at any
-// moment, and with faults all the time. The units that are held never exceed the limit, no caller
-// is stuck, and at the end nothing is left.
+// Callers of three processes want units of one key. They want different numbers of units, their
+// contexts end at any moment, and there are faults all the time. The units that are held never
+// exceed the limit, no caller is stuck, and at the end nothing is left.
 func TestPermitsUnderFaults(t *testing.T) {
 	for name, fault := range permitFaults {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	var granted, longest int64
 	var mu sync.Mutex
 	var processes []*lockertest.Process
-	dying, die := context.WithCancel(context.Background()) // ends with its process: a dead process makes no more calls
+	dying, die := context.WithCancel(context.Background()) // ends with the process, because a dead process makes no more calls
 	defer die()
 	until := time.Now().Add(during)
 	for i := range 3 {
@@ -106,7 +106,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			_ = e.Close(ctx) // fails for a dead process
+			_ = e.Close(ctx) // Close fails for a dead process
 		})
 		alive := context.Background()
 		if i == 0 {
@@ -163,7 +163,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	}
 }
 
-// oneUse acquires, works, and releases. Sometimes the caller leaves while it waits, or while it
+// oneUse acquires, works, and releases. Sometimes the caller gives up while it waits or while it
 // holds.
 func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand, limit int) (granted bool) {
 	ctx, cancel := context.WithCancel(ctx)

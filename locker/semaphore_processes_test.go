@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// permitProcess holds units of a key until its parent stops it.
+// permitProcess is a process that holds units of a key until its parent stops it.
 var permitProcess = proc.Register("permit", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -48,8 +48,8 @@ var permitProcess = proc.Register("permit", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// A process with units that dies or stops delays a waiter by the rest of its own permit, and does
-// not affect other holders.
+// When a process with units dies or is stopped, a waiter is delayed until the process's own permit
+// expires. Other holders are not affected.
 func TestASignalToAHolderOfUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
@@ -78,7 +78,8 @@ func TestASignalToAHolderOfUnits(t *testing.T) {
 	})
 }
 
-// The process of the head is stopped. That delays the other waiters by the head's claim.
+// The process of the queue's head is stopped. The other waiters are delayed by the time for which
+// the server keeps units for the head.
 func TestASignalToAWaiterForUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
@@ -87,7 +88,7 @@ func TestASignalToAWaiterForUnits(t *testing.T) {
 		eventually(t, "the process waits", func() bool { return inLine(t, p.client, p.key) == 1 })
 		light := queues(t, sem, locker.Rule{Key: p.key}, p.client)
 		strike(child)
-		release(t, two) // too few units for the head, which does not react
+		release(t, two) // then too few units are free for the head, which does not react
 		var lease *locker.Lease
 		within(t, 6*time.Second, "the light waiter's grant", func() { lease = light.Granted(6 * time.Second) })
 		release(t, lease)

@@ -20,8 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stay is a caller's time with its units: from after the grant until before the release, or until
-// its lease ended by the caller's clock. Times are in ns on the machine's clock.
+// stay is the time for which a caller holds its units. It lasts from after the grant until before
+// the release, or until the caller's lease has ended by the caller's clock. Times are in ns on the
+// machine's clock.
 type stay struct {
 	Weight      int
 	Start, End  int64
@@ -33,7 +34,7 @@ type stay struct {
 
 const stormUnits = 4
 
-// permitCrew is a process with callers that take units again and again, until its time is over.
+// permitCrew is a process whose callers take units again and again, until its time is over.
 var permitCrew = proc.Register("permit-crew", func(args []string) {
 	during, err := time.ParseDuration(args[1])
 	if err != nil {
@@ -91,7 +92,8 @@ func stayWith(l locker.Locker, weight int) (s stay) {
 	return s
 }
 
-// mostUnits returns how many units were held at once, and whether a fence came twice.
+// mostUnits returns the largest number of units that were held at once. It also returns whether a
+// fence occurs twice.
 func mostUnits(stays []stay) (most int, twice bool) {
 	type change struct {
 		at    int64
@@ -115,9 +117,9 @@ func mostUnits(stays []stay) (most int, twice bool) {
 	return most, twice
 }
 
-// Processes that take units are stopped, killed, and lose their connections, their subscriptions
-// and their scripts. The units that are held never exceed the limit, no caller is stuck, and
-// nothing is left.
+// Processes take units while faults strike: the processes are stopped and killed, and lose their
+// connections, their subscriptions and their scripts. The units that are held never exceed the
+// limit, no caller is stuck, and nothing is left.
 func TestPermitsInAStorm(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -140,7 +142,7 @@ func TestPermitsInAStorm(t *testing.T) {
 		"stopped": func() int {
 			child := crews[rand.N(len(crews))]
 			child.Pause()
-			time.Sleep(rand.N(2500 * time.Millisecond)) //nolint:forbidigo // the process stands still
+			time.Sleep(rand.N(2500 * time.Millisecond)) //nolint:forbidigo // the process is stopped in this time
 			child.Resume()
 			return 1
 		},
@@ -160,7 +162,7 @@ func TestPermitsInAStorm(t *testing.T) {
 			continue
 		}
 		struck[name] += faults[name]()
-		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // between two faults
+		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // the time between two faults
 	}
 	var stays []stay
 	for _, child := range crews {
@@ -196,7 +198,7 @@ func TestPermitsInAStorm(t *testing.T) {
 	})
 }
 
-// mostUnits detects overlapping stays that exceed the limit by one unit.
+// If stays overlap so that the limit is exceeded by one unit, mostUnits notices that.
 func TestMostUnits(t *testing.T) {
 	t.Parallel()
 	stays := []stay{{1, 0, 10, 1, 0, false, 0}, {2, 5, 20, 2, 0, false, 0}, {1, 10, 12, 3, 0, false, 0}, {2, 19, 30, 4, 0, false, 0}}

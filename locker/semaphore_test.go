@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Tests of semaphores on real servers.
+// These are tests of semaphores on real servers.
 
 func TestNewSemaphoreRefusesWhatItCannotUse(t *testing.T) {
 	t.Parallel()
@@ -121,8 +121,8 @@ func TestSemaphoreAdmitsAtMostNOfAllProcesses(t *testing.T) {
 	nothingLeftBut(t, server.Client(t))
 }
 
-// Callers of one process with equal rules do not share permits, but pass their permits on. So most
-// leases cost no call.
+// Callers of one process that have equal rules do not share permits. They pass their permits on to
+// each other, so most leases need no call.
 func TestPermitsArePassedOnInsideAProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -196,15 +196,16 @@ func TestPermitsAndOtherLockers(t *testing.T) {
 	writer := queues(t, single, key, client)
 	third := queues(t, sem, key, client)
 	release(t, one)
-	writer.WaitsStill() // the writer needs the key alone
-	third.WaitsStill()  // no caller overtakes the writer
+	writer.WaitsStill() // the writer waits, because it needs the key alone
+	third.WaitsStill()  // the third caller waits, because no caller overtakes the writer
 	release(t, two)
 	lease := writer.Granted(0)
 	third.WaitsStill()
 	reader := queues(t, rw, locker.Rule{Key: key.Key, Mode: locker.Shared}, client)
 	fourth := queues(t, newSemaphore(t, server.Client(t), 2), key, client)
 	release(t, lease)
-	// A Locker of locks hands the key on as a lock for one: the third caller has the key alone.
+	// A Locker without permits hands the key to one owner only. So the third caller has the key
+	// alone.
 	lease = third.Granted(0)
 	reader.WaitsStill()
 	fourth.WaitsStill()

@@ -10,7 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Measures the server's own time for an acquire and its release, without the network.
+// BenchmarkServerSide measures how long the server itself needs for an acquire and its release,
+// without the network.
 func BenchmarkServerSide(b *testing.B) {
 	for name, waiters := range map[string]int{"uncontended": 0, "handed over": 1} {
 		b.Run(name, func(b *testing.B) {
@@ -57,7 +58,7 @@ func BenchmarkServerSide(b *testing.B) {
 	}
 }
 
-// scriptTime returns how long scripts have run, and how many have run.
+// scriptTime returns how long all scripts together have run, and how many scripts have run.
 func scriptTime(b *testing.B, stats string) (d time.Duration, n int) {
 	_, line, _ := strings.Cut(stats, "cmdstat_evalsha:")
 	var micros int64

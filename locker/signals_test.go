@@ -17,15 +17,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// peer is another process. It waits for a key, holds the key until its parent asks for the
-// release, and prints all events:
+// peer is another process. It waits for a key, and holds the key until its parent asks for the
+// release. It prints these events:
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
 //	released      with an error, if there was one
 //
-// With "stop" it stops itself the moment it has the key, as if the kernel had not let it run one
-// step further.
+// With "stop", it stops itself at the moment when it has the key, as if the kernel did not let it
+// run any further.
 var peer = proc.Register("peer", func(args []string) {
 	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
 	d, err := time.ParseDuration(ttl)
@@ -62,7 +62,7 @@ var peer = proc.Register("peer", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// peers are processes around one key.
+// peers are processes that want the same key.
 type peers struct {
 	*testing.T
 	server *redistest.Server
@@ -77,7 +77,7 @@ func newPeers(t *testing.T, key string) *peers {
 	return &peers{t, server, server.Client(t), newSingle(t, server.Client(t)), key}
 }
 
-// waits starts a process that waits, and returns when it is in the queue.
+// waits starts a process that waits for the key. It returns when the process is in the queue.
 func (p *peers) waits(ttl time.Duration, stop string) *proc.Child {
 	p.Helper()
 	before := inLine(p.T, p.client, p.key)
@@ -101,7 +101,7 @@ func (p *peers) granted(child *proc.Child) (fence uint64) {
 	return fence
 }
 
-// left returns the time that the holder has left.
+// left returns how much time the holder's lease has left.
 func (p *peers) left() time.Duration {
 	p.Helper()
 	i, err := p.here.Inspect(p.Context(), p.key)
@@ -118,7 +118,8 @@ func (p *peers) wantHolder(fence uint64) {
 	}
 }
 
-// wantLost checks the output of a process that has continued after another process got its key.
+// wantLost checks the output of a process that was stopped, and has continued after another
+// process got its key.
 func (p *peers) wantLost(child *proc.Child) {
 	p.Helper()
 	if got := child.Expect(p, "lost"); got != "true" {
@@ -138,13 +139,13 @@ func (p *peers) gives(child *proc.Child) {
 	}
 }
 
-// signals are the signals that a process may get. A stopped process continues later: its
-// connections live, so the server takes it for alive.
+// signals are the signals that a process may get. A process that is stopped continues later.
+// Meanwhile its connections are open, so the server regards it as alive.
 var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
 
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
 
-// struck runs a test for each signal; each run is one fault.
+// struck runs a test for each signal. Each run has one fault.
 func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strike func(*proc.Child))) {
 	t.Parallel()
 	for name, strike := range signals {
@@ -162,9 +163,9 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// The server sees that no process listens for a waiter that was killed. For a stopped waiter, the
-// server keeps the key for two seconds. It notifies the next waiter if that waiter has waited for
-// long; otherwise the next waiter asks by itself within 1.25 s.
+// When a waiter was killed, the server notices that no process listens for it. When a waiter is
+// stopped, the server keeps the key for it for two seconds. If the next waiter has waited for
+// long, the server notifies it. Otherwise the next waiter asks by itself within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.here, locker.Rule{Key: p.key})
@@ -188,7 +189,7 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 		if fence <= first.Fence() {
 			t.Errorf("fence %d after %d", fence, first.Fence())
 		}
-		if signal == "stopped" { // the stopped process did not get the key, so it continues to wait, and is served once
+		if signal == "stopped" { // the stopped process did not get the key, so it waits again, and gets the key once
 			head.Resume()
 			eventually(t, "it waits again", func() bool { return inLine(t, p.client, p.key) == 1 })
 			p.wantHolder(fence)
@@ -203,8 +204,8 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	})
 }
 
-// A holder's key is free when its lease has run out, and not before. Then the head of the queue
-// asks.
+// When a holder dies or is stopped, its key is free when its lease has expired, and not before.
+// Then the head of the queue asks.
 func TestASignalToTheHolder(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		holder, first := p.holds(2 * time.Second)
@@ -229,8 +230,8 @@ func TestASignalToTheHolder(t *testing.T) {
 	})
 }
 
-// If a process was handed the key and dies before it confirms, the others lose two seconds instead
-// of its TTL of a minute.
+// A process may die after it was handed the key, and before it confirms the hand-off. Then the
+// other processes lose two seconds, and not the process's TTL of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		var first *locker.Lease
@@ -242,7 +243,7 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 			release(t, first)
 			second = p.granted(winner)
 			winner.AwaitStop()
-			// On a slow machine, the signal came a quarter of a second too late.
+			// On a slow machine, the signal may have come a quarter of a second too late.
 			if renewed = p.left() > 2*time.Second; renewed {
 				winner.Kill()
 				next.Kill()

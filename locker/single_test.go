@@ -29,7 +29,8 @@ func TestNewSingleRefusesANilClient(t *testing.T) {
 	}
 }
 
-// holder is another process. It holds a key for a second at a time, and prints the outcome.
+// holder is another process. It holds a key for a second, again and again, and prints what
+// happens.
 var holder = proc.Register("holder", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
 	l, err := locker.NewSingle(client)
@@ -90,8 +91,8 @@ func TestAKilledHoldersLeaseRunsOut(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: "killed:holder", Wait: 15 * time.Second}))
 }
 
-// The stall is longer than go-redis's read time-out, so calls fail while they are still in the
-// server's sockets.
+// The stall is longer than go-redis's read time-out. So calls fail while they still wait in the
+// sockets of the server.
 func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -113,7 +114,7 @@ func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	<-time.After(10*time.Second - time.Since(stalled)) // the length of the stall matters for the test
+	<-time.After(10*time.Second - time.Since(stalled)) // wait until the stall has had its full length, because the test depends on this length
 	server.Resume()
 
 	c := server.Client(t)
@@ -143,7 +144,7 @@ func TestTenThousandCyclesLeaveNothing(t *testing.T) {
 				rule := locker.Rule{Key: fmt.Sprintf("cycle:%d", (w+i)%5), TTL: 10 * time.Second}
 				ctx, cancel := context.WithCancel(t.Context())
 				switch i % 4 {
-				case 0: // cancelled at any moment of the call
+				case 0: // the acquire is cancelled at any moment of the call
 					time.AfterFunc(time.Duration(i%100)*10*time.Microsecond, cancel)
 				case 1:
 					rule.Wait = locker.NoWait
@@ -195,7 +196,7 @@ func TestFencesGrowAlsoWhenTheServerForgets(t *testing.T) {
 		}
 		last = lease.Fence()
 		release(t, lease)
-		server.Restart() // the server is empty then
+		server.Restart() // after the restart, the server is empty
 	}
 }
 
@@ -248,14 +249,14 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	lease := acquire(t, l, locker.Rule{Key: "a"})
-	// No master is there, so the replica's data stays.
+	// There is no master at this address, so the replica's data does not change.
 	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
-	backend := locktest.SingleStore(client) // a lagging replica does not know the lease yet, so its "no" would be false
+	backend := locktest.SingleStore(client) // a replica that lags does not have the lease yet, so its "no" would be wrong
 	stranger := store.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
 	_, renewed := backend.Renew(t.Context(), []store.Claim{stranger})
 	_, released := backend.Release(t.Context(), stranger)
@@ -319,7 +320,7 @@ func TestForeignDataStays(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
 	client.Del(t.Context(), "foreign:list", "foreign:lock")
-	client.Del(t.Context(), "foreign:list") // from an earlier run
+	client.Del(t.Context(), "foreign:list") // may be left from an earlier run
 	client.RPush(t.Context(), "foreign:list", 1, 2, 3)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "foreign:list"})
 	wantErr(t, err, "foreign:list", locker.ErrInvalidKey)
@@ -392,7 +393,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 	}
 	wantErr(t, lease.Release(t.Context()), key, locker.ErrRevoked)
 
-	least := i.Fence + 20_000_000 // 20 s ahead of the clock; other keys share the counter, so this must not last
+	least := i.Fence + 20_000_000 // only 20 s ahead of the clock, because other keys share the counter
 	if err := l.RaiseFence(t.Context(), key, least); err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Tests of the Engine's statistics.
+// These are tests of the Engine's statistics.
 
-// practise holds the key n times, each time for d.
+// practise acquires the key n times, and holds it for d each time.
 func practise(t *testing.T, l locker.Locker, rule locker.Rule, n int, d time.Duration) {
 	t.Helper()
 	for range n {
@@ -102,7 +102,7 @@ func TestAdaptiveBackoffStaysWithinItsBounds(t *testing.T) {
 		before := store.Calls(locker.OpAcquire)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Second})
 		wantErr(t, err, "a", locker.ErrBusy)
-		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first attempt, and one for each pause
+		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first attempt, and one more after each pause
 			t.Errorf("%d attempts in 100 s", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestAdaptiveTTLRisesBeforeALease(t *testing.T) {
 		}
 		store.Delay(locker.OpRenew, 0)
 
-		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // the positive control
+		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // this Locker is the positive control
 		lease = acquire(t, fixed, locker.Rule{Key: "b"})
 		store.Delay(locker.OpRenew, time.Second)
 		lost(t, lease, locker.ErrLost)
@@ -159,7 +159,7 @@ func TestAdaptiveTTLFallsWhenRenewalsArePromptAgain(t *testing.T) {
 	})
 }
 
-// A crash is noticed when the lease of the dead holder runs out.
+// The crash of a holder is noticed when the holder's lease expires.
 func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	taken := func(opts ...locker.Option) (d time.Duration) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -184,13 +184,13 @@ func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	}
 }
 
-// A renewal that was answered at once is prompt, even if it asked for less time than the hold has
-// left.
+// A renewal that was answered at once counts as prompt, even if it has asked for less time than
+// the hold has left.
 func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
 		var leases []*locker.Lease
-		for i := range 64 { // then renewals of some leases come while renewals of others are under way
+		for i := range 64 { // with this, renewals of some leases are made while renewals of others are under way
 			leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("a", i)}))
 		}
 		probe := func() time.Duration {
@@ -214,7 +214,7 @@ func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 		if worst > time.Second {
 			t.Errorf("a lease of %v, long after the renewals became prompt", worst)
 		}
-		if n := store.Calls(locker.OpRenew) - before; n > 64*600*4 { // leases, seconds, times a second
+		if n := store.Calls(locker.OpRenew) - before; n > 64*600*4 { // number of leases, number of seconds, and four renewals in each second
 			t.Errorf("%d renewals of 64 leases in 10 min", n)
 		}
 		for _, lease := range leases {

@@ -17,20 +17,21 @@ import (
 
 var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a server")
 
-// storm is one fault that strikes again and again, on a server of its own.
+// storm is one fault that strikes again and again. Each storm has its own server.
 type storm struct {
 	every time.Duration
 	fault func(ctx context.Context, c *redis.Client) (struck int, err error)
-	least int // the least number of faults per second that must strike; fewer prove nothing
+	least int // the fault must strike at least this often in a second, because fewer strikes prove nothing
 }
 
 var storms = map[string]storm{
-	// Every process loses the messages that come before it has subscribed again.
+	// Each process loses the messages that come before it has subscribed again.
 	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
 	}, 4},
-	// A script that the server does not know is sent again with its text, and must run once.
+	// When the server does not know a script, the script is sent again with its text. It must run
+	// only once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		known, err := c.Info(ctx, "memory").Result()
 		if err != nil {
@@ -43,9 +44,9 @@ var storms = map[string]storm{
 	}, 20},
 }
 
-// With any lost message, no caller is stuck, no caller gets an error, and no two processes hold a
-// key at the same time. All storms run at the same time, each on a server of its own, because a
-// storm takes time but little work.
+// Whatever message is lost, no caller is stuck, no caller gets an error, and no two processes hold
+// a key at the same time. All storms run at the same time, each on its own server, because a storm
+// needs much time but little work.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {

@@ -20,7 +20,8 @@ import (
 
 var stressFor = flag.Duration("stress", 3*time.Second, "how long Engines are stressed")
 
-// stress is work on a few contended keys, with leases so short that many of them are lost.
+// stress is work on a few keys that many callers want. The leases are so short that many of them
+// are lost.
 type stress struct {
 	t    *testing.T
 	keys int
@@ -31,7 +32,7 @@ type stress struct {
 	granted, cancelled, busy, lost atomic.Int64
 }
 
-// rule returns a random Rule of one of many kinds.
+// rule returns a Rule of a random kind.
 func (s *stress) rule() locker.Rule {
 	r := locker.Rule{Key: fmt.Sprint("stress:", rand.N(s.keys)), TTL: time.Duration(50+100*rand.N(3)) * time.Millisecond}
 	switch rand.N(10) {
@@ -49,8 +50,8 @@ func (s *stress) rule() locker.Rule {
 	return r
 }
 
-// visit tries to take a key. It records until when it could count on the key: until the lease's
-// end, or until its own end if that is earlier.
+// visit tries to take a key. It records until when the caller could rely on the key: until the end
+// of the lease, or until the caller's release if that was earlier.
 func (s *stress) visit(name string, l *locker.Engine) {
 	rule := s.rule()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -69,7 +70,7 @@ func (s *stress) visit(name string, l *locker.Engine) {
 	case errors.Is(err, locker.ErrBusy):
 		s.busy.Add(1)
 	case errors.Is(err, locker.ErrClosed):
-	case errors.Is(err, locker.ErrUnavailable) && (rule.Wait > 0 || got.Sub(asked) >= 30*time.Millisecond): // a slow machine
+	case errors.Is(err, locker.ErrUnavailable) && (rule.Wait > 0 || got.Sub(asked) >= 30*time.Millisecond): // possible on a slow machine
 	default:
 		s.t.Errorf("%s: %+v: %v", name, rule, err)
 	}
@@ -94,7 +95,7 @@ func (s *stress) visit(name string, l *locker.Engine) {
 		s.t.Errorf("%s: release of %+v: %v", name, rule, err)
 	}
 	if !end.After(got) {
-		return // the lease was over when the caller could first see it
+		return // the lease had ended before the caller could use it
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,9 +104,9 @@ func (s *stress) visit(name string, l *locker.Engine) {
 	})
 }
 
-// Several Engines of different kinds use short leases. Callers leave at any moment, and Engines
+// Several Engines of different kinds use short leases. Callers give up at any moment, and Engines
 // are closed meanwhile. No two callers hold a key at the same time, fences grow, no caller waits
-// long, and nothing is left.
+// for long, and nothing is left.
 func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

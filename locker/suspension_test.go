@@ -10,14 +10,14 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A suspended machine wakes up. Its monotonic clock, and with it the deadlines, stood still while
-// the server's clock went on.
+// A suspended machine runs again. Meanwhile its monotonic clock has stood still, and with it the
+// deadlines of leases. But the server's clock has gone on.
 func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
 		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
 		<-time.After(2500 * time.Millisecond)
-		store.Wipe() // the lease ran out meanwhile
+		store.Wipe() // as if the lease had expired meanwhile
 		locker.Suspend(e, time.Hour)
 		woke := time.Now()
 		<-lease.Context().Done()
@@ -27,7 +27,7 @@ func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	})
 }
 
-// A clock that was set forward looks like a suspension. It costs a renewal, but no lease.
+// A clock that is set forward looks like a suspension. It causes a renewal, but no lease is lost.
 func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -44,7 +44,8 @@ func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	})
 }
 
-// If no answer comes, the lease ends, because it may be over.
+// If the server does not answer after a suspension, the lease ends, because it may have expired
+// there.
 func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -60,7 +61,7 @@ func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	})
 }
 
-// A lease that is not renewed ends by the wall clock.
+// If a lease is not renewed, its end is measured by the wall clock.
 func TestALeaseThatIsNotRenewedEndsByTheWallClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store, locker.WithoutRenewal())

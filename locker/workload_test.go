@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// workload is the work of the workers of one process: they take keys and release them, again and
+// workload says what the workers of one process do: they take keys and release them, again and
 // again.
 type workload struct {
 	Addr    string
@@ -29,15 +29,15 @@ type workload struct {
 	Keys    []string
 	TTL     time.Duration
 	Workers int
-	Rounds  int           // the rounds of each worker; 0: For applies
-	For     time.Duration // how long the workers continue
+	Rounds  int           // number of rounds of each worker; 0: the workers continue for the time For
+	For     time.Duration // how long the workers continue, if Rounds is 0
 	Hold    time.Duration
-	Rest    time.Duration // between two rounds
+	Rest    time.Duration // the pause between two rounds
 }
 
-// section is one stay of a worker inside a lock, on the machine's clock, which all processes
-// share. It is shorter than the lease, because the worker looks at the clock after the grant and
-// before the release.
+// section is one stay of a worker inside a lock. Its times are by the machine's clock, which all
+// processes share. It is shorter than the lease, because the worker looks at the clock after the
+// grant and before the release.
 type section struct {
 	Process string
 	Worker  string
@@ -46,15 +46,15 @@ type section struct {
 	Asked   int64 // in ns
 	Start   int64
 	End     int64
-	Failed  string // describes a failure; "": none
+	Failed  string // the text of a failure; "": there was none
 
-	Unanswered int // calls that were not answered in time
+	Unanswered int // number of calls that were not answered in time
 }
 
 type worker struct{}
 
-// locker returns the Engine of a workload. Workers write their names into their leases, and so
-// into the queue.
+// locker returns the Engine of a workload. A worker's name is the metadata of its leases, and so
+// is in the queue.
 func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	options := []locker.SingleOption{locker.WithMetadata(func(ctx context.Context) string {
 		name, _ := ctx.Value(worker{}).(string)
@@ -66,7 +66,7 @@ func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	return locker.NewSingle(client, options...)
 }
 
-// run does the work of all workers.
+// run does the work of all workers, and returns their sections.
 func (w workload) run(l locker.Locker) []section {
 	all := make([][]section, w.Workers)
 	inside := make(map[string]*atomic.Int32)
@@ -94,7 +94,7 @@ func (w workload) run(l locker.Locker) []section {
 	return slices.Concat(all...)
 }
 
-// visit is one stay.
+// visit acquires the key, stays for a while, and releases it.
 func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32) section {
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), worker{}, name), stuckAfter)
 	defer cancel()
@@ -118,7 +118,7 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	inside.Add(-1)
 	s.End = time.Now().UnixNano()
 	switch err := lease.Release(ctx); {
-	case errors.Is(err, locker.ErrUnavailable): // the release goes on in the background
+	case errors.Is(err, locker.ErrUnavailable): // the release continues in the background
 		s.Unanswered++
 	case err != nil:
 		s.Failed = err.Error()
@@ -126,8 +126,8 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	return s
 }
 
-// workers is a process with a workload. It works when its parent asks for that, and then prints
-// all events.
+// workers is a process with a workload. It works when its parent asks for it, and then prints its
+// sections.
 var workers = proc.Register("workload", func(args []string) {
 	var w workload
 	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {
@@ -169,7 +169,7 @@ func (w workload) start(t *testing.T) *proc.Child {
 // history has the sections of several processes.
 type history []section
 
-// add reads the output of a process, and waits for the process. It ends the test when the process
+// add reads the output of a process until the process has ended. It ends the test if the process
 // is stuck.
 func (h *history) add(t *testing.T, child *proc.Child) {
 	t.Helper()
@@ -180,9 +180,8 @@ func (h *history) add(t *testing.T, child *proc.Child) {
 	*h = append(*h, more...)
 }
 
-// check looks for everything that must never happen: an error, two workers inside at the same
-// time, a fence that does not grow. It returns the sections in the order of their fences, for each
-// key.
+// check finds what must never happen: an error, two workers inside a lock at the same time, or a
+// fence that does not grow. It returns the sections of each key, in the order of their fences.
 func (h history) check(t testing.TB) map[string][]section {
 	t.Helper()
 	byKey := make(map[string][]section)
@@ -212,14 +211,14 @@ func (h history) check(t testing.TB) map[string][]section {
 				t.Errorf("%s: fence %d of %s after %d of %s", key, s.Fence, s.Worker, before.Fence, before.Worker)
 			}
 			if t.Failed() {
-				break // later failures would follow from this one
+				break // stop here, because later failures would follow from this one
 			}
 		}
 	}
 	return byKey
 }
 
-// longestWait returns the longest time between a question and its grant.
+// longestWait returns the longest time between a worker's request and its grant.
 func (h history) longestWait() (longest time.Duration) {
 	for _, s := range h {
 		longest = max(longest, time.Duration(s.Start-s.Asked))
@@ -227,7 +226,8 @@ func (h history) longestWait() (longest time.Duration) {
 	return longest
 }
 
-// A checker without findings proves nothing until it has found a planted error.
+// The checker must find planted errors, because a checker that finds nothing may be unable to find
+// anything.
 func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	ok := section{Worker: "a", Key: "k", Fence: 1, Start: 10, End: 20}
 	for name, wrong := range map[string]section{
@@ -242,7 +242,7 @@ func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	history{ok, {Worker: "b", Key: "k", Fence: 2, Start: 21, End: 30}, {Worker: "c", Key: "other", Fence: 1, Start: 15, End: 16}}.check(t)
 }
 
-// field returns one line of the answer to INFO.
+// field returns the value of one field in the answer to INFO.
 func field(info, name string) string {
 	for line := range strings.Lines(info) {
 		if is, value, _ := strings.Cut(strings.TrimSpace(line), ":"); is == name {

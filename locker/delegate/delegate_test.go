@@ -22,13 +22,13 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 var signing = bytes.Repeat([]byte("k"), 16)
 
-// kinds are the two ways to delegate.
+// kinds has the options for each of the two ways to delegate.
 var kinds = map[string][]delegate.Option{
 	"by secret":    nil,
 	"by signature": {delegate.WithSigning(signing)},
 }
 
-// service is a process that has a Locker, calls others, and is called.
+// service is a process with a Locker. It calls other services, and is called by them.
 type service struct {
 	*locker.Engine
 	sender   *delegate.Sender
@@ -53,7 +53,7 @@ func serviceOf(t testing.TB, l *locker.Engine, opts ...delegate.Option) service 
 	return service{l, sender, receiver}
 }
 
-// token returns the delegation that the service sends under rule's lock.
+// token returns the delegation that the service sends when it holds the lock of rule.
 func (s service) token(ctx context.Context, t testing.TB) []byte {
 	t.Helper()
 	token, err := s.sender.Token(ctx)
@@ -63,7 +63,7 @@ func (s service) token(ctx context.Context, t testing.TB) []byte {
 	return token
 }
 
-// join lets a call with this token ask for key, and not wait.
+// join makes a call with this token ask for key. The call does not wait.
 func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, error) {
 	t.Helper()
 	ctx, err := s.receiver.With(t.Context(), token)
@@ -77,7 +77,7 @@ func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, er
 	return lease, err
 }
 
-// held runs fn under a lock of the service.
+// held runs fn while the service holds a lock.
 func (s service) held(t testing.TB, key string, fn func(ctx context.Context, lease *locker.Lease)) {
 	t.Helper()
 	err := locker.Run(t.Context(), s, locker.Rule{Key: key, Wait: 10 * time.Second}, func(ctx context.Context) error {
@@ -107,7 +107,7 @@ func TestACallRunsUnderItsCallersLease(t *testing.T) {
 				if joined.Fence() != lease.Fence() || joined.Key() != "order:42" {
 					t.Errorf("joined %v, the caller has %v", joined, lease)
 				}
-				again, err := inventory.join(t, token, "order:42") // a repetition of the call, by a client that retries
+				again, err := inventory.join(t, token, "order:42") // a client that retries has repeated the call
 				if err != nil {
 					t.Error(err)
 				} else if err := again.Release(t.Context()); err != nil {
@@ -122,7 +122,7 @@ func TestACallRunsUnderItsCallersLease(t *testing.T) {
 				if err := lease.Context().Err(); err != nil {
 					t.Errorf("the call released its caller's lease: %v", err)
 				}
-				own, err := inventory.join(t, token, "order:43") // a lock that the caller does not hold
+				own, err := inventory.join(t, token, "order:43") // the caller does not hold this lock
 				if err != nil || own.Fence() == lease.Fence() {
 					t.Errorf("another order: %v, %v", own, err)
 				}
@@ -164,8 +164,8 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
-// A lock that is held twice, by nesting, is delegated once: each place in a token is for another
-// lock.
+// A lock that is held twice, because it is nested, is delegated once. So the places in a token are
+// left for other locks.
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
@@ -197,7 +197,8 @@ func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	})
 }
 
-// Any change of a delegation makes it invalid; the control before it shows that it was valid.
+// Any change of a delegation makes it invalid. A control shows first that the unchanged delegation
+// is valid.
 func TestForgedDelegationsOpenNothing(t *testing.T) {
 	for kind, opts := range kinds {
 		for name, forge := range map[string]struct {
@@ -277,8 +278,9 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// A lease that is handed to the next caller of the same process has another fence and the same
-// token on the server. What was delegated of it before must not open it then.
+// When a lease is handed to the next caller of the same process, it gets another fence but keeps
+// its token on the server. A delegation that was made before the hand-off must not be valid after
+// it.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -386,7 +388,7 @@ func TestEverythingThatASignatureClaimsIsSigned(t *testing.T) {
 	}
 }
 
-// Key and audience do not travel, so nothing but the signature ties a delegation to them.
+// The key and the audience are not sent, so only the signature ties a delegation to them.
 func TestASignatureTellsKeysAndAudiencesApart(t *testing.T) {
 	seen := make(map[[32]byte]string)
 	for _, of := range [][2]string{{"a", ""}, {"b", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}, {"abc", ""}} {
@@ -443,7 +445,7 @@ func TestALostLeaseIsNotDelegated(t *testing.T) {
 		}
 		return nil
 	})
-	_ = err // the test does not ask whether the lease learns of its loss before its release
+	_ = err // either result is right, because the lease may learn of its loss before its release or only then
 	store.Free("order:42")
 	lease, err := shop.Acquire(t.Context(), locker.Rule{Key: "order:42"})
 	if err != nil {
@@ -501,8 +503,8 @@ func TestArgumentsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// FuzzParse: no input makes the parser panic, and an accepted token is encoded to the same text
-// again.
+// FuzzParse checks that no input makes the parser panic, and that an accepted token is encoded to
+// the same text again.
 func FuzzParse(f *testing.F) {
 	store := lockertest.NewMemory()
 	for _, opts := range kinds {

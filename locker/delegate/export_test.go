@@ -2,7 +2,7 @@ package delegate
 
 import "time"
 
-// What the tests of package delegate_test look at from inside.
+// The functions below let the tests of package delegate_test look inside the package.
 
 // Reread parses a token and writes it again.
 func Reread(token []byte) ([]byte, error) {
@@ -17,7 +17,7 @@ func Reread(token []byte) ([]byte, error) {
 	return b, nil
 }
 
-// ForKey changes the key in the entries of a token, as an attacker could who sees the token.
+// ForKey changes the key in the entries of a token, as an attacker who sees the token could do.
 func ForKey(token []byte, key string) []byte {
 	entries, _ := parse(token)
 	b := []byte{version}
@@ -28,7 +28,7 @@ func ForKey(token []byte, key string) []byte {
 	return b
 }
 
-// Longer makes the entries of a token end later, and allow one more hop.
+// Longer makes the entries of a token valid for longer, and allows one more hop.
 func Longer(token []byte, d time.Duration) []byte {
 	entries, _ := parse(token)
 	b := []byte{version}
@@ -40,7 +40,8 @@ func Longer(token []byte, d time.Duration) []byte {
 	return b
 }
 
-// Claims changes one claim of a token's entries, as an attacker could who sees the token.
+// Claims has functions that change one claim in a token's entries, as an attacker who sees the
+// token could do.
 var Claims = map[string]func(token []byte) []byte{
 	"the fence":        changed(func(e *entry) { e.fence++ }),
 	"the holder":       changed(func(e *entry) { e.hold++ }),
@@ -61,7 +62,7 @@ func changed(change func(e *entry)) func(token []byte) []byte {
 	}
 }
 
-// SignatureFor is the signature of the same claims for a key and an audience.
+// SignatureFor returns the signature of the same claims for a key and an audience.
 func SignatureFor(key, audience string) [32]byte {
 	e := entry{fence: 1, hold: 1, ends: time.UnixMilli(1)}
 	return e.sign([]byte("0123456789abcdef"), key, audience)

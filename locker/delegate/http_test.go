@@ -15,8 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// inventoryServer answers with the error of its lock on order:42, "" for none, and returns the
-// header that its handler has received.
+// inventoryServer starts a server that locks order:42 in each request. It replies with the error
+// of the lock, or with "" if there is none. It stores the header that its handler has received in
+// saw.
 func inventoryServer(t *testing.T, s service, saw *[]string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -21,7 +21,7 @@ func TestRedisObeysTheRules(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) idempotency.Store { return onRedis(t) })
 }
 
-// onRedis returns an empty Store on the shared server.
+// onRedis returns an empty Store on the server that all tests share.
 func onRedis(t *testing.T) *idempotency.Redis {
 	t.Helper()
 	return idempotency.NewRedis(redistest.Shared(t).Client(t), idempotency.WithPrefix(rand.Text()+":"))

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// desk is a Keeper over Stores in memory, in a bubble.
+// desk is a Keeper whose Stores are in memory. Use it in a bubble.
 type desk struct {
 	*testing.T
 	idempotency.Keeper
@@ -32,7 +32,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *desk)) {
 
 var pay = idempotency.Request{Rule: locker.Rule{Key: "idempotency:acme:k1"}, Fingerprint: request}
 
-// do runs work that answers at once.
+// do calls Do with work that returns out at once.
 func (d *desk) do(req idempotency.Request, out idempotency.Outcome) (idempotency.Answer, error) {
 	return d.Do(d.Context(), req, func(context.Context) idempotency.Outcome {
 		d.runs++
@@ -170,7 +170,8 @@ func TestAPanicLetsTheNextRequestRun(t *testing.T) {
 	})
 }
 
-// When a client disconnects, its work continues, and its retry gets the answer of the work.
+// When a client has disconnected, its work continues. The client's retry gets the answer of this
+// work.
 func TestTheWorkRunsToItsEndWhenTheClientLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -193,7 +194,7 @@ func TestTheWorkIsBoundedAfterTheClientHasLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		ctx, leave := context.WithCancel(t.Context())
 		_, _ = d.Do(ctx, pay, func(ctx context.Context) idempotency.Outcome {
-			time.Sleep(time.Hour) //nolint:forbidigo // while its client is connected, the work has no bound; it is virtual time
+			time.Sleep(time.Hour) //nolint:forbidigo // virtual time; while the client is connected, the work has no time-out
 			if ctx.Err() != nil {
 				t.Errorf("the context of the work ended: %v", context.Cause(ctx))
 			}
@@ -229,7 +230,7 @@ func TestTheWorkEndsWithTheLock(t *testing.T) {
 
 func TestALaterRunKnowsOfAnInterruptedOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // its process died
+		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // as if the process of this request had died
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,8 +260,8 @@ func TestAFirstRunIsNoneThatWasInterrupted(t *testing.T) {
 	})
 }
 
-// A holder must not answer when a later holder has begun the same request, even if its own lease
-// still looks valid.
+// A later holder may have begun the same request. Then the earlier holder must not answer, even if
+// its own lease still looks valid.
 func TestAnOvertakenHolderHasNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
@@ -332,7 +333,7 @@ func TestDoneWorkIsAnsweredAlthoughItsAnswerCannotBeStored(t *testing.T) {
 	})
 }
 
-// database is a Transactor in memory: what is saved in a transaction is visible after the commit.
+// database is a Transactor in memory. What a transaction saves is visible after its commit.
 type database struct {
 	idempotency.Store
 	begin, commit error

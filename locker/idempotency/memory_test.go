@@ -33,7 +33,7 @@ func TestMemoryDeletesWhatHasExpired(t *testing.T) {
 			}
 			time.Sleep(time.Second) //nolint:forbidigo // a bubble: this is how time passes
 		}
-		if n := m.Len(); n > 130 { // 60 live; a sweep comes when their number has doubled
+		if n := m.Len(); n > 130 { // 60 records are valid; the others are removed when the number of records has doubled
 			t.Errorf("%d records are kept", n)
 		}
 		if _, found, err := m.Load(t.Context(), "939"); found || err != nil {

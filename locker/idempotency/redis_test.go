@@ -91,7 +91,7 @@ func TestAnAnswerIsStoredCompressed(t *testing.T) {
 	}
 }
 
-// A full server must refuse new work, and must remember which work was done.
+// A full server must refuse new work, but must still know which work was done.
 func TestAFullServerRefusesToBegin(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
@@ -115,7 +115,7 @@ func TestAFullServerRefusesToBegin(t *testing.T) {
 	}
 }
 
-// hanging is a server that does not answer, with a client that ignores contexts.
+// hanging is a server that does not answer. Its client ignores contexts.
 type hanging struct {
 	idempotency.Client
 	until chan struct{}

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A handler that reads "042" as 42 must not run for one order under two locks.
+// A handler may read "042" as 42. It must not run for the same order under two different locks.
 func TestAFilterGivesOneIdentityOneSpelling(t *testing.T) {
 	const id = "0198f3a2-5a0e-7cc3-8d1f-2b7d1c2f0a11"
 	for filter, spellings := range map[string]map[string][]string{

@@ -17,12 +17,12 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// request is the source of the keys in these tests.
+// request is what the keys in these tests are made from.
 type request map[string]string
 
 var errTorn = errors.New("the page is torn")
 
-// grammar knows {field.NAME}, {list.NAME}, {who} and {torn}.
+// grammar returns a Grammar with the parts {field.NAME}, {list.NAME}, {who} and {torn}.
 func grammar(secret []byte) key.Grammar[request] {
 	return key.Grammar[request]{Secret: secret, Sources: map[string]key.Source[request]{
 		"field": {Noun: "form field", Bind: func(name string) (key.Read[request], error) {
@@ -76,10 +76,11 @@ func sha(text string) string {
 	return hashed(sum[:])
 }
 
-// These keys are a promise: another version of latchkit, or another program, makes the same ones.
+// These keys must never change, because another version of latchkit, or another program, makes the
+// same keys.
 func TestKeysAreEncoded(t *testing.T) {
 	long := strings.Repeat("x", key.MaxValue+1)
-	colons := strings.Repeat(":", 22) // 66 bytes when encoded
+	colons := strings.Repeat(":", 22) // 66 bytes when the colons are encoded
 	for _, tc := range []struct {
 		key  key.Key
 		a, b string
@@ -110,7 +111,7 @@ func TestAPrivatePartIsSeenAsItsHMAC(t *testing.T) {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("ann@example.org"))
 	template := compile(t, "mailbox:{field.mail|hmac}:{field.box}", secret)
-	secret[0] = 'x' // the caller may change its slice afterwards
+	secret[0] = 'x' // the caller may change its slice after the call
 	for range 2 {
 		got, err := template.Key(t.Context(), request{"mail": "ann@example.org", "box": "in"})
 		if want := "mailbox:" + hashed(mac.Sum(nil)) + ":in"; err != nil || got != want {
@@ -132,7 +133,7 @@ func TestTypedPartsAreTheSameAsTheText(t *testing.T) {
 			t.Errorf("%q, want %q", tc.got, tc.want)
 		}
 	}
-	odd := "a}|{%25b" // a name with special bytes of a template
+	odd := "a}|{%25b" // a name with bytes that have a meaning in a template
 	got, err := compile(t, key.Join("order", key.Part("field", odd)), nil).Key(t.Context(), request{odd: "42"})
 	if err != nil || got != "order:42" {
 		t.Errorf("%q, %v", got, err)
@@ -255,8 +256,8 @@ func TestAValueHasOneText(t *testing.T) {
 	}
 }
 
-// Two requests have the same key only if they have the same values: otherwise a client could lock,
-// or wait for, what belongs to another.
+// Two requests have the same key only if they have the same values. Otherwise a client could lock
+// what belongs to another client, or wait for it.
 func FuzzKeysAreInjective(f *testing.F) {
 	long := strings.Repeat("x", 120)
 	for _, s := range [][4]string{
@@ -289,7 +290,7 @@ func FuzzKeysAreInjective(f *testing.F) {
 	})
 }
 
-// FuzzCompile searches for texts on which Compile panics, or which it misunderstands.
+// FuzzCompile searches for texts on which Compile panics, or which Compile misunderstands.
 func FuzzCompile(f *testing.F) {
 	for _, s := range []string{"order:{field.id}", "{who}", "{field.a|hmac}:b", "{", "}{", "a{|hmac}", "{field.%7D}", "{list.*|int}", "a:{field.a|lower|hmac}"} {
 		f.Add(s)

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A key made by Of and a key made by a route must be the same lock.
+// The same values must lead to the same key in Of and in a route's template.
 func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -38,7 +38,8 @@ func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
 	}
 }
 
-// Every Locker refuses "", so a mistake never makes a lock that all callers share.
+// If a key cannot be made, Of returns "", which every Locker refuses. So a mistake never leads to
+// one lock that all callers share.
 func TestAKeyThatCannotBeMadeIsEmpty(t *testing.T) {
 	for says, of := range map[string][]any{
 		"value 1 of \"order\": it is missing or empty":                            {"order", ""},

@@ -17,20 +17,20 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// virtual runs a test in a bubble, whose clock is virtual.
+// virtual runs a test with a virtual clock, in a bubble.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// candidate is a process that stands as leader. Its function runs until its context ends.
+// candidate is a process that stands as leader. Its function fn runs until its context ends.
 type candidate struct {
 	*testing.T
 	*lead.Leader
-	terms  chan context.Context // fn's, one for each term
-	leads  atomic.Int32         // calls of fn that run now
-	slow   atomic.Int64         // how long fn runs after the end of its context
+	terms  chan context.Context // gets the context of fn in each term
+	leads  atomic.Int32         // number of calls of fn that are running
+	slow   atomic.Int64         // how long fn runs after its context has ended
 	cancel context.CancelFunc
 	ended  chan error
 }
@@ -61,12 +61,12 @@ func (c *candidate) serve(ctx context.Context) error {
 	return nil
 }
 
-// elected awaits the next term.
+// elected waits for the next term, and returns its context and its fence.
 func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	c.Helper()
 	select {
 	case ctx = <-c.terms:
-	case <-time.After(48 * time.Hour): // in a bubble, whose clock the renewals drive on for ever
+	case <-time.After(48 * time.Hour): // long, because a bubble in which leases are renewed never ends by itself
 		c.Fatal("it does not lead")
 	}
 	lease, ok := locker.FromContext(ctx)
@@ -76,7 +76,7 @@ func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	return ctx, lease.Fence()
 }
 
-// follows wants that it does not lead, and that fn does not run.
+// follows checks that the process does not lead, and that fn does not run.
 func (c *candidate) follows() {
 	c.Helper()
 	synctest.Wait()
@@ -85,7 +85,7 @@ func (c *candidate) follows() {
 	}
 }
 
-// stop ends Run.
+// stop ends Run, and returns its error.
 func (c *candidate) stop() error {
 	c.cancel()
 	return <-c.ended
@@ -98,8 +98,7 @@ func revoke(t *testing.T, l *locker.Engine, fence uint64) {
 	}
 }
 
-// A process that stops gives the lead to the one that waits longest, at once, and with a larger
-// fence.
+// When a process stops, the process that has waited longest leads at once, with a larger fence.
 func TestTheNextProcessLeadsWhenTheLeaderStops(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var all []*candidate
@@ -132,7 +131,8 @@ func TestTheNextProcessLeadsWhenTheLeaderStops(t *testing.T) {
 	})
 }
 
-// fn's work may take a while after ctx ended. No other process leads before that.
+// fn may need some time after its context has ended. No other process leads before fn has
+// returned.
 func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
@@ -153,7 +153,8 @@ func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
 	})
 }
 
-// A loss ends fn's context. The process stands again when fn has returned, and not before.
+// The loss of the lease ends fn's context. The process stands as leader again when fn has
+// returned, and not before.
 func TestALostTermIsFollowedByAnother(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -169,7 +170,7 @@ func TestALostTermIsFollowedByAnother(t *testing.T) {
 		if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held || info.Waiters != 0 {
 			t.Errorf("it stands although fn has not returned: %+v, %v", info, err)
 		}
-		c.slow.Store(0) // the function sleeps already
+		c.slow.Store(0) // changes only the next term, because fn sleeps already
 		if _, again := c.elected(); again <= fence {
 			t.Errorf("the term after %d is %d", fence, again)
 		}
@@ -181,7 +182,8 @@ func TestALostTermIsFollowedByAnother(t *testing.T) {
 	})
 }
 
-// What fn returns while its context lives ends Run, unchanged, and frees the lead.
+// If fn returns while its context has not ended, Run ends and returns the same error. Then the
+// lead is free.
 func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -207,8 +209,8 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	})
 }
 
-// A loss that only the release finds is reported beside what fn returned: fn has worked beside
-// another leader, perhaps.
+// If only the release notices that the lease was lost, Run reports the loss together with fn's
+// error: perhaps another process has led at the same time.
 func TestTheReleaseReportsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -222,7 +224,7 @@ func TestTheReleaseReportsALoss(t *testing.T) {
 	})
 }
 
-// What fn returns after its context has ended is not lost: Run returns it, or logs it.
+// If fn returns an error after its context has ended, Run returns the error or logs it.
 func TestErrorsAfterATermAreNotLost(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l, torn := lockertest.NewLocker(t, store), errors.New("the table is torn")
@@ -236,7 +238,7 @@ func TestErrorsAfterATermAreNotLost(t *testing.T) {
 			ended <- leader.Run(t.Context(), func(ctx context.Context) error {
 				terms++
 				<-ctx.Done()
-				if terms == 2 { // the end of the context is no failure
+				if terms == 2 { // the end of the context is no failure of fn
 					return ctx.Err()
 				}
 				return torn
@@ -280,12 +282,13 @@ func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
 		if _, leading := leader.Leading(); leading {
 			t.Error("it says that it leads")
 		}
-		for range leader.Terms() { // it is closed
+		for range leader.Terms() { // ends, because the channel is closed
 		}
 	})
 }
 
-// A process that steps down stands behind all others. Alone, it leads again after a second.
+// A process that steps down stands as leader again behind all other processes. If there is no
+// other process, it leads again after a second.
 func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
@@ -327,8 +330,8 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	})
 }
 
-// AtMost is a rotation: fn's context ends then, the next process leads when fn has returned, and
-// the two never lead together.
+// AtMost makes the leaders take turns. At its end, fn's context ends. When fn has returned, the
+// next process leads. The two never lead at the same time.
 func TestTermsRotate(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
@@ -356,7 +359,8 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A function that ignores the end of its term cannot lead for ever: the lease ends after the grace.
+// A function that ignores the end of its term cannot lead for ever: after the grace, its lease
+// ends.
 func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
@@ -369,7 +373,7 @@ func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 		if took := time.Since(began); took < time.Hour+50*time.Second || took > time.Hour+2*time.Minute {
 			t.Errorf("the other process leads after %v, want 1 h 1 min", took)
 		}
-		time.Sleep(10 * time.Minute) // until fn has returned
+		time.Sleep(10 * time.Minute) // by then, fn has returned
 	})
 }
 
@@ -388,7 +392,7 @@ func TestCloseEndsRun(t *testing.T) {
 		if err := <-waiter.ended; !errors.Is(err, locker.ErrClosed) {
 			t.Errorf("a process that waited: %v", err)
 		}
-		if err := closes.Close(t.Context()); err != nil { // waits for fn
+		if err := closes.Close(t.Context()); err != nil { // Close waits until fn has returned
 			t.Error(err)
 		}
 		closed := time.Now()
@@ -404,7 +408,8 @@ func TestCloseEndsRun(t *testing.T) {
 	})
 }
 
-// Without settings, a leader shows its host and process, and a dead one costs DefaultTTL.
+// Without options, a leader's metadata shows its host and process. When it dies, the key is free
+// after DefaultTTL.
 func TestALeaderShowsItsProcess(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

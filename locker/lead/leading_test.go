@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A process that was stopped past its lease runs again before the end of its lease has ended fn's
-// context. It checks the clock, and reports that it does not lead.
+// A process was stopped for longer than its lease. It runs again, but fn's context has not been
+// ended yet. Leading checks the clock, and reports that the process does not lead.
 func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	t.Parallel()
 	e := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -22,7 +22,7 @@ func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // nothing ends this term
+	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // nothing ends the context of this term
 	if term, leading := l.Leading(); !leading || term.Fence != lease.Fence() {
 		t.Errorf("%+v, %t", term, leading)
 	}

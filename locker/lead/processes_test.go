@@ -22,8 +22,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// leaderProcess stands as leader until SIGTERM. It prints the beginning and the end of its terms,
-// with the wall clock in µs.
+// leaderProcess stands as leader until SIGTERM. When a term begins or ends, it prints this with
+// the time of the wall clock in µs.
 var leaderProcess = proc.Register("leader", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -56,7 +56,7 @@ var leaderProcess = proc.Register("leader", func(args []string) {
 	_ = l.Close(context.Background())
 })
 
-// leads awaits that the process leads, and returns the fence and since when.
+// leads waits until the process leads. It returns the fence, and the time at which the term began.
 func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	t.Helper()
 	var micros int64
@@ -66,7 +66,7 @@ func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	return fence, time.UnixMicro(micros)
 }
 
-// ends awaits that the process leads no longer.
+// ends waits until the process does not lead any more, and returns when the term ended.
 func ends(t *testing.T, p *proc.Child) time.Time {
 	t.Helper()
 	text, _, _ := strings.Cut(p.Expect(t, "stops"), " ")
@@ -88,7 +88,7 @@ func terminate(t *testing.T, p *proc.Child) {
 	}
 }
 
-// group is some processes of one service; the first leads, the others wait in order.
+// group starts some processes of one service. The first one leads, and the others wait in order.
 func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -105,7 +105,8 @@ func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 	return all, fence
 }
 
-// A rolling restart: at SIGTERM the next process leads within milliseconds.
+// This test is a rolling restart: after SIGTERM to the leader, the next process leads within
+// milliseconds.
 func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 	t.Parallel()
 	all, fence := group(t, 4, "10s")
@@ -124,12 +125,12 @@ func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 		all[i].Wait(t)
 	}
 	t.Logf("the longest hand-over took %v", longest)
-	if longest > locktest.Slack { // it would be the TTL without the message
+	if longest > locktest.Slack { // without the message, it would be the TTL
 		t.Errorf("a hand-over took %v", longest)
 	}
 }
 
-// A leader that dies costs its TTL.
+// When a leader dies, the next process leads after the TTL.
 func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
 	t.Parallel()
 	all, fence := group(t, 3, "2s")
@@ -141,8 +142,8 @@ func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
 	}
 }
 
-// A stopped leader does not lead: when it runs again, Leading is false at once, before its context
-// has ended.
+// When a stopped leader runs again, it does not lead any more. Leading returns false at once, even
+// before the context has ended.
 func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	t.Parallel()
 	all, fence := group(t, 2, "2s")
@@ -154,7 +155,7 @@ func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	}
 	old.Send("who")
 	old.Resume()
-	for _, line := range []string{old.Expect(t, ""), old.Expect(t, "")} { // in either order
+	for _, line := range []string{old.Expect(t, ""), old.Expect(t, "")} { // the two lines may come in either order
 		if line != "says false" && !strings.HasPrefix(line, "stops") {
 			t.Errorf("the stopped leader prints %q", line)
 		}
@@ -169,7 +170,8 @@ func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	}
 }
 
-// Of a semaphore of n, n processes lead at the same time, each with a fence of its own.
+// On a semaphore with n units, n processes lead at the same time. Each of them has a fence of its
+// own.
 func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
 	t.Parallel()
 	l, err := locker.NewSemaphore(redistest.Shared(t).Client(t), 2, locker.WithPrefix(t.Name()+":"))
@@ -204,7 +206,7 @@ func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
 	}
 }
 
-// Leaders are elected on all kinds of servers.
+// Leaders can be elected on all kinds of servers.
 func TestLeadersOnManyServers(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(t *testing.T) (*locker.Engine, error){

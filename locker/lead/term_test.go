@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The channel has the latest news, also for a receiver that was slow.
+// The channel always has the latest news, even for a receiver that was slow.
 func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -52,8 +52,8 @@ func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	})
 }
 
-// A function that does not return is reported after the grace, and again every TTL. The process
-// stands again when the function has returned.
+// When a function does not return, this is reported after the grace, and again after each TTL.
+// When the function has returned, the process stands as leader again.
 func TestAnOverrunIsReported(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder
@@ -69,7 +69,7 @@ func TestAnOverrunIsReported(t *testing.T) {
 		c.slow.Store(int64(30 * time.Second))
 		revoke(t, l, fence)
 		<-ctx.Done()
-		synctest.Wait() // the function sleeps
+		synctest.Wait() // by now, the function sleeps
 		c.slow.Store(0)
 		c.elected()
 		mu.Lock()
@@ -96,7 +96,7 @@ func TestAnOverrunIsReported(t *testing.T) {
 	})
 }
 
-// Run returns after OnOverrun, so that a caller can free what OnOverrun uses.
+// Run returns only after OnOverrun has returned. So a caller can then free what OnOverrun uses.
 func TestRunWaitsForOnOverrun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var reported time.Time
@@ -116,7 +116,7 @@ func TestRunWaitsForOnOverrun(t *testing.T) {
 	})
 }
 
-// The Locker's Observer sees each term, with how it ended, until fn has returned.
+// The Locker's Observer sees each term until fn has returned, and learns how the term ended.
 func TestTheObserverSeesTerms(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder
@@ -133,7 +133,7 @@ func TestTheObserverSeesTerms(t *testing.T) {
 		revoke(t, l, fences[1])
 		elected()
 		store.Wipe()
-		elected() // ends by AtMost
+		elected() // this term ends by AtMost
 		elected()
 		if err := c.stop(); err != nil {
 			t.Error(err)
@@ -151,8 +151,8 @@ func TestTheObserverSeesTerms(t *testing.T) {
 	})
 }
 
-// While the server is unavailable, the pauses grow to a TTL: a server that is back has a leader
-// soon. Terms that end at once are followed by pauses up to 30 s.
+// While the server is unavailable, the pauses grow to the length of a TTL, so there is a leader
+// soon after the server is back. After terms that end at once, the pauses grow to 30 s.
 func TestPausesGrow(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
@@ -169,7 +169,7 @@ func TestPausesGrow(t *testing.T) {
 			store.Wipe()
 			c.elected()
 		}
-		if terms < 50 || terms > 160 { // each: up to a renewal until it knows, and then 30 to 37 s
+		if terms < 50 || terms > 160 { // each term lasts until a renewal shows its loss, and then a pause of 30 to 37 s follows
 			t.Errorf("%d short terms in an hour", terms)
 		}
 		time.Sleep(time.Minute)
@@ -227,7 +227,7 @@ func TestWatchYieldsEachLeader(t *testing.T) {
 	})
 }
 
-// A process that watches its own Leader learns of its own terms at once.
+// A process that watches its own Leader learns at once when its own terms begin and end.
 func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -248,7 +248,7 @@ func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 		if info := <-heard; info.Metadata != "before" {
 			t.Errorf("%+v", info)
 		}
-		time.Sleep(100 * time.Millisecond) // in the middle of a pause
+		time.Sleep(100 * time.Millisecond) // now it is the middle of a pause
 		if err := hold.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func TestWatchSaysOnceThatItCannotAsk(t *testing.T) {
 		if errs != 1 || led != 1 {
 			t.Errorf("%d errors and %d answers, want one of each", errs, led)
 		}
-		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") { // it ends by itself
+		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") { // the iteration ends by itself, because the key is invalid
 			if !errors.Is(err, locker.ErrInvalidKey) {
 				t.Error(err)
 			}

@@ -13,10 +13,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// These tests are for the faults that a Memory and its processes can cause. No law concerns them.
+// These tests are about the faults that a Memory and its processes can cause. The laws of Stores
+// say nothing about these faults.
 
-// world is one Memory, a holder of the key "a" in its first process, and an owner of another
-// process that waits for it.
+// world is one Memory with two processes. An owner in the first process holds the key "a", and an
+// owner in the other process waits for it.
 type world struct {
 	*testing.T
 	memory *lockertest.Memory
@@ -25,7 +26,7 @@ type world struct {
 	began  time.Time
 
 	mu     sync.Mutex
-	events []store.Event // that the other process received
+	events []store.Event // the events that the other process has received
 }
 
 func (w *world) receive(e store.Event) {
@@ -84,7 +85,7 @@ func (w *world) free() {
 	w.want(g, store.Released)
 }
 
-// wantEvents checks the events that the other process has received so far.
+// wantEvents checks which events the other process has received so far.
 func (w *world) wantEvents(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
@@ -163,7 +164,7 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
-		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // the hand-off to the waiter has lapsed
+		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // possible, because the hand-off to the waiter has lapsed
 		w.other.Resume()
 		w.want(<-answered, store.Busy)
 		w.wantEvents(store.EventGranted)
@@ -267,7 +268,7 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // the queue is empty, so any caller may ask again
+		w.wantEvents(store.EventFree) // the queue is empty, so this event tells each process that it may ask again
 	})
 }
 
@@ -322,7 +323,7 @@ func TestNothingIsToldAfterStop(t *testing.T) {
 		w.stop = w.other.Listen(w.receive)
 		w.other.Pause()
 		w.memory.Wipe()
-		w.stop() // ends, although the event hangs
+		w.stop() // stop returns, although the listener hangs
 		w.other.Resume()
 		w.wantEvents()
 	})

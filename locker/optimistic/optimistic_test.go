@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// increment counts.
+// increment adds one to the number in old.
 func increment(_ context.Context, old []byte) ([]byte, error) {
 	n, err := strconv.Atoi(string(old))
 	if err != nil && old != nil {
@@ -39,7 +39,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A key is made, changed, left alone and deleted. Its time to live stays.
+// A key is created, changed, left unchanged and deleted. Its time to live does not change.
 func TestAValueIsChanged(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -52,7 +52,7 @@ func TestAValueIsChanged(t *testing.T) {
 	}
 	must(t, optimistic.Update(t.Context(), c, key, func(_ context.Context, old []byte) ([]byte, error) { return old, nil }))
 	torn := errors.New("torn")
-	if err := optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return nil, torn }); err != torn { // it must be the same
+	if err := optimistic.Update(t.Context(), c, key, func(context.Context, []byte) ([]byte, error) { return nil, torn }); err != torn { // the error must be the same, and not a copy
 		t.Errorf("%v, want %v", err, torn)
 	}
 	if value := c.Get(t.Context(), key).Val(); value != "2" {
@@ -90,7 +90,7 @@ func TestAValueThatIsChangedInPlaceIsWritten(t *testing.T) {
 	}
 }
 
-// A writer between the read and the write makes fn run again, with the new value.
+// When another client writes between the read and the write, fn runs again with the new value.
 func TestAConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -106,7 +106,8 @@ func TestAConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A writer of any of the keys is a conflict. fn may change the map that it gets, and return it.
+// A write to any of the keys is a conflict. fn may change the map that it gets, and return this
+// map.
 func TestEachKeyIsWatched(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -149,8 +150,9 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-// transact makes a transaction as another caller of the client does, who may get the same
-// connection. Client.TxPipelined would not do: it has connections of its own.
+// transact makes a transaction as another caller of the same client makes it. This caller may get
+// the same connection. Client.TxPipelined would not suit the test, because it uses connections of
+// its own.
 func transact(t *testing.T, c *redis.Client, key string) error {
 	t.Helper()
 	return c.Watch(t.Context(), func(tx *redis.Tx) error {
@@ -159,8 +161,8 @@ func transact(t *testing.T, c *redis.Client, key string) error {
 	})
 }
 
-// A function that fails, or changes nothing, leaves no WATCH on its connection: the next
-// transaction there would fail.
+// When fn fails or changes nothing, no WATCH is left on the connection. Otherwise the next
+// transaction on the connection would fail.
 func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -178,7 +180,8 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	}
 }
 
-// refusesMulti answers the first transaction as a server that loads its data.
+// refusesMulti is a hook that answers the first transaction as a server that is loading its data
+// answers.
 type refusesMulti struct{ refused atomic.Bool }
 
 func (*refusesMulti) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -198,8 +201,8 @@ type loading struct{}
 func (loading) Error() string { return "LOADING Redis is loading the dataset in memory" }
 func (loading) RedisError()   {}
 
-// A transaction that the server refused before EXEC left its WATCH on the connection, and the next
-// transaction of another caller there failed.
+// When the server refused a transaction before EXEC, its WATCH used to stay on the connection.
+// Then the next caller's transaction on the connection failed.
 func TestARefusedTransactionLeavesNoWatch(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -220,7 +223,8 @@ func TestARefusedTransactionLeavesNoWatch(t *testing.T) {
 	}
 }
 
-// Callers of many connections lose no increment, and two keys stay equal.
+// When callers on many connections increment, no increment is lost. Two keys that are written
+// together stay equal.
 func TestNoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]redis.UniversalClient{
@@ -254,7 +258,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	}
 }
 
-// An answer that was lost is reported as unknown, and the write is not repeated.
+// When the answer is lost, the result is reported as unknown, and the write is not repeated.
 func TestALostAnswerIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -272,7 +276,7 @@ func TestALostAnswerIsUnknown(t *testing.T) {
 	}
 }
 
-// The end of ctx ends the call at once, also while the server hangs.
+// The end of ctx ends the call at once, even while the server hangs.
 func TestTheEndOfTheContextEndsAHangingCall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -321,7 +325,7 @@ func TestWhatCannotBeUpdatedIsRefused(t *testing.T) {
 	}
 }
 
-// A value that fn leaves as it is costs no transaction.
+// If fn leaves the value unchanged, no transaction is made.
 func TestAnUnchangedValueIsNotWritten(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -386,8 +390,8 @@ var counter = proc.Register("counter", func(args []string) {
 	}
 })
 
-// A process that is killed or stopped in the middle of an update delays nobody, and loses at most
-// the update that it was about to make.
+// When a process is killed or stopped in the middle of an update, it delays no other process. At
+// most the update that it was about to make is lost.
 func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -410,7 +414,7 @@ func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
 	}
 	after, err := c.Get(t.Context(), t.Name()).Int()
 	must(t, err)
-	if after < before+10 || after > before+12 { // the last ones of the two may have been under way
+	if after < before+10 || after > before+12 { // the last updates of the two processes may have been under way
 		t.Errorf("%d became %d by ten updates", before, after)
 	}
 	all[0].Resume()
