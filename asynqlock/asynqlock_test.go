@@ -19,7 +19,7 @@ import (
 
 const busyKey = "account:42"
 
-// After a panic, the key must not stay locked for the lease's TTL.
+// When a handler panics, its key must not stay locked for the rest of the TTL.
 func TestAPanicGivesTheKeyUp(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -39,8 +39,8 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic in the function that makes the key is handled like a panic in a handler. Neither the key
-// nor the task's own ID stays locked.
+// A panic in the function that makes the key is handled like a panic in a handler. Afterwards
+// neither the key nor the task's own ID is locked.
 func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -63,8 +63,8 @@ func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	}
 }
 
-// A task that lost its lock may have been overtaken. So its success is unknown, even if the handler
-// returned nil.
+// When a task has lost its lock, another task may have run meanwhile. So its success is unknown,
+// even if the handler returned nil.
 func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	t.Parallel()
 	theirs := errors.New("theirs")
@@ -104,7 +104,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	}
 }
 
-// The program's own functions decide on errors that are not Problems of the Guard.
+// For errors that are no Problems of the Guard, the program's own functions decide.
 func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	g := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()))
@@ -128,7 +128,7 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 		t.Error("their handler or context is gone")
 	}
 
-	// The Guard decides on its Problems, even if another middleware has wrapped them.
+	// For Problems of the Guard, the Guard decides, even if another middleware has wrapped them.
 	for _, tc := range []struct {
 		of      *asynqlock.Problem
 		failure bool

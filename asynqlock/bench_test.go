@@ -18,8 +18,8 @@ type shipment struct {
 
 var shipping = asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
 
-// handlers are a handler without a lock, a handler that calls Run itself, and guarded handlers, on
-// the Store in memory.
+// handlers returns handlers on the Store in memory: one without a lock, one that calls Run itself,
+// and guarded ones.
 func handlers(t testing.TB) map[string]asynq.Handler {
 	t.Helper()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -66,7 +66,8 @@ func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
 	}
 	delete(n, "no lock")
 	for name := range n {
-		// Ten, and one more when a garbage collection has emptied the pools of encoding/json.
+		// The limit is ten allocations, and one more for the case that a garbage collection has
+		// emptied the pools of encoding/json.
 		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {
 			t.Errorf("%s: %v allocations more than Run: %v", name, more, n)
 		}

@@ -52,7 +52,8 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	_, err = enqueue(asynq.NewTask("job:other", []byte(`{"account":"42"}`)))
 	want("", "", err)
 
-	// While the task waits, while it runs, and while it is archived.
+	// The next task is refused in three states of the first one: while it waits, while it runs,
+	// and while it is archived.
 	if err := q.inspector.RunTask(q.name, id); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 		return errors.New("it fails")
 	})
 	q.serve(g, asynq.Config{}, fail)
-	t.Cleanup(func() { close(w.end) }) // the other tasks are retried repeatedly
+	t.Cleanup(func() { close(w.end) }) // ends all other tasks, because tasks are retried again and again
 	for next(t, w) != id {
 		w.end <- struct{}{}
 	}
@@ -82,13 +83,13 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	}
 }
 
-// A new task can be enqueued even if many tasks of its key were archived in a short time.
+// A new task can be enqueued, even if many tasks with its key were archived in a short time.
 func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
 	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client, q.inspector)
 	seen := make(map[string]bool)
-	for i := range 150 { // most of them are archived within a second
+	for i := range 150 { // so many that most of them are archived within the same second
 		info, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name), asynq.ProcessIn(time.Hour))
 		if err != nil || seen[info.ID] {
 			t.Fatalf("task %d: %v", i, err)
@@ -103,8 +104,9 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	}
 }
 
-// asynq.Unique sets its lock before asynq finds that the ID is taken, and the lock stays. Until the
-// lock expires, no such task can be enqueued, although no such task exists.
+// asynq.Unique takes its lock before asynq notices that the ID is in use. When asynq then refuses
+// the task, the lock stays. Until it expires, no such task could be enqueued, although none
+// exists.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -127,7 +129,7 @@ func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 		if _, err := c.EnqueueContext(t.Context(), job("8"), asynq.Queue(q.name)); !errors.Is(err, asynq.ErrDuplicateTask) {
 			t.Errorf("%v, want a duplicate", err)
 		}
-		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // then no task is left
+		if err := q.inspector.DeleteTask(q.name, info.ID); err != nil { // afterwards there is no such task
 			t.Fatal(err)
 		}
 	}
@@ -184,8 +186,8 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	}
 }
 
-// asynq does not export the options of NewTask. They are used, and the options of EnqueueContext
-// override them.
+// asynq does not export the options that NewTask was given. They are used nevertheless. The
+// options of EnqueueContext override them.
 func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{"unique": {asynqlock.Unique()}, "not unique": nil} {
@@ -207,7 +209,7 @@ func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	}
 }
 
-// shout is a Propagator of a single value.
+// shout is a Propagator with a single value.
 type shout struct{}
 
 type shoutKey struct{}
@@ -220,7 +222,7 @@ func (shout) Extract(ctx context.Context, headers map[string]string) context.Con
 	return context.WithValue(ctx, shoutKey{}, headers["shout"])
 }
 
-// A task that was enqueued under a lease carries the lease's fence and the trace.
+// A task that is enqueued under a lease takes the lease's fence and the trace with it.
 func TestFencesAndTraceTravelWithATask(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A worker that dies leaves two leases behind. If the lease of the key lasted longer, the next
-// worker could take the task for a duplicate of itself.
+// A worker that dies leaves two leases: one of the key, and one of the task's own ID. If the lease
+// of the key lasted longer, the next worker could regard the task as a duplicate of itself.
 func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{
@@ -35,7 +35,7 @@ func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 			next(t, w)
 			look := time.NewTicker(20 * time.Millisecond)
 			defer look.Stop()
-			for range 250 { // during several renewals of both leases
+			for range 250 { // long enough for several renewals of both leases
 				<-look.C
 				var own, account *redis.DurationCmd
 				_, err := q.redis.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
@@ -52,7 +52,7 @@ func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
 	}
 }
 
-// Without AtLeast the lease names its task, and no second lock is needed.
+// Without AtLeast, the metadata of the lease names its task, so no second lock is needed.
 func TestALeaseNamesItsTask(t *testing.T) {
 	t.Parallel()
 	q, w, store := newQueue(t), newWork(), lockertest.NewMemory()
@@ -71,8 +71,8 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	}
 }
 
-// A Locker over redislock shows no metadata. With it, a task holds a second lock after the first
-// busy key.
+// A Locker over redislock shows no metadata. When such a Locker has found its first busy key, each
+// task takes a second lock, for its own ID.
 func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	t.Parallel()
 	q, w := newQueue(t), newWork()
@@ -82,7 +82,7 @@ func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	see := q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{}, w)
 	q.enqueue("job", `{"account":"42"}`)
 	next(t, w)
-	first := q.enqueue("job", `{"account":"42"}`).ID // the Guard does not know yet that metadata is missing
+	first := q.enqueue("job", `{"account":"42"}`).ID // the Guard does not know yet that the Locker shows no metadata
 	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "already-running snoozed") })
 	second := q.enqueue("job", `{"account":"42"}`).ID
 	await(t, "it is dropped", func() bool { return q.state(second) == "gone" })
@@ -92,8 +92,8 @@ func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	await(t, "nothing is left", func() bool { return q.state(first) == "gone" })
 }
 
-// With AtLeast, a task may find its key busy with its own earlier run, even if the retry was not
-// counted.
+// With AtLeast, a task may find that its own earlier run has left its key busy. This is so even if
+// the retry was not counted.
 func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -113,7 +113,8 @@ func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	}
 }
 
-// A clone has used no retry, but its original task has. The same holds for clones of clones.
+// A clone has used no retry, but the task from which it was made has used some. The same is true
+// for a clone of a clone.
 func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -123,9 +124,9 @@ func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	held := make(chan *locker.Lease, 1)
 	see := q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
 		if len(task.Headers()) > 0 {
-			return nil // a clone
+			return nil // this task is a clone
 		}
-		go func() { // takes the key as soon as this run has released it
+		go func() { // takes the key as soon as this run has released the key
 			lease, err := other.Acquire(context.Background(), locker.Rule{Key: busyKey})
 			if err != nil {
 				t.Error(err)
@@ -150,7 +151,7 @@ func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	await(t, "a clone is done", func() bool { return doneAs(q, id, "~4", "~5", "~6") })
 }
 
-// doneAs reports whether one of these clones of a task is completed.
+// doneAs reports whether a task is completed as one of these clones.
 func doneAs(q *queue, id string, clones ...string) bool {
 	q.t.Helper()
 	return slices.ContainsFunc(clones, func(n string) bool { return q.state(id+n) == "completed after 0 retries" })

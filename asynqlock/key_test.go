@@ -30,7 +30,7 @@ type payload struct {
 	} `json:"inside"`
 }
 
-// keyOf runs a task under a rule and returns the key that was locked.
+// keyOf runs a task under a rule, and returns the key that was locked.
 func keyOf(t *testing.T, keys asynqlock.Keys, task *asynq.Task, opts ...asynqlock.Option) (string, error) {
 	t.Helper()
 	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), append(opts, asynqlock.On("*", keys))...)
@@ -51,7 +51,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	task := asynq.NewTaskWithHeaders("mail", []byte(text), map[string]string{"tenant": "acme"})
 	reversed := asynqlock.WithDecoder(func(t *asynq.Task, into any) error {
 		bytes, err := hex.DecodeString(string(t.Payload()))
-		if p, ok := into.(*payload); ok { // a decoder for protobuf messages does the same
+		if p, ok := into.(*payload); ok { // a decoder for protobuf messages does the same with its own type
 			p.User = userID(bytes)
 		}
 		return err
@@ -88,7 +88,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	}
 }
 
-// Such a task fails in every attempt.
+// Such a task would fail in every attempt, so it is archived.
 func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -132,7 +132,7 @@ func TestTheLongestPatternCounts(t *testing.T) {
 		opts = append(opts, asynqlock.On(pattern, keys, name))
 	}
 	g := guardOf(t, lockertest.NewLocker(t, lockertest.NewMemory()), opts...)
-	mux := asynq.NewServeMux() // ServeMux must choose the same pattern
+	mux := asynq.NewServeMux() // the ServeMux must choose the same pattern as the Guard
 	mux.Use(g.Middleware)
 	for _, pattern := range []string{"report:", "mail", "report:monthly", "mail:welcome", "other"} {
 		mux.HandleFunc(pattern, func(ctx context.Context, t *asynq.Task) error {

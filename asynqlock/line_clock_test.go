@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// A slow reply of the server makes its clock look earlier or later than it is. Deliveries still
-// keep their order, whether their time is read before or after such a reply.
+// A slow reply of the server makes the server's clock look earlier or later than it is. The
+// deliveries must still keep their order, even if the time of one is read before such a reply, and
+// the time of the next one after it.
 func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
 	for name, error := range map[string]time.Duration{"behind": -200 * time.Millisecond, "ahead": 200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -19,7 +20,7 @@ func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
 			}
 			before := c.at(again.Add(-time.Millisecond))
 			c.observe((remeasureAfter + error).Microseconds(), again, again)
-			last := c.at(again.Add(-2 * time.Millisecond)) // a delivery whose time is read late
+			last := c.at(again.Add(-2 * time.Millisecond)) // the time of this delivery is read late
 			if last >= before {
 				t.Errorf("a delivery that came earlier is at %d, not before %d", last, before)
 			}

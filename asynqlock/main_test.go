@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// quiet is a Logger for servers whose errors a test expects.
+// quiet is a Logger that drops everything. It is for servers whose errors a test expects.
 type quiet struct{}
 
 func (quiet) Debug(...any) {}
@@ -46,7 +46,7 @@ func prompt(cfg asynq.Config, queue string) asynq.Config {
 	return cfg
 }
 
-// queue is a separate queue for a test, on a shared Redis.
+// queue is a queue of asynq that only one test uses, on the Redis of all tests.
 type queue struct {
 	t         *testing.T
 	name      string
@@ -64,7 +64,7 @@ func newQueue(t *testing.T) *queue {
 	return &queue{t, name, c, asynq.NewClientFromRedisClient(c), asynq.NewInspectorFromRedisClient(c)}
 }
 
-// locker returns a Locker on the test's Redis, as in another process.
+// locker returns a Locker on the Redis of the test, as another process would have it.
 func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
 	l, err := locker.NewSingle(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)
@@ -90,7 +90,8 @@ func (q *queue) enqueue(typename, payload string, opts ...asynq.Option) *asynq.T
 	return info
 }
 
-// state returns the state of a task with its used retries, or "gone" if the task was deleted.
+// state returns the state of a task and the number of its used retries, or "gone" if the task was
+// deleted.
 func (q *queue) state(id string) string {
 	q.t.Helper()
 	info, err := q.inspector.GetTaskInfo(q.name, id)
@@ -103,7 +104,8 @@ func (q *queue) state(id string) string {
 	return fmt.Sprintf("%v after %d retries", info.State, info.Retried)
 }
 
-// serve runs a server until the test ends. Without a Guard it is a server like any other.
+// serve runs a server until the test ends. Without a Guard, the server has nothing from this
+// package.
 func (q *queue) serve(g *asynqlock.Guard, cfg asynq.Config, handler asynq.Handler) *seen {
 	q.t.Helper()
 	see := &seen{}
@@ -128,7 +130,7 @@ func (q *queue) run(mux *asynq.ServeMux, cfg asynq.Config, handler asynq.Handler
 	q.t.Cleanup(s.Shutdown)
 }
 
-// seen records the errors that a middleware outside of the Guard gets.
+// seen is a middleware outside of the Guard that records the errors that it gets.
 type seen struct {
 	mu   sync.Mutex
 	errs []error
@@ -144,7 +146,7 @@ func (s *seen) middleware(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// problems returns the codes and verdicts of the seen Problems.
+// problems returns the codes and verdicts of the Problems that were seen.
 func (s *seen) problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,15 +159,15 @@ func (s *seen) problems() []string {
 	return all
 }
 
-// work is a handler that signals when it begins, and ends on a signal, even if its context has
-// ended.
+// work is a handler. It sends a signal when it begins, and returns when it gets a signal, even if
+// its context has ended before.
 type work struct {
-	begun chan string // the ID of each task that begins
+	begun chan string // receives the ID of each task that begins
 	end   chan struct{}
 
 	mu      sync.Mutex
 	now     int
-	most    int // the largest number of tasks at a time
+	most    int // the largest number of tasks that ran at the same time
 	runs    int
 	retried []int
 }
@@ -189,7 +191,7 @@ func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	return nil
 }
 
-// counts returns how many runs began, and how many ran at the same time.
+// counts returns how many runs have begun, and the largest number of runs at the same time.
 func (w *work) counts() (runs, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

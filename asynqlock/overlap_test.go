@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// asynq cancels the context of a task whose time is over, and starts the task again. It does not
-// wait for the handler.
+// When the time of a task is over, asynq ends the task's context and starts the task again. It
+// does not wait for the handler.
 func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -31,7 +31,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
-			t.Cleanup(func() { close(w.end) }) // on a slow machine there are more runs
+			t.Cleanup(func() { close(w.end) }) // ends all runs, because on a slow machine there are more of them
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {
@@ -57,8 +57,8 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// If a server does not renew asynq's lease of 30 s in time, asynq gives the task to another server,
-// while the first server's handler still runs.
+// asynq's own lease of a task lasts for 30 s. If a server does not renew it in time, asynq gives
+// the task to another server, while the first server's handler still runs.
 func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -76,7 +76,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 			next(t, w)
 			age(t, q.redis, q.name, id)
 			second := q.serve(fresh(), asynq.Config{}, w)
-			problems := func() []string { return append(first.problems(), second.problems()...) } // either server may get the task
+			problems := func() []string { return append(first.problems(), second.problems()...) } // of both servers, because either of them may get the task
 			if !guarded {
 				next(t, w)
 				if _, most := w.counts(); most != 2 {
@@ -87,7 +87,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 				return
 			}
 			await(t, "asynq delivers it again, and it is put off", func() bool { return len(problems()) > 0 })
-			if got := problems()[0]; got != "lock-busy snoozed" { // the lost lease has cost a retry, so the task is no duplicate
+			if got := problems()[0]; got != "lock-busy snoozed" { // the task is no duplicate, because the lost lease has used a retry
 				t.Errorf("%s, want it to be put off", got)
 			}
 			w.end <- struct{}{}
@@ -99,8 +99,9 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 	}
 }
 
-// A server that stops requeues the task before its handler has returned. The next server must not
-// take the task for a duplicate: if the first handler fails, the work is not done.
+// A server that stops requeues its task before the task's handler has returned. The next server
+// must not regard the task as a duplicate, because the work is not done if the first handler
+// fails.
 func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	t.Parallel()
 	for name, retries := range map[string]int{"with retries left": 3, "without": 0} {
@@ -146,8 +147,8 @@ func givenBack(t *testing.T, retries int) {
 	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }
 
-// A server that stops requeues the tasks that wait in it. Such a task has neither run nor been
-// refused.
+// A server that stops requeues the tasks that wait in it for their keys. Such a task has not run,
+// and was not refused.
 func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -199,8 +200,8 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	}
 }
 
-// age makes a task's lease end a minute ago. asynq's other servers take a task whose lease has
-// ended 30 s ago; they look when they start, and then once a minute.
+// age sets the end of asynq's lease of a task to a minute ago. Asynq's other servers take a task
+// whose lease ended 30 s ago. They look for such tasks when they start, and then once a minute.
 func age(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
@@ -209,8 +210,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a separate process. Its handler prints when it runs, and works on command,
-// even if its context has ended.
+// worker is a server in a separate process. When its handler runs, it prints that. It does its
+// work when the parent asks for it, even if its context has ended.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})
@@ -237,7 +238,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		booked, err := book.Run(context.Background(), c, []string{queue + ":booked"}, fence).Int()
 		fmt.Println("booked", booked, err)
 		if fence != 0 {
-			<-ctx.Done() // the context ends first: asynq's own bound is 30 s
+			<-ctx.Done() // the context ends before this time, because asynq's own time-out is 30 s
 		}
 		fmt.Println("lost", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return ctx.Err()
@@ -248,7 +249,8 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// book writes to the account that the lock protects, unless a newer holder has written before.
+// book writes to the account that the lock protects. It refuses the write if a newer holder has
+// written before.
 var book = redis.NewScript(`
 local newest = tonumber(redis.call('HGET', KEYS[1], 'fence') or 0)
 if tonumber(ARGV[1]) < newest then return 0 end
@@ -256,8 +258,8 @@ redis.call('HSET', KEYS[1], 'fence', ARGV[1])
 redis.call('HINCRBY', KEYS[1], 'times', 1)
 return 1`)
 
-// A worker that is paused for longer than its lease is overtaken. When the worker continues, its
-// context has ended, and its write with the old fence is refused.
+// When a worker is paused for longer than its lease, another worker runs its task. When the paused
+// worker continues, its context has ended, and its write with the old fence is refused.
 func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
 	t.Parallel()
 	for way, times := range map[string]string{"guarded": "1", "not guarded": "2"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// refusing is a Locker that refuses every Rule, and records it.
+// refusing is a Locker that refuses every Rule, and records the Rule.
 type refusing struct {
 	err   error
 	asked locker.Rule
@@ -24,7 +24,7 @@ func (r *refusing) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, 
 	return nil, r.err
 }
 
-// refuse runs a task that is not granted its lock, outside of any server, and returns the Problem.
+// refuse runs a task that does not get its lock, outside of any server. It returns the Problem.
 func refuse(t *testing.T, l *refusing, policies ...asynqlock.Policy) *asynqlock.Problem {
 	t.Helper()
 	err := guard(t, l, policies...).Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
@@ -62,13 +62,13 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 	}
 }
 
-// Tasks that were put off together come back at different times: when the lock may be free, or soon
-// after that.
+// Tasks that were put off together come back at different times. The first time is when the lock
+// may be free, and the others are soon after that.
 func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		policies []asynqlock.Policy
-		hope     time.Duration // RetryAfter of the Locker
+		hope     time.Duration // RetryAfter of the Locker's error
 		least    time.Duration
 	}{
 		{nil, 0, 5 * time.Second},

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A task whose Deadline was in 9 s was put off for 12 s. It never ran, and asynq used up its
-// retries.
+// A task had a Deadline in 9 s, and used to be put off for 12 s. So it never ran, and asynq used
+// up its retries.
 func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	t.Parallel()
 	for name, waking := range map[string]bool{"with waking": true, "without": false} {
@@ -60,7 +60,8 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	}
 }
 
-// There is too little time to put the task off, so the task waits for its key in the worker.
+// There is too little time before the deadline to put the task off. So the task waits for its key
+// in the worker.
 func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -72,8 +73,8 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	q.stop(g)
 	ran := make(chan struct{})
 	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
-	// prompt's server looks every 20 ms, so 1 s + 1 s for asynq's whole seconds is not enough for a
-	// pause.
+	// asynq counts in whole seconds, and the server of prompt looks every 20 ms. So 1 s for the
+	// pause and 1 s for rounding are not enough to put the task off.
 	deadline := time.Now().Add(3500 * time.Millisecond).Truncate(time.Second)
 	q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline))
 	await(t, "it waits in the key's queue, or its time is over", func() bool {
@@ -88,7 +89,7 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	}
 }
 
-// Without Configure, tasks that wait keep their workers. That must be logged.
+// Without Configure, a task that waits keeps its worker busy. The Guard must log that.
 func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -119,8 +120,8 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// On a server that is not configured, tasks of a hot key must not starve tasks of other keys if the
-// Guard has WithWaking.
+// This server is not configured, but the Guard has WithWaking. Tasks of a hot key must not keep
+// all workers busy, so that tasks of other keys can run.
 func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -141,7 +142,8 @@ func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.done()) == 5 })
 }
 
-// Shutdown waited for its whole ShutdownTimeout for a task that only waited for its key.
+// A task may only wait for its key. Shutdown used to wait for such a task for its whole
+// ShutdownTimeout.
 func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

@@ -20,12 +20,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// replica is one of several processes that run the same schedule with a tick in each second. It
+// replica is one of several processes that run the same schedule, with a tick in each second. It
 // prints each tick that it enqueues, with the time.
 var replica = proc.Register("scheduler", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	var begun atomic.Int32
-	begin := func() { // called at the beginning of a tick; on request this process pauses itself at the second tick
+	begin := func() { // called at the beginning of a tick; if the parent asks for it, the process pauses itself at the second tick
 		if begun.Add(1) == 2 && len(args) > 3 {
 			standStill()
 		}
@@ -39,8 +39,8 @@ var replica = proc.Register("scheduler", func(args []string) {
 		fmt.Println("tick", time.Now().Unix(), err)
 	}}
 	tick := func(s *asynq.Scheduler) (*asynq.Scheduler, error) {
-		// Each process has its own payload, so these ticks have different slots. So the slots
-		// cannot prevent a second tick here.
+		// Each process has a payload of its own, so the ticks of two processes have different
+		// slots. So here the claim of a slot cannot prevent a second tick.
 		_, err := s.Register("@every 1s", asynq.NewTask("tick", []byte(strconv.Itoa(os.Getpid())), asynq.Queue(queue)))
 		return s, err
 	}
@@ -64,7 +64,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
 			})
 		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
-	case "unguarded": // only the lock, around an unchanged scheduler
+	case "unguarded": // only the lock, around a scheduler that is not changed
 		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
 		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {
 			fmt.Println("leads")
@@ -84,8 +84,8 @@ var replica = proc.Register("scheduler", func(args []string) {
 	panic(err)
 })
 
-// standStill pauses this process, and returns at the moment in which the process continues. The
-// signal may stop this thread a little later.
+// standStill pauses this process, and returns when the process continues. It waits for a moment,
+// because the signal may stop this thread a little later than the call.
 func standStill() {
 	last := time.Now()
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
@@ -94,7 +94,7 @@ func standStill() {
 	}
 }
 
-// schedule is the provider of a PeriodicTaskManager.
+// schedule is the provider of a PeriodicTaskManager. Its text is the spec of its only entry.
 type schedule string
 
 func (queue schedule) GetConfigs() ([]*asynq.PeriodicTaskConfig, error) {
@@ -106,7 +106,7 @@ func start(t *testing.T, q *queue, way string, more ...string) *proc.Child {
 	return replica.Start(t, append([]string{redistest.Shared(t).Addr(), q.name, way}, more...)...)
 }
 
-// ticks reads n ticks of a replica.
+// ticks reads n ticks from the output of a replica.
 func ticks(t *testing.T, c *proc.Child, n int) (slots []int64) {
 	t.Helper()
 	for range n {
@@ -133,7 +133,7 @@ func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
 			first.Kill()
 			killed := time.Now()
 			second.Expect(t, "leads")
-			// The bound is the TTL and some ms; the machine may be slow.
+			// The time should be the TTL and some ms, but the machine may be slow.
 			if took := time.Since(killed); took > 10*time.Second {
 				t.Errorf("the other one leads after %v", took)
 			}
@@ -150,8 +150,8 @@ func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
 	}
 }
 
-// A leader that was paused when a tick began continues the tick when it is resumed, although it is
-// no longer the leader.
+// A leader was paused when a tick began. When it is resumed, it is no longer the leader, but it
+// continues the tick.
 func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
 	t.Parallel()
 	for _, way := range []string{"scheduler", "unguarded"} {
@@ -170,9 +170,9 @@ func TestALeaderThatWasStoppedEnqueuesNoLateTick(t *testing.T) {
 				if slot := ticks(t, first, 1)[0]; slot < resumed {
 					t.Errorf("its tick at %d came before it ran on, at %d", slot, resumed)
 				}
-				return // a late tick came: the guard is needed
+				return // a late tick has come, which shows that the guard is needed
 			}
-			ticks(t, second, 2) // time enough for the resumed process
+			ticks(t, second, 2) // in this time, the resumed process could enqueue its late tick
 			second.Kill()
 			for line := first.Expect(t, ""); line != "leads"; line = first.Expect(t, "") {
 				var slot int64

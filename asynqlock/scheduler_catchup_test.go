@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// schedules runs a scheduler of one entry until stop is called.
+// schedules runs a scheduler with one entry until stop is called.
 func schedules(t *testing.T, q *queue, store *lockertest.Memory, spec string, opts ...asynqlock.SchedulerOption) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -40,7 +40,7 @@ func schedules(t *testing.T, q *queue, store *lockertest.Memory, spec string, op
 	}
 }
 
-// ticks returns the slots of the tasks in the queue.
+// ticks returns the slots of the tasks that are in the queue.
 func (q *queue) ticks() []int64 {
 	q.t.Helper()
 	tasks, err := q.inspector.ListPendingTasks(q.name, asynq.PageSize(1000))
@@ -59,10 +59,10 @@ func (q *queue) ticks() []int64 {
 	return slots
 }
 
-// slotsKey is the Redis key of a schedule's slots.
+// slotsKey returns the Redis key of the slots of a schedule.
 func (q *queue) slotsKey() string { return "asynqlock:ticks:{" + q.name + "}" }
 
-// rewind moves the last tick of the schedule's entry into the past.
+// rewind makes the last tick of the schedule's entry older by a time.
 func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64) {
 	t.Helper()
 	var entry string
@@ -77,11 +77,12 @@ func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64)
 	return last
 }
 
-// Each slot between the last tick of one leader and the first of the next one is made up, once.
+// There may be slots between the last tick of one leader and the first tick of the next leader.
+// Each of them is made up once.
 func TestTicksAreMadeUp(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
-	schedules(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // the entry is new: nothing is made up
+	schedules(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // nothing is made up here, because the entry is new
 	if n := len(q.ticks()); n != 0 {
 		t.Fatalf("%d ticks of a new entry", n)
 	}
@@ -115,15 +116,15 @@ func TestTicksAreMadeUp(t *testing.T) {
 	}
 }
 
-// A tick that was due earlier than the window allows is not made up. A tick that a leader has
-// claimed and perhaps enqueued is enqueued once.
+// A tick that is older than the window is not made up. A leader may have claimed a tick and died,
+// before or after it enqueued the tick. Such a tick is enqueued only once.
 func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
 	stop := schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	q.rewind(t, 0, "")
 	stop()
-	last := q.rewind(t, 2*time.Hour, "?") // claimed; the leader died before or after it enqueued the slot
+	last := q.rewind(t, 2*time.Hour, "?") // "?" means claimed: the leader died before or after it enqueued the tick
 	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "they are made up", func() bool { return len(q.ticks()) >= 3 })
 	stop()
@@ -131,7 +132,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	if slots[0] != last || len(slots) > 5 || slots[1] < time.Now().Add(-4*time.Minute).Unix() {
 		t.Errorf("ticks %v, want the claimed one, %d, and those of 3 minutes", slots, last)
 	}
-	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // the slot was enqueued: its task exists
+	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // this slot was enqueued before, so its task exists
 	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "the claim is settled", func() bool {
 		values, err := q.redis.HVals(t.Context(), q.slotsKey()).Result()
@@ -143,7 +144,8 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	}
 }
 
-// Ticks are enqueued like other tasks: with the trace, with the leader's fence, and one at a time.
+// Ticks are enqueued like other tasks: with the trace, with the leader's fence, and so that a
+// Unique tick is in the queue only once.
 func TestTicksCarryTraceAndUnique(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]asynqlock.SchedulerOption{"": nil, "made up": {asynqlock.CatchUp(time.Minute)}} {
@@ -176,8 +178,8 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 	}
 }
 
-// A PreEnqueueFunc that build set replaced the function that lets a tick pass. After a lost lock,
-// three of nine seconds had two ticks.
+// A build function used to be able to set its own PreEnqueueFunc, in place of the one that lets
+// only claimed ticks pass. Then three of nine seconds had two ticks after a lock was lost.
 func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Two processes whose clocks differ want to enqueue a tick of the same second, one after the other.
-// The second process finds the slot claimed.
+// The clocks of two processes differ. Both want to enqueue a tick of the same second, one after
+// the other. The second process finds that the slot is claimed.
 func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()
@@ -38,7 +38,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		stop()
 		tick, stop = term(t, q, second, task)
 		passed, other := tick(), tick(asynq.Queue("high"))
-		again := tick() // a tick of an equal entry
+		again := tick() // this is a tick of an equal entry
 		reordered := tick(asynq.Queue("low"), asynq.MaxRetry(1))
 		backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("out of memory")})
 		blind := tick(asynq.Queue("middle"))
@@ -48,7 +48,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 			t.Errorf("ticks that no process has claimed, or can claim now, did not pass: %t, %t", other, blind)
 		}
 		if time.Now().Unix() != slot {
-			continue // too slow: the ticks had different slots
+			continue // too slow, because the two ticks had different slots
 		}
 		if ticks := recorder.Records(locker.OpTick); len(ticks) < 6 || ticks[len(ticks)-6].Outcome.Result != locker.ResultBusy {
 			t.Errorf("the Observer saw %+v", ticks)
@@ -61,7 +61,8 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Error("no second was long enough for two terms")
 }
 
-// term begins a process' term. tick reports whether a tick that is due now passes.
+// term begins a term of a process. The function tick reports whether a tick that is due now
+// passes.
 func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asynqlock.SchedulerOption) (tick func(opts ...asynq.Option) bool, stop func()) {
 	t.Helper()
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)
@@ -77,7 +78,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asy
 		passed := make(chan bool, 1)
 		go func() {
 			defer close(passed)
-			hook(task, opts) // returns, or ends this goroutine
+			hook(task, opts) // hook either returns or ends this goroutine
 			passed <- true
 		}()
 		return <-passed
@@ -94,7 +95,7 @@ func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asy
 	}
 }
 
-// A leader that lost the lock stops its scheduler before it leads again.
+// When a leader has lost the lock, it stops its scheduler before it leads again.
 func TestEachTermHasItsScheduler(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -139,7 +140,7 @@ func TestEachTermHasItsScheduler(t *testing.T) {
 	}
 }
 
-// Each second is a separate slot with its own claim.
+// Each second is a slot of its own, and is claimed separately.
 func TestEachSecondIsClaimed(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -155,7 +156,7 @@ func TestEachSecondIsClaimed(t *testing.T) {
 	}
 }
 
-// A tick claims its slot. When the answer comes, another process may lead.
+// A tick claims its slot. The claim does not count if another process leads when the answer comes.
 func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -170,7 +171,7 @@ func TestATickWhoseTermEndsBeforeItsAnswerDoesNotPass(t *testing.T) {
 	}
 }
 
-// The program's own PreEnqueueFunc is called only for ticks that are enqueued.
+// The program's own PreEnqueueFunc is called only for the ticks that are enqueued.
 func TestThePreEnqueueFuncIsCalledForTicksThatPass(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
@@ -231,7 +232,8 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 	}
 }
 
-// A metric shows whether a schedule ticks, and whether processes disagree about who leads it.
+// A metric shows whether a schedule ticks. It also shows whether processes disagree about who
+// leads it.
 func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	t.Parallel()
 	var recorder lockertest.Recorder
@@ -252,7 +254,7 @@ func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	backend.Fail(locker.OpAcquire, store.ErrUnavailable)
 	tick(asynq.Queue("low"))
 	backend.Fail(locker.OpAcquire, nil)
-	stop() // before it ends, the scheduler ticks once more
+	stop() // the scheduler ticks once more before it ends
 	if got, want := results(), []locker.Result{locker.ResultEnqueued, locker.ResultEnqueued, locker.ResultLost}; !slices.Equal(got, want) {
 		t.Errorf("the ticks were %q, want %q", got, want)
 	}

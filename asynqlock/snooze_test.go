@@ -17,17 +17,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A task that is put off must run in the end without having used a retry, in all cases that asynq
-// treats differently.
+// A task that is put off must run in the end, and must not have used a retry for that. This is
+// tested in all cases that asynq treats differently.
 func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		fails    bool // its first run fails, before the key becomes busy
-		plain    bool // the server was not configured by the Guard
+		fails    bool // its first run fails before the key is busy
+		plain    bool // the Guard has not configured the server
 		clones   bool
 		opts     []asynq.Option
 		problems []string
-		id       string // the ID of the task that runs in the end, if it differs
+		id       string // the ID of the task that runs in the end, if it is another one
 		retried  int
 	}{
 		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
@@ -69,7 +69,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			}
 			q.run(mux, cfg, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 				if failed.CompareAndSwap(false, true) {
-					go hold() // this holder takes the key as soon as this run has released it
+					go hold() // this holder takes the key as soon as this run has released the key
 					await(t, "somebody waits for the key", func() bool {
 						info, err := other.Inspect(ctx, busyKey)
 						return err == nil && info.Waiters == 1
@@ -124,7 +124,8 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	}
 }
 
-// asynq archives a task that cannot be put off any longer. The ErrorHandler must get that error.
+// asynq archives a task that cannot be put off any more. The ErrorHandler must get the error of
+// this task.
 func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -173,7 +174,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	}
 }
 
-// An unrelated task may have the ID of the next clone.
+// The ID of the next clone may belong to an unrelated task already.
 func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string]map[string]string{
@@ -222,7 +223,8 @@ func notLostTo(t *testing.T, headers map[string]string) {
 	}
 }
 
-// No task runs without the lock. A task is not lost for that reason, even if it has no retries.
+// No task runs without the lock, even if the lock server is down. But a task is not lost for this
+// reason, even if it has no retries.
 func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()

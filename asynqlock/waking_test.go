@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// waking returns a Guard with WithWaking. Each process has such a Guard.
+// waking returns a Guard with WithWaking, as each process has one.
 func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
 	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
@@ -25,7 +25,7 @@ func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
 	return g
 }
 
-// stop stops g when the test ends, before the servers.
+// stop stops the Guard g when the test ends, before the servers stop.
 func (q *queue) stop(g *asynqlock.Guard) {
 	q.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -36,7 +36,7 @@ func (q *queue) stop(g *asynqlock.Guard) {
 	})
 }
 
-// workers runs a server with the settings of Configure, for all of these queues.
+// workers runs a server for all these queues, with the settings of Configure.
 func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handler, queues ...string) {
 	q.t.Helper()
 	cfg := asynq.Config{Concurrency: concurrency, Logger: quiet{}, ShutdownTimeout: time.Second, Queues: map[string]int{q.name: 1}}
@@ -48,8 +48,8 @@ func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handl
 	q.run(mux, g.Configure(cfg), handler)
 }
 
-// record is a handler that records the order of tasks by their payloads, and how many ran at the
-// same time.
+// record is a handler. It records the order of the tasks by their payloads, and how many ran at
+// the same time.
 type record struct {
 	each time.Duration
 
@@ -84,8 +84,8 @@ func (r *record) done() []string {
 
 func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + `}` }
 
-// Ten tasks of 100 ms that share a key need one second of work. The default policy needed 106 s for
-// them.
+// Ten tasks share a key, and each of them works for 100 ms. So they should need little more than a
+// second. With the default policy they needed 106 s.
 func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 100 * time.Millisecond}
@@ -97,7 +97,7 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.done()) == 10 })
 	took := time.Since(began)
 	t.Logf("10 tasks of 100 ms took %v", took)
-	if took > 4*time.Second { // 2 s on a machine that does nothing else
+	if took > 4*time.Second { // on a machine that does nothing else, they take 2 s
 		t.Errorf("10 tasks of 100 ms took %v", took)
 	}
 	if work.most != 1 {
@@ -105,8 +105,8 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	}
 }
 
-// Tasks that are put off keep their order, also if there are many, and if they are in different
-// queues.
+// Tasks that are put off keep their order, even if there are many of them, and even if they are in
+// different queues.
 func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 5 * time.Millisecond}
@@ -125,7 +125,7 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 		}
 		info := q.arrive(numbered(n), opts...)
 		if n == 0 {
-			<-inside // the first task has the key
+			<-inside // now the first task has the key
 		} else {
 			await(t, "it is put off", func() bool {
 				now, err := q.inspector.GetTaskInfo(info.Queue, info.ID)
@@ -145,7 +145,7 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// arrive enqueues a task, and waits until a worker has received the task.
+// arrive enqueues a task, and waits until a worker has it.
 func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	q.t.Helper()
 	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
@@ -159,7 +159,7 @@ func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	return info
 }
 
-// Only a watcher detects that the key is free, because its holder is not a worker.
+// The key's holder is not a worker, so only a watcher can notice that the key is free.
 func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -177,7 +177,8 @@ func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	await(t, "it has run", func() bool { return len(work.done()) == 1 })
 }
 
-// Workers stay free for other keys, even if the tasks of the hot key have no retries left.
+// Workers stay free for tasks of other keys, even if the tasks of the hot key have no retries
+// left.
 func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]asynq.Option{"with retries": nil, "without": {asynq.MaxRetry(0)}} {
@@ -199,15 +200,15 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			await(t, "all have run", func() bool { return len(work.done()) == 7 })
-			if work.most != 2 && work.most != 1 { // two keys
+			if work.most != 2 && work.most != 1 { // two tasks, because there are two keys
 				t.Errorf("%d ran at a time", work.most)
 			}
 		})
 	}
 }
 
-// A task at the front of the line may be gone, archived, or in a paused queue. The tasks behind it
-// must not wait for it.
+// The first task of the line may have been deleted or archived, or may be in a paused queue. The
+// tasks behind it must not wait for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, q *queue, low, id string){
@@ -249,7 +250,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The line is only an index. Without it, tasks come back after their pause.
+// The line is only an index. If it is lost, the tasks come back after their pause.
 func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -261,7 +262,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	for n := range 5 {
 		q.arrive(numbered(n))
 	}
-	must(t, g.Stop(t.Context())) // no watcher waits for the key
+	must(t, g.Stop(t.Context())) // afterwards no watcher waits for the key
 	keys, err := q.redis.Keys(t.Context(), q.name+":asynqlock:*").Result()
 	must(t, err)
 	must(t, q.redis.Del(t.Context(), keys...).Err())
@@ -272,7 +273,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	}
 }
 
-// A task may succeed, fail or be dropped. In each case the next task is woken.
+// A task may succeed, fail or be dropped. In each case it wakes the next task.
 func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -299,7 +300,7 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	}
 }
 
-// asynq.Unique must hold while a clone is put off, and end with the clone.
+// The effect of asynq.Unique must last while a clone is put off, and end with the clone.
 func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// routes has the same route without a lock, with a lock taken by hand, and guarded.
+// routes returns the same route three times: without a lock, with a handler that takes the lock
+// itself, and guarded.
 func routes(tb testing.TB) map[string]*gin.Engine {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())
@@ -40,8 +41,8 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 	return engines
 }
 
-// BenchmarkRequest compares a guarded route with one whose handler calls Run itself, and with one
-// without a lock, on the Store in memory.
+// BenchmarkRequest compares a guarded route with two others, on the Store in memory: one whose
+// handler calls Run itself, and one without a lock.
 func BenchmarkRequest(b *testing.B) {
 	for name, e := range routes(b) {
 		b.Run(name, func(b *testing.B) {

@@ -18,13 +18,13 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// A shop holds an order and asks the stock, which wants the same lock. With a delegation the stock
-// joins the lock; without a delegation it is refused.
+// A shop holds the lock of an order and calls the stock, which wants the same lock. With a
+// delegation, the call joins the lock. Without a delegation, the call is refused.
 func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	redisServer := redistest.Shared(t)
 	shopLocker, stockLocker := onRedis(t, redisServer.Client(t)), onRedis(t, redisServer.Client(t))
 
-	var came string // the header, as the last handler of the stock saw it
+	var came string // the header that the last handler of the stock has received
 	stock := gin.New()
 	answer := func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)
@@ -52,7 +52,7 @@ func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var shown string // the delegation, as an attacker has overheard it
+	var shown string // the delegation that an attacker has overheard
 	transport, err := delegate.Transport(overheard{&shown}, sender, strings.TrimPrefix(stockServer.URL, "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	}
 }
 
-// overheard records the delegation that is sent.
+// overheard is a RoundTripper that records the delegation in each request.
 type overheard struct{ shown *string }
 
 func (o overheard) RoundTrip(r *http.Request) (*http.Response, error) {

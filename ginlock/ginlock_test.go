@@ -19,7 +19,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// status posts to a real server and returns the reply's status, and its body.
+// status sends a POST to a real server. It returns the status and the body of the reply.
 func status(t *testing.T, server *httptest.Server, path string) (int, string) {
 	t.Helper()
 	res, err := server.Client().Post(server.URL+path, "", http.NoBody)
@@ -175,7 +175,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose  func(t *testing.T, store *lockertest.Memory)
 		opts  []ginlock.Option
-		reply func(c *gin.Context) // writes the handler's reply
+		reply func(c *gin.Context) // writes the reply of the handler
 		cause error
 		code  int
 		body  string
@@ -283,7 +283,7 @@ func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
 
 type valueKey struct{}
 
-// traced does what otelgin does: a context around the handlers, which the middlewares outside do
+// traced does what otelgin does: it gives the handlers a context that the middlewares outside do
 // not see.
 func traced(value string) gin.HandlerFunc {
 	return func(c *gin.Context) {
@@ -442,7 +442,7 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	}
 }
 
-// panics returns the text with which f panicked.
+// panics calls f, and returns the text with which f has panicked.
 func panics(f func()) (text string) {
 	defer func() { text = fmt.Sprint(recover()) }()
 	f()

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// pays sends a payment with an Idempotency-Key.
+// pays sends a request for a payment, with an Idempotency-Key.
 func pays(t *testing.T, h http.Handler, key, body string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", strings.NewReader(body))
@@ -80,7 +80,7 @@ func TestAPaymentThatComesAgainIsAnsweredAndNotMade(t *testing.T) {
 func TestAFailureThatAMiddlewareOutsideWritesIsNotRemembered(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	e.Use(func(c *gin.Context) { // some services write all errors in one place
+	e.Use(func(c *gin.Context) { // some services write the replies to all errors in one middleware
 		c.Next()
 		if len(c.Errors) > 0 && !c.Writer.Written() {
 			c.String(http.StatusBadGateway, "sorry")

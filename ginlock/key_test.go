@@ -20,7 +20,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// request has every part that a key can contain.
+// request returns a request with every part that a key can contain.
 func request(t testing.TB, body string) *http.Request {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42?page=7&page=8&q=a%3Ab&empty=", strings.NewReader(body))

@@ -18,14 +18,14 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// seen is the result that an outer middleware finds at the end, as a logger would.
+// seen is what an outer middleware, such as a logger, finds at the end of a request.
 type seen struct {
 	errors  []string
-	outcome string // the Problem's code
+	outcome string // the code of the Problem
 }
 
 // engine returns a Gin engine with one guarded route, POST /orders/:id. Its outermost middleware
-// checks the end of each request.
+// records the end of each request in see.
 func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
 	e := gin.New()
 	if see != nil {
@@ -41,8 +41,7 @@ func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engi
 	return e
 }
 
-// post sends one request through e, without a network, so that it works in a bubble of virtual
-// time.
+// post sends one request to e without a network. So it can be used in a bubble, with virtual time.
 func post(ctx context.Context, e http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, target, http.NoBody))

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Readers of an article run together, in two services, and a writer runs alone.
+// Readers of an article run at the same time, in two services. A writer runs alone.
 func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	const readers = 20
 	server := redistest.Shared(t)
@@ -89,7 +89,7 @@ func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	for i := range readers {
 		wg.Go(func() { send(i, http.MethodGet, "?stay=1", http.StatusOK) })
 	}
-	<-together // all of them are inside at once
+	<-together // now all readers are inside at the same time
 	for i := range 10 {
 		wg.Go(func() { send(i, http.MethodPut, "", http.StatusNoContent) })
 		wg.Go(func() { send(i, http.MethodGet, "", http.StatusOK) })

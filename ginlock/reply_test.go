@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// refusal returns a Locker that fails with err. No client may see the key in this error.
+// refusal returns a Locker that returns err. err contains the key, which no client may see.
 func refusal(err error, retryAfter time.Duration) locker.Locker {
 	return lockerFunc(func(r locker.Rule) error {
 		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: retryAfter, Err: err}
@@ -35,7 +35,7 @@ func TestEachRefusalHasItsReply(t *testing.T) {
 		opts     []ginlock.Option
 		status   int
 		code     string
-		retry    string // the header
+		retry    string // the header Retry-After
 		retryMS  int64
 		reported bool
 	}{
@@ -135,7 +135,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 	l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(1), locker.WithObserver(&rec))
 	e := engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)), ok)
 	replies := make(chan *httptest.ResponseRecorder)
-	for range 2 { // the second of two requests is refused
+	for range 2 { // the second of these requests is refused
 		go func() { replies <- post(t.Context(), e, "/orders/42") }()
 	}
 	if w := <-replies; w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") == "" {

@@ -22,7 +22,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// onRedis returns a Locker like that of one process of a service.
+// onRedis returns a Locker as one process of a service has it.
 func onRedis(t *testing.T, client *redis.Client, opts ...locker.SingleOption) locker.Locker {
 	t.Helper()
 	l, err := locker.NewSingle(client, append(opts, locker.WithPrefix(t.Name()+":"))...)
@@ -47,7 +47,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			const clients = 200
 			var inside, most atomic.Int32
 			var last uint64
-			sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
+			sold := 0 // only the lock guards it, so the race detector finds two holders
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
 				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Minute)), func(c *gin.Context) {
@@ -80,8 +80,8 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// Whether net/http notices that a client has disconnected depends on the body. If there is no body,
-// or if it was read, the wait ends; otherwise WithWait must end it.
+// A client disconnects while its request waits. If the request has no body, or if its body was
+// read, net/http notices this, and the wait ends. Otherwise WithWait must end the wait.
 func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		key     ginlock.Key
@@ -193,7 +193,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 		t.Errorf("fail open: %d %s", code, body)
 	}
 	redisServer.Resume()
-	for { // until the client's pool has new connections
+	for { // until all connections in the client's pool are new
 		code, body := status(t, server, "/closed/42")
 		if code == http.StatusOK {
 			break
@@ -204,8 +204,8 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 	}
 }
 
-// A process notices an evicted or deleted key only when it asks the server. Only a held-back
-// response is then not sent.
+// A process notices that its key was evicted or deleted only when it asks the server. If the
+// response was held back, it is then not sent. A response that was not held back was sent before.
 func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := onRedis(t, client)

@@ -27,8 +27,8 @@ func fromRules(t *testing.T, l locker.Locker, rules ginlock.Rules, opts ...ginlo
 	return guard
 }
 
-// A lock that guards nothing is worse than no lock. Each of these wirings used to run handlers
-// without a lock.
+// A lock that guards nothing is worse than no lock. With each of these mistakes in the setup,
+// handlers used to run without a lock.
 func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 	busy := lockerFunc(func(r locker.Rule) error { return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy} })
 	t.Run("the guard was never put in front of the routes", func(t *testing.T) {
@@ -66,11 +66,12 @@ func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 	})
 }
 
-// A middleware that takes the method from a header must not be a way around the lock.
+// A middleware may take the method from a header of the request. This must not let a request get
+// around the lock.
 func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		other bool // PUT is a route of the path as well
+		other bool // the path also has a route with the method PUT
 		code  int
 	}{{"one route on the path", false, 409}, {"two routes on the path", true, 500}} {
 		var got []locker.Rule
@@ -92,7 +93,7 @@ func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 	}
 }
 
-// These rules used to be accepted, and then every request failed.
+// These rules used to be accepted at start-up, although every request then failed.
 func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	single, err := locker.New(plain{lockertest.NewMemory()})
@@ -120,7 +121,7 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	}
 }
 
-// plain is a Store without readers and permits.
+// plain is a Store that has neither readers nor permits.
 type plain struct{ locker.Store }
 
 func TestRoutesWithoutARuleAreListed(t *testing.T) {
@@ -164,8 +165,8 @@ POST /orders/:id/pay  exclusive order:{param.id|int}           250ms  10s  1h0m0
 	}
 }
 
-// The record is looked up before the lock: a replay needs no lock, and the handler finds the lease
-// of its order and not that of the idempotency key.
+// The stored record is looked up before the lock is taken. So a replay needs no lock, and the
+// handler finds the lease of its order, and not that of the idempotency key.
 func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -190,7 +191,7 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	if w := pays(t, e, "k1", "x"); w.Code != 201 || w.Header().Get("Idempotency-Replayed") != "true" || runs != 1 {
 		t.Errorf("a replay while the order is locked: %d %s, %d runs", w.Code, w.Body, runs)
 	}
-	// A refusal by the inner lock is not stored.
+	// When the inner lock refuses a request, the refusal is not stored.
 	if w := pays(t, e, "k2", "x"); w.Code != 409 {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
@@ -200,7 +201,8 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	}
 }
 
-// The wiring of a guard outside and Idempotency inside finds the guard's lease as well.
+// Here the guard is outside and Idempotency is inside. FromContext finds the guard's lease in this
+// case, too.
 func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// BenchmarkCall compares a guarded call with one whose handler calls Run itself, and with one
-// without a lock, on the Store in memory and without a network.
+// BenchmarkCall compares a guarded call with two others, on the Store in memory and without a
+// network: one whose handler calls Run itself, and one without a lock.
 func BenchmarkCall(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
 	order := &shop.Order{OrderId: "42", Item: &shop.Item{Sku: "screw"}}

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A lock that guards nothing is worse than no lock: Bind finds unguarded methods.
+// A lock that guards nothing is worse than no lock. So Bind finds methods that nothing guards.
 func TestBindFindsWhatNothingGuards(t *testing.T) {
 	newLocker := func() locker.Locker { return lockertest.NewLocker(t, lockertest.NewMemory()) }
 	for name, tc := range map[string]struct {
@@ -70,9 +70,9 @@ func serverOptions(l locker.Locker, opts ...grpclock.Option) func(*grpclock.Rule
 	}
 }
 
-// A rule that would refuse every call is found when the server starts.
+// A rule that would lead to the refusal of every call is found when the server starts.
 func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // nothing is sent
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // there is no server, because nothing is sent
 	t.Cleanup(func() { _ = client.Close() })
 	l, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
 	if err != nil {
@@ -110,7 +110,7 @@ func TestDescribeShowsTheMistakesThatBindFound(t *testing.T) {
 	}
 }
 
-// A server without Bind, or after a failed Bind, refuses every call.
+// Without a Bind, or after a Bind that failed, a server refuses every call.
 func TestAServerThatIsNotBoundRefusesEveryCall(t *testing.T) {
 	rules := grpclock.FromDescriptors()
 	options, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules)
@@ -158,7 +158,7 @@ func TestEveryConstructorRefusesNonsense(t *testing.T) {
 	}
 }
 
-// down is a Locker whose server is unreachable: each acquire takes a while before it fails.
+// down is a Locker whose server cannot be reached. Each acquire takes a while before it fails.
 type down struct{ asked chan struct{} }
 
 func (d down) Acquire(ctx context.Context, _ locker.Rule) (*locker.Lease, error) {
@@ -175,7 +175,7 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 	l := down{make(chan struct{}, 1000)}
 	var observed []string
 	client := serve(t, setup{locker: l, opts: []grpclock.Option{grpclock.WithFailOpen(), grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
-		observed = append(observed, p.Reason) // one call at a time
+		observed = append(observed, p.Reason) // needs no mutex, because there is one call at a time
 	})}, service: &service{watch: func(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) error {
 		return s.Send(receipt(s.Context()))
 	}}})
@@ -198,7 +198,7 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 		t.Errorf("observed %d problems: %q", len(observed), observed)
 	}
 	_, err := client.Place(t.Context(), &shop.Order{})
-	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open applies only to outages
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open applies only when the lock server is down
 }
 
 func TestAStreamFailsOpenAtItsFirstMessage(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// counting counts the attempts that reach a server, and records their times.
+// counting is a service that records the time of each attempt that reaches it.
 type counting struct {
 	n  atomic.Int32
 	at [8]time.Time
@@ -30,7 +30,8 @@ func (c *counting) intercept(ctx context.Context, req any, _ *grpc.UnaryServerIn
 	return handler(ctx, req)
 }
 
-// busyOnce is a Locker that refuses its first caller, with a time after which to try again.
+// busyOnce is a Locker that refuses its first caller. The refusal has a time after which the
+// caller should try again.
 type busyOnce struct {
 	locker.Locker
 	refused atomic.Bool
@@ -44,8 +45,8 @@ func (b *busyOnce) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return b.Locker.Acquire(ctx, r)
 }
 
-// gRPC's own client tries again at the time that the server names. Without this time its first
-// pause would be at most 50 ms, as the control shows.
+// gRPC's own client tries again at the time that the server's reply names. A control shows that
+// without this time, the first pause would be at most 50 ms.
 func TestARetryingClientFollowsThePushback(t *testing.T) {
 	const after = 400 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -68,7 +69,7 @@ func TestARetryingClientFollowsThePushback(t *testing.T) {
 				locker:  &busyOnce{Locker: lockertest.NewLocker(t, lockertest.NewMemory()), after: after},
 				service: &service{}, dial: []grpc.DialOption{tc.dial}, outer: []grpc.UnaryServerInterceptor{seen.intercept},
 			})
-			if _, err := client.Read(t.Context(), &shop.Order{}); err != nil { // connect
+			if _, err := client.Read(t.Context(), &shop.Order{}); err != nil { // opens the connection
 				t.Fatal(err)
 			}
 			seen.n.Store(0)
@@ -83,15 +84,15 @@ func TestARetryingClientFollowsThePushback(t *testing.T) {
 	}
 }
 
-// busyAlways is a busy Locker that does not know the holder.
+// busyAlways is a Locker that refuses every caller as busy, and does not know the holder.
 type busyAlways struct{ locker.Locker }
 
 func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, error) {
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 50 * time.Millisecond, Err: locker.ErrBusy}
 }
 
-// Behind an unknown holder, RetryAfter is short each time. Nevertheless the attempts of a client
-// last for seconds.
+// When the holder is unknown, each RetryAfter is short. Nevertheless a client makes its attempts
+// over some seconds.
 func TestAClientSpreadsItsAttempts(t *testing.T) {
 	for name, dial := range map[string]grpc.DialOption{
 		"by the trailer":   grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig()),
@@ -196,7 +197,7 @@ func TestTheClientRetriesWithinItsBounds(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // a caller that gives up returns at once
+	synctest.Test(t, func(t *testing.T) { // a caller that gives up returns at once, so the clock of the bubble does not advance
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
 		began := time.Now()

@@ -20,15 +20,16 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// delegating returns a Sender, and the options with which a client delegates to a server on
-// loopback.
+// delegating returns a Sender. It also returns the options with which a client on loopback
+// delegates to a server.
 func delegating(t testing.TB, target func() string, opts ...delegate.Option) (*delegate.Sender, []grpc.DialOption) {
 	t.Helper()
 	sender, err := delegate.NewSender(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The target is known only when the server runs, so the client is set up at the call.
+	// The target is known only when the server runs, so the interceptor is made at the time of the
+	// call.
 	unary := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		c, err := grpclock.UnaryClientInterceptor(grpclock.WithRetries(0, 0), grpclock.WithDelegated(sender, cmp.Or(target(), cc.Target())))
 		if err != nil {
@@ -48,7 +49,7 @@ func delegating(t testing.TB, target func() string, opts ...delegate.Option) (*d
 
 func itself() string { return "" }
 
-// nosy is a service that records the metadata that its handlers see.
+// nosy is a service that records which metadata its handlers get.
 func nosy(saw *[]string) *service {
 	look := func(ctx context.Context) *shop.Receipt {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -99,7 +100,7 @@ func TestACallJoinsItsCallersLease(t *testing.T) {
 				_, err = client.Place(t.Context(), &shop.Order{OrderId: "42"})
 				want(t, err, codes.Aborted, grpclock.ReasonBusy)
 				_, err = stranger.Place(ctx, &shop.Order{OrderId: "42"})
-				want(t, err, codes.Aborted, grpclock.ReasonBusy) // the server of stranger takes no delegations
+				want(t, err, codes.Aborted, grpclock.ReasonBusy) // the server of stranger accepts no delegations
 				if err := lease.Context().Err(); err != nil {
 					t.Errorf("a call ended its caller's lease: %v", err)
 				}
@@ -169,8 +170,8 @@ func TestADelegationThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// A call that runs without a lock does not forward a delegation, whether or not the service accepts
-// delegations.
+// A call that runs without a lock does not forward the delegation that it got. This is so whether
+// or not the service accepts delegations.
 func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	never := grpclock.WithFilter(func(context.Context, string) bool { return false })
 	for name, opts := range map[string][]grpclock.Option{"taken": {never, grpclock.WithDelegation()}, "not taken": {never}} {
@@ -193,7 +194,7 @@ func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	}
 }
 
-// A target has a short name and a full one, and a client may use either.
+// A target has a short and a full name. A client may use either of them.
 func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
 	conn, err := grpc.NewClient("inventory:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

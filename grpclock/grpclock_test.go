@@ -62,7 +62,7 @@ func TestFiftyCallsRunOneAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const calls = 50
-			sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
+			sold := 0 // only the lock guards it, so the race detector finds two holders
 			client := serve(t, setup{locker: newLocker(t), service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
 				sold++
 				return receipt(ctx), nil
@@ -176,7 +176,7 @@ func TestAClientThatIsGoneDoesNotKeepTheLock(t *testing.T) {
 	_, err := client.Place(t.Context(), &shop.Order{OrderId: "42"})
 	want(t, err, codes.Aborted, grpclock.ReasonBusy)
 	cancel()
-	_, err = client.Wait(t.Context(), &shop.Order{OrderId: "42"}) // long before its TTL
+	_, err = client.Wait(t.Context(), &shop.Order{OrderId: "42"}) // succeeds long before the TTL of the lease ends
 	want(t, err, codes.OK, "")
 }
 
@@ -219,8 +219,8 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 	}
 }
 
-// The lock server stops in the middle of a call. The call ends when its lease may have expired,
-// other callers get Unavailable, and calls succeed again when the server continues.
+// The lock server stops in the middle of a call. The call ends when its lease may have expired.
+// Other callers get Unavailable. When the server continues, calls succeed again.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
 	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))
@@ -288,8 +288,8 @@ func TestAWaitHasAnEndByDefault(t *testing.T) {
 	}
 }
 
-// interceptor returns the unary interceptor as a function of a call, without a network, so that it
-// works in a bubble of virtual time. The handler answers with its lease.
+// interceptor returns a function that makes a call through the unary interceptor, without a
+// network. So it can be used in a bubble, with virtual time. The handler answers with its lease.
 func interceptor(t testing.TB, l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) func(ctx context.Context, method string, req any) (*shop.Receipt, error) {
 	t.Helper()
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)

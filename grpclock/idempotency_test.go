@@ -23,7 +23,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// payments is a server whose Place is idempotent by metadata.
+// payments is a server whose method Place is idempotent: its key is in the metadata.
 type payments struct {
 	runs   atomic.Int32
 	client shop.ShopClient
@@ -151,8 +151,8 @@ func failing(code codes.Code) func(context.Context) (*shop.Receipt, error) {
 	return func(context.Context) (*shop.Receipt, error) { return nil, status.Error(code, "no") }
 }
 
-// The retry of a disconnected client finds the answer, because the handler has finished without the
-// client.
+// When a client has disconnected, its handler finishes nevertheless. So the client's retry finds
+// the answer.
 func TestAHandlerFinishesWhenItsClientHasLeft(t *testing.T) {
 	entered, gone := make(chan struct{}), make(chan struct{})
 	p := newPayments(t, grpclock.Idempotency{}, func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
@@ -179,7 +179,7 @@ func TestAHandlerFinishesWhenItsClientHasLeft(t *testing.T) {
 	}
 }
 
-// A refusal by the inner lock is not stored.
+// When the inner lock refuses a call, the refusal is not stored.
 func TestARefusalIsNotRemembered(t *testing.T) {
 	p := newPayments(t, grpclock.Idempotency{}, nil, grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Wait = locker.NoWait }))
 	p.store.Occupy("order:42", 0)
@@ -208,7 +208,7 @@ func TestManyCallsWithOneKeyRunTheHandlerOnceOnRedis(t *testing.T) {
 	}
 }
 
-// brokenStore fails at one of its steps.
+// brokenStore is a Store that fails at one of its steps.
 type brokenStore struct {
 	idempotency.Store
 	begin, save error

@@ -23,7 +23,7 @@ import (
 
 type claimsKey struct{}
 
-// authenticated returns ctx with claims, as an interceptor for authentication would.
+// authenticated returns ctx with claims, as an interceptor for authentication does.
 func authenticated(ctx context.Context, claims map[string]any) context.Context {
 	return context.WithValue(ctx, claimsKey{}, claims)
 }
@@ -52,7 +52,7 @@ func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
 		"k:{claim.level}": {ctx: base, want: "k:7"},
 		"k:{claim.none}":  {ctx: base, code: codes.InvalidArgument},
 		"k:{claim.roles}": {ctx: base, code: codes.InvalidArgument},
-		"k:{claim.sub} ":  {ctx: t.Context(), code: codes.InvalidArgument}, // not authenticated
+		"k:{claim.sub} ":  {ctx: t.Context(), code: codes.InvalidArgument}, // without claims, because the call is not authenticated
 		"k:{peer}":        {ctx: tcp, want: "k:192.0.2.7"},
 		"k:{peer} ":       {ctx: socket, want: "k:/run/x.sock "},
 		"k:{peer}  ":      {ctx: base, code: codes.InvalidArgument},
@@ -73,7 +73,7 @@ func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
 	}
 	rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Move_FullMethodName: {Key: "k:{region}"}}).WithPart("region", own)
 	_, err := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)(base, shop.Shop_Move_FullMethodName, &shop.Order{})
-	want(t, err, codes.Internal, grpclock.ReasonMisconfigured) // the program's mistake, not the client's
+	want(t, err, codes.Internal, grpclock.ReasonMisconfigured) // Internal, because this is a mistake of the program and not of the client
 }
 
 func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
@@ -100,7 +100,7 @@ func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
 	}
 }
 
-// several is a Locker that records the requested keys, and grants them.
+// several is a Locker that grants all keys, and records which keys it was asked for.
 type several struct {
 	locker.Locker
 	mu   sync.Mutex
@@ -172,9 +172,9 @@ func numbers(n int) (texts []string) {
 	return texts
 }
 
-// Baskets that overlap exclude each other, in whatever order they name their items.
+// Baskets with common items exclude each other, whatever the order of their items is.
 func TestBasketsDoNotWaitForEachOtherForEver(t *testing.T) {
-	stock := map[string]int{"a": 0, "b": 0, "c": 0} // guarded by the locks alone
+	stock := map[string]int{"a": 0, "b": 0, "c": 0} // guarded only by the locks
 	client := serve(t, setup{locker: redisLocker(t), opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) {
 		r.Wait = time.Minute
 	})}, service: &service{unary: func(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {

@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// service is a Shop whose methods the test defines; by default they answer with their lease.
+// service is a Shop whose methods are defined by the test. A method that the test does not define
+// answers with its lease.
 type service struct {
 	shop.UnimplementedShopServer
 	unary func(ctx context.Context, o *shop.Order) (*shop.Receipt, error)
@@ -66,7 +67,7 @@ func (s *service) Talk(stream grpc.BidiStreamingServer[shop.Order, shop.Receipt]
 	return s.talk(stream)
 }
 
-// receipt describes the lease of a handler.
+// receipt returns a Receipt that describes the lease of a handler.
 func receipt(ctx context.Context) *shop.Receipt {
 	lease, ok := locker.FromContext(ctx)
 	if !ok {
@@ -75,10 +76,10 @@ func receipt(ctx context.Context) *shop.Receipt {
 	return &shop.Receipt{Fence: lease.Fence(), Key: lease.Key()}
 }
 
-// setup describes a server to be started. Its interceptors are chained outside of grpclock's.
+// setup says how a server is started. Its interceptors are chained outside of those of grpclock.
 type setup struct {
 	locker  locker.Locker
-	rules   *grpclock.Rules // default: those of the .proto file
+	rules   *grpclock.Rules // default: the rules of the .proto file
 	opts    []grpclock.Option
 	outer   []grpc.UnaryServerInterceptor
 	around  []grpc.StreamServerInterceptor
@@ -86,7 +87,7 @@ type setup struct {
 	dial    []grpc.DialOption
 }
 
-// serve starts a server on loopback, and returns a client of it.
+// serve starts a server on loopback, and returns a client that calls it.
 func serve(t testing.TB, s setup) shop.ShopClient {
 	t.Helper()
 	if s.rules == nil {
@@ -104,7 +105,7 @@ func serve(t testing.TB, s setup) shop.ShopClient {
 	return dial(t, server, s.dial...)
 }
 
-// dial serves on loopback, and returns a client.
+// dial makes a server serve on loopback, and returns a client that calls it.
 func dial(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) shop.ShopClient {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +128,7 @@ func dial(t testing.TB, server *grpc.Server, opts ...grpc.DialOption) shop.ShopC
 	return shop.NewShopClient(conn)
 }
 
-// bind binds rules to a server as a program does, with interceptors.
+// bind binds rules to a server and makes the interceptors, as a program does.
 func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclock.Option) error {
 	t.Helper()
 	if _, err := grpclock.ServerOptions(lockertest.NewLocker(t, lockertest.NewMemory()), rules, opts...); err != nil {
@@ -136,7 +137,7 @@ func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclo
 	return rules.Bind(server)
 }
 
-// redisLocker makes a Locker on a server that other tests use, too.
+// redisLocker makes a Locker on a Redis that other tests use, too.
 func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)
@@ -147,7 +148,7 @@ func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	return l
 }
 
-// want checks how a call has ended; reason "" stands for OK.
+// want checks how a call has ended. The reason "" stands for OK.
 func want(t testing.TB, err error, code codes.Code, reason string) {
 	t.Helper()
 	got, _ := grpclock.Reason(err)
@@ -156,7 +157,7 @@ func want(t testing.TB, err error, code codes.Code, reason string) {
 	}
 }
 
-// eventually waits until a condition is true, also on a slow machine.
+// eventually waits until a condition is true. It waits long enough for a slow machine.
 func eventually(t testing.TB, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(time.Millisecond) {

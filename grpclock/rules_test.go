@@ -28,7 +28,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// registered is a server with these services. It has only the parts that Bind uses.
+// registered is a server that has these services. It has only the methods that Bind needs.
 type registered map[string]grpc.ServiceInfo
 
 func (r registered) GetServiceInfo() map[string]grpc.ServiceInfo { return r }
@@ -39,7 +39,7 @@ var theShop = func() registered {
 	return s.GetServiceInfo()
 }()
 
-// asked calls a method under rules, and returns the Rule that the Locker was asked for.
+// asked calls a method under rules. It returns the Rule that the Locker was asked for.
 func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
 	t.Helper()
 	var got locker.Rule
@@ -77,7 +77,7 @@ func TestTheAnnotationSaysWhatToLock(t *testing.T) {
 func TestEveryKindOfFieldHasOneTextInAKey(t *testing.T) {
 	for template, tc := range map[key.Key]struct {
 		order *shop.Order
-		want  string // "": the part is missing
+		want  string // "": the part of the key is missing
 	}{
 		"k:{req.order_id}":       {&shop.Order{OrderId: "a"}, "k:a"},
 		"k:{req.order_id} ":      {&shop.Order{}, ""},
@@ -160,8 +160,8 @@ func TestBindFindsEveryMistake(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "grpclock: "+place+": ") || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v", err)
 			}
-			// A server that serves in spite of the error refuses all calls, and its status shows no
-			// details.
+			// If the program ignores the error of Bind and serves, the server refuses all calls.
+			// The status of a refused call shows no details.
 			_, err = asked(t, rules, place, &shop.Order{OrderId: "42"})
 			want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
 			if strings.Contains(status.Convert(err).Message(), "req.") {
@@ -188,12 +188,12 @@ func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
 	}
 }
 
-// annotated counts services: each is registered for as long as the program runs, also when its test
-// is repeated.
+// annotated is the number of services that were registered. It makes their names differ, because a
+// service stays registered even when its test is repeated.
 var annotated atomic.Int32
 
-// annotate registers a service whose method has this option, as the code that protoc makes of a
-// .proto file does.
+// annotate registers a service whose method has this option. It does this as the code does that
+// protoc makes from a .proto file.
 func annotate(t *testing.T, lock *lockpb.Lock) (pkg, service string) {
 	t.Helper()
 	pkg = fmt.Sprintf("latchkit.odd%d", annotated.Add(1))
@@ -253,7 +253,7 @@ func TestWhoDecides(t *testing.T) {
 	order := &shop.Order{OrderId: "42"}
 	for name, tc := range map[string]struct {
 		rules *grpclock.Rules
-		want  locker.Rule // the zero Rule: no lock
+		want  locker.Rule // the zero Rule means that no lock was asked for
 	}{
 		"the .proto file":         {grpclock.FromDescriptors(), locker.Rule{Key: "order:42", Name: "order", Wait: locker.NoWait}},
 		"a map comes first":       {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {Key: "mine:{req.order_id}"}}), locker.Rule{Key: "mine:42", Name: "mine", Wait: 5 * time.Second}},
@@ -277,7 +277,7 @@ func TestWhoDecides(t *testing.T) {
 	}
 }
 
-// provider is a service that names its locks itself.
+// provider is a service that names the locks of its calls itself.
 type provider struct {
 	service
 	rule locker.Rule
@@ -354,7 +354,8 @@ func TestDescribeShowsAllMethods(t *testing.T) {
 	}
 }
 
-// A client can call methods with any names. The server must not keep names that clients invent.
+// A client can call methods with any names. The server must not store names that clients have made
+// up.
 func TestNamesThatClientsMakeUpAreForgotten(t *testing.T) {
 	rules := grpclock.FromDescriptors()
 	call := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)

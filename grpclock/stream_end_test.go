@@ -23,7 +23,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// lateGrant is a Locker whose caller is scheduled late after the grant.
+// lateGrant is a Locker whose caller continues only some time after the grant.
 type lateGrant struct {
 	locker.Locker
 	granted func()
@@ -37,7 +37,7 @@ func (l lateGrant) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return lease, err
 }
 
-// A handler may receive on a goroutine of its own, and return while that goroutine takes the lock.
+// A handler may receive on another goroutine, and return while that goroutine is taking the lock.
 func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 	byRequest := grpclock.FromMap(grpclock.RuleMap{
 		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
@@ -49,7 +49,7 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_ = s.Send(&shop.Order{OrderId: "42"}) // fails when the handler has returned already
+			_ = s.Send(&shop.Order{OrderId: "42"}) // Send fails when the handler has returned already
 			_, err = s.Recv()
 			return err
 		},
@@ -69,7 +69,7 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 			l := lateGrant{lockertest.NewLocker(t, store), func() {
 				close(granted)
 				<-returning
-				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned for some time
+				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned some time ago
 			}}
 			own := status.Error(codes.NotFound, "no such order")
 			client := serve(t, setup{locker: l, rules: byRequest, service: &service{
@@ -96,8 +96,8 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 	}
 }
 
-// A stream whose handler has returned before the grant has done nothing under the lock. So its work
-// is not recorded as done, and the next stream runs.
+// The handler of a stream may return before the grant. Then it has done nothing under the lock. So
+// its work is not recorded as done, and the next stream runs.
 func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 	for name, result := range map[string]error{"success": nil, "failure": status.Error(codes.NotFound, "no such order")} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				late.Do(func() {
 					close(granted)
 					<-returning
-					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned for some time
+					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned some time ago
 				})
 			}}
 			first := true
@@ -118,7 +118,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 					shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}", Once: time.Hour},
 				}),
 				service: &service{talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
-					if first { // one stream at a time
+					if first { // needs no mutex, because there is one stream at a time
 						first = false
 						go func() { _, _ = s.Recv() }()
 						<-granted
@@ -136,7 +136,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				_ = s.Send(&shop.Order{OrderId: "42"}) // fails when the handler has returned already
+				_ = s.Send(&shop.Order{OrderId: "42"}) // Send fails when the handler has returned already
 				return lastOf(s)
 			}
 			want(t, talk(), status.Code(result), "")
@@ -144,12 +144,12 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				t.Errorf("%d keys are locked after the stream", n)
 			}
 			want(t, talk(), codes.OK, "")
-			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second stream has done the work
+			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second stream has done the work, so this one is refused
 		})
 	}
 }
 
-// recovering recovers from panics, as recovery interceptors do.
+// recovering is an interceptor that recovers from panics, as recovery interceptors do.
 func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 	return func(server any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		defer func() {
@@ -162,7 +162,7 @@ func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 	}
 }
 
-// skuOf panics for an order without an item.
+// skuOf panics if the order has no item.
 var skuOf = grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.Item.Sku }) //nolint:protogetter // the mistake
 
 // panicky is a service whose key function panics.
@@ -170,7 +170,8 @@ type panicky struct{ service }
 
 func (*panicky) LockKey(context.Context, string, any) (locker.Rule, error) { panic("LockKey") }
 
-// receiving is a stream of an outer interceptor that looks at each message, and panics.
+// receiving is the stream of an outer interceptor. The interceptor looks at each message, and
+// panics.
 type receiving struct{ grpc.ServerStream }
 
 func (receiving) RecvMsg(any) error { panic("RecvMsg") }
@@ -184,7 +185,7 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 		},
 		talk: func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
 			received := make(chan error, 1)
-			go func() { // no recovery interceptor covers this goroutine
+			go func() { // no recovery interceptor can recover from a panic on this goroutine
 				_, err := s.Recv()
 				received <- err
 			}()
@@ -200,7 +201,7 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_ = s.Send(&shop.Order{}) // fails when the stream has ended already
+		_ = s.Send(&shop.Order{}) // Send fails when the stream has ended already
 		_, err = s.CloseAndRecv()
 		return err
 	}
@@ -261,7 +262,7 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 	}
 }
 
-// A Send waits for a client that does not read. The loss of the lock ends that wait as well.
+// A Send may wait for a client that does not read. When the lock is lost, this wait ends, too.
 func TestALostLockEndsASendThatWaits(t *testing.T) {
 	store := lockertest.NewMemory()
 	sending := make(chan error, 1)
@@ -284,7 +285,7 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)
 }
 
-// A client that neither reads nor writes holds the lock for at most the time of WithMaxStall.
+// A client that neither reads nor writes holds the lock no longer than the time of WithMaxStall.
 func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open  func(ctx context.Context, client shop.ShopClient) error
@@ -352,7 +353,8 @@ func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	}
 }
 
-// script is a stream in virtual time: each Recv and Send takes as long as its next entry.
+// script is a stream in virtual time. Each Recv and each Send takes as long as the next entry
+// says.
 type script struct {
 	grpc.ServerStream
 	ctx   context.Context
@@ -376,10 +378,10 @@ func (s *script) next() error {
 }
 
 func TestOnlyTheClientsSilenceIsAStall(t *testing.T) {
-	const limit = 30 * time.Second // the default
+	const limit = 30 * time.Second // the default of WithMaxStall
 	for name, tc := range map[string]struct {
 		delay   []time.Duration
-		between time.Duration // the handler works
+		between time.Duration // how long the handler works between two messages
 		stalls  bool
 	}{
 		"a slow client":                   {delay: []time.Duration{0, limit - 1, limit - 1, limit - 1}},
@@ -426,7 +428,7 @@ func TestOnlyTheClientsSilenceIsAStall(t *testing.T) {
 	}
 }
 
-// Clients leave at random moments, also while the lock is taken.
+// Clients leave at random moments, some of them while the lock is being taken.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	client := serve(t, setup{locker: lockertest.NewLocker(t, store), rules: grpclock.FromMap(grpclock.RuleMap{
@@ -449,7 +451,8 @@ func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	eventually(t, "no key is locked", func() bool { return store.Len() == 0 })
 }
 
-// textbook is the usual bidirectional handler: it receives on a goroutine of its own.
+// textbook is a bidirectional handler as it is usually written: it receives on a separate
+// goroutine.
 func textbook(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error {
 	orders := make(chan *shop.Order)
 	ended := make(chan error, 1)

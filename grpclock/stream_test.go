@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// streams has one stream of each kind. A client begins it in such a way that its handler has surely
-// begun under the lock, and ends it.
+// streams has one stream of each kind. A client begins the stream in such a way that the handler
+// has certainly begun, under the lock. Then the client ends it.
 var streams = map[string]struct {
 	key  string
 	open func(ctx context.Context, client shop.ShopClient) (begin func() error, end func() error)
@@ -63,16 +63,16 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 	}
 }
 
-// streaming is a service whose streams send one message. They end when the client ends, when finish
-// is closed, or when their context ends.
+// streaming is a service whose streams send one message. Such a stream ends when its client ends
+// it, when finish is closed, or when its context ends.
 type streaming struct {
-	finish  chan struct{} // when closed, a watch ends
+	finish  chan struct{} // closing it ends a watch
 	entered chan context.Context
 }
 
 func (h *streaming) service(t *testing.T) *service {
 	enter := func(early, ctx context.Context) *shop.Receipt {
-		r := receipt(early) // the context that the handler asked for before its first message
+		r := receipt(early) // uses the context that the handler has asked for before its first message
 		if r.GetFence() == 0 || receipt(ctx).GetFence() != r.GetFence() {
 			t.Errorf("the contexts have the leases %v and %v", r, receipt(ctx))
 		}
@@ -143,8 +143,8 @@ func TestAStreamIsUnderItsLockFromItsFirstMessageToItsEnd(t *testing.T) {
 	}
 }
 
-// A handler that waits for a message that does not come must learn of the loss, and so must the
-// client.
+// A handler may wait for a message that does not come. When the lock is lost, the handler and the
+// client must learn of it.
 func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 	for name, kind := range streams {
 		t.Run(name, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestALostLockEndsAStreamThatWaits(t *testing.T) {
 		if err := firstOf(err, s); err != nil {
 			t.Fatal(err)
 		}
-		store.Steal("talk:acme") // the client sends nothing, and waits
+		store.Steal("talk:acme") // meanwhile the client waits, and sends nothing
 		_, err = s.Recv()
 		want(t, err, codes.Aborted, grpclock.ReasonLost)
 		if got := s.Trailer().Get("grpc-retry-pushback-ms"); len(got) != 1 || got[0] != "-1" {
@@ -188,7 +188,7 @@ func TestNothingIsSentAfterALoss(t *testing.T) {
 			<-s.Context().Done()
 			err := s.Send(&shop.Receipt{Key: "too late"})
 			want(t, err, codes.Aborted, grpclock.ReasonLost)
-			return nil // the handler does not check the error
+			return nil // this handler does not check the error
 		},
 	}})
 	s, err := client.Watch(t.Context(), &shop.Order{OrderId: "42"})
@@ -219,8 +219,8 @@ func TestARefusedStreamSaysSoWhateverItsHandlerMakesOfIt(t *testing.T) {
 	want(t, end(), codes.Aborted, grpclock.ReasonBusy)
 }
 
-// gRPC's own client repeats a stream that was refused before anything was sent, if its retry policy
-// allows it.
+// If a stream was refused before anything was sent, gRPC's own client repeats it, provided that
+// the client's retry policy allows that.
 func TestARefusedStreamIsRetried(t *testing.T) {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 200*time.Millisecond)
@@ -283,7 +283,7 @@ func TestAProviderDecidesOverStreamsByTheirFirstMessage(t *testing.T) {
 	}
 }
 
-// fakeStream is a stream whose handler panics, which would end a server.
+// fakeStream is a stream whose handler panics. In a real server, the panic would end the process.
 type fakeStream struct {
 	grpc.ServerStream
 	ctx context.Context

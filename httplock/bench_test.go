@@ -25,7 +25,8 @@ func (d *discard) WriteHeader(code int)        { d.status = code }
 
 var done = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
-// handlers do the same work, with a lock taken by hand and with a lock taken by the adapter.
+// handlers returns handlers that do the same work: in one the handler takes the lock itself, and
+// in the other the adapter takes it.
 func handlers(tb testing.TB) map[string]http.Handler {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())
@@ -46,8 +47,8 @@ func order(ctx context.Context) *http.Request {
 	return r
 }
 
-// BenchmarkRequest compares a guarded handler with one that calls Run itself, on the Store in
-// memory.
+// BenchmarkRequest compares a guarded handler with a handler that calls Run itself, on the Store
+// in memory.
 func BenchmarkRequest(b *testing.B) {
 	for name, h := range handlers(b) {
 		b.Run(name, func(b *testing.B) {
@@ -63,7 +64,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkBody is a request with a part of its key in the body.
+// BenchmarkBody measures a request that has a part of its key in its body.
 func BenchmarkBody(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
 	h := httplock.New(l, "sku:{body.sku}", httplock.WithWait(locker.NoWait))(done)
@@ -74,7 +75,7 @@ func BenchmarkBody(b *testing.B) {
 	}
 }
 
-// BenchmarkReplay is a request that was answered before.
+// BenchmarkReplay measures a request whose stored reply is sent again.
 func BenchmarkReplay(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
 	h := httplock.Idempotency(l, idempotency.NewMemory(), "shop")(done)

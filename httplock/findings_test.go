@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// If keys were read from forms whose text is also JSON, a form could lock one article and sell
-// another.
+// The text of a form can also be valid JSON. If keys were read from forms, such a form could lock
+// one article and sell another one.
 func TestAKeyReadsJSONTypesOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := httplock.New(l, "stock:{body.sku}")(paid)
@@ -60,7 +60,7 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	}
 }
 
-// A client that hangs up must not turn into a stored failure.
+// When a client disconnects, this must not lead to a stored failure.
 func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	ctx, leave := context.WithCancel(t.Context())
@@ -92,7 +92,8 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 	}
 }
 
-// During an outage, requests must not queue up that each wait for the unreachable server.
+// While the lock server is down, each request that asks it waits. So requests must not all ask the
+// server, and queue up.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {
@@ -124,7 +125,7 @@ func TestAWaitIsShownToTheClient(t *testing.T) {
 	}
 }
 
-// The route and its parameters reach the access log outside of a guarded mux.
+// The route and its parameters can be seen in the access log, even outside of a guarded mux.
 func TestTheRouteIsSeenOutside(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	mux := http.NewServeMux()
@@ -136,7 +137,8 @@ func TestTheRouteIsSeenOutside(t *testing.T) {
 	}
 }
 
-// Any client can send a large body. Finding one member must not cost more than reading the body.
+// Any client can send a large body. Finding one member in it must cost no more than reading the
+// body.
 func TestALargeBodyCostsLittleBeforeTheLock(t *testing.T) {
 	body := `{"items":[` + strings.Repeat(`{"n":1},`, 1<<17) + `{"n":2}]}`
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

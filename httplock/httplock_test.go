@@ -24,7 +24,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// post posts to a real server and returns the reply's status, and its body.
+// post sends a POST to a real server. It returns the status and the body of the reply.
 func post(t *testing.T, server *httptest.Server, path string) (int, string) {
 	t.Helper()
 	res, err := server.Client().Post(server.URL+path, "", http.NoBody)
@@ -43,7 +43,7 @@ func post(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 	const clients = 200
 	redisServer := redistest.Shared(t)
-	sold := 0 // only the lock guards it: the race detector reports a lock that does not exclude
+	sold := 0 // only the lock guards it, so the race detector finds two holders
 	var services []*httptest.Server
 	for range 2 {
 		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
@@ -123,7 +123,7 @@ func TestALostLockIsNeverASuccess(t *testing.T) {
 					tc.reply(w)
 				}))
 				w := send(t.Context(), h, "POST", "/orders/42", "")
-				if w.Code == http.StatusEarlyHints { // the recorder takes this status for the reply; a server does not
+				if w.Code == http.StatusEarlyHints { // the recorder takes this status as the final one, but a server does not
 					w.Code = 503
 				}
 				if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.body) {
@@ -188,7 +188,7 @@ func TestAHeldBackResponse(t *testing.T) {
 		"a body": {reply: func(w http.ResponseWriter) {
 			w.Header().Set("X-Receipt", "7")
 			w.WriteHeader(201)
-			w.WriteHeader(500) // as with any ResponseWriter, the first status counts
+			w.WriteHeader(500) // the first status counts, as with any ResponseWriter
 			_, _ = io.WriteString(w, "pa")
 			w.(http.Flusher).Flush()
 			if err := http.NewResponseController(w).Flush(); err != nil {
@@ -227,8 +227,8 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
-// A hand-off inside the process does not ask the server. So a lease that a held-back response
-// depends on is not handed off there.
+// A hand-off inside the process makes no call to the server. So it proves nothing about the lease.
+// A lease that a held-back response depends on is therefore not handed off in this way.
 func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
@@ -237,7 +237,7 @@ func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 		h = shop(httplock.New(lockertest.NewLocker(t, store), "order:{param.id}", httplock.WithBufferedResponse(10)), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("steal") {
 				go func() { second <- send(t.Context(), h, "POST", "/orders/42", "") }()
-				synctest.Wait() // until the other request waits
+				synctest.Wait() // wait until the other request waits for the lock
 				store.Steal("order:42")
 				time.AfterFunc(time.Second, func() { store.Free("order:42") })
 			}
@@ -252,7 +252,7 @@ func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	})
 }
 
-// released checks that nothing is sent while the lock is held.
+// released is a ResponseWriter that checks that nothing is sent while the lock is held.
 type released struct {
 	*httptest.ResponseRecorder
 	store *lockertest.Memory
@@ -310,7 +310,7 @@ func TestHandlersKeepWhatTheirWriterCan(t *testing.T) {
 	}
 }
 
-// taken is a connection that no longer belongs to the server.
+// taken is a ResponseWriter whose connection was hijacked.
 type taken struct{ *httptest.ResponseRecorder }
 
 func (taken) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, nil }
@@ -331,7 +331,8 @@ func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
 	})
 }
 
-// The server removes the files of its own request, and not those of the copy that the handler gets.
+// The server removes the files of its own request. It does not know the copy of the request that
+// the handler gets.
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -368,7 +369,7 @@ func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 		}
 		_ = res.Body.Close()
 	}
-	server.Close() // waits for the end of the requests
+	server.Close() // Close waits until the requests have ended
 	if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) != 0 {
 		t.Errorf("%d files are left, %v", len(files), err)
 	}

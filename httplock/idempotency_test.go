@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// numbered answers with n when the handler runs for the n-th time.
+// numbered returns a handler that answers its n-th request with n.
 func numbered(runs *atomic.Int32) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -38,7 +38,7 @@ func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := shop(httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
-	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // headers that the outer handler sets belong to each request
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // the headers that the outer handler sets belong to each request
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
 		h.ServeHTTP(w, r)
 	})
@@ -189,7 +189,7 @@ func TestALongResponseIsSentAndNotRunAgain(t *testing.T) {
 	}
 }
 
-// faulty fails on demand.
+// faulty is a Store that fails when the test asks for it.
 type faulty struct {
 	idempotency.Store
 	load, save error
@@ -219,7 +219,7 @@ func TestAStoreThatFails(t *testing.T) {
 	}{
 		"before":            {load: down, code: 503},
 		"before, fail open": {load: down, opts: []httplock.Option{httplock.WithFailOpen()}, code: 201, runs: 1},
-		"after":             {save: down, code: 201, runs: 1}, // the work is done: the reply must not be replaced
+		"after":             {save: down, code: 201, runs: 1}, // the work is done, so its reply must not be replaced
 	} {
 		var runs atomic.Int32
 		var told []*httplock.Problem
@@ -340,7 +340,7 @@ func TestAStoreServesKeysOfItsOwn(t *testing.T) {
 	}
 }
 
-// many is a Locker that locks many keys as one, like locker.NewStriped.
+// many is a Locker that uses one lock for many keys, as locker.NewStriped does.
 type many struct{ locker.Locker }
 
 func (m many) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {

@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// keyOf returns the key of a request, or the reply to one that has none.
+// keyOf returns the key of a request. If the request has no key, it returns the reply to the
+// request.
 func keyOf(t testing.TB, r *http.Request, k httplock.Key, opts ...httplock.Option) (string, *httptest.ResponseRecorder) {
 	t.Helper()
 	got := ""
@@ -74,7 +75,7 @@ func TestAQueryIsReadAsNetURLReadsIt(t *testing.T) {
 	for _, query := range []string{
 		"q=1", "q=1&q=2", "p=1&q=2", "q=", "q", "", "&&q=1", "q=a%3Ab", "q=%zz&q=2", "%71=1", "%7=1&q=2", "q=a+b", "a;q=1&q=2", "q=1;2&q=3", "qq=1", "Q=1", "q=a=b", "+q=1", "q%20=1",
 	} {
-		values, _ := url.ParseQuery(query) // ParseQuery returns the valid parts together with an error
+		values, _ := url.ParseQuery(query) // besides an error, ParseQuery returns the parts that are valid
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
 		r.URL.RawQuery = query
 		got, _ := keyOf(t, r, "x:{query.q}")
@@ -108,7 +109,7 @@ func FuzzAQueryIsReadAsNetURLReadsIt(f *testing.F) {
 func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 	for body, want := range map[string]string{
 		`{"sku": "a"}`:                      "a",
-		`{"SKU": "a"}`:                      "a", // encoding/json binds it so, too
+		`{"SKU": "a"}`:                      "a", // encoding/json accepts this spelling, too
 		` {"x": {"sku": "b"}, "sku": "a"} `: "a",
 		`{"sku": 7}`:                        "7",
 		`{"sku": 7.0}`:                      "7",
@@ -117,7 +118,7 @@ func TestABodyInWhichTwoReadersCouldFindDifferentValuesIsRefused(t *testing.T) {
 		`{"sku": "a", "sku": "b"}`:          `400 the member of the body \"sku\" is not usable: it occurs more than once`,
 		`{"sku": "a", "SKU": "b"}`:          "400 more than once",
 		`{"\u0073ku": "a", "sku": "b"}`:     "400 more than once",
-		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // ſ is a long s, which equals s in case folding
+		`{"ſku": "a", "sku": "b"}`:          "400 more than once", // ſ is a long s, which counts as an s when case is ignored
 		`{"sku": "a"} {"sku": "b"}`:         "400 not JSON",
 		`{"sku": "a"`:                       "400 not JSON",
 		`sku=a`:                             "400 not JSON",

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A bounded number of requests of a key are in flight, and further requests are refused: on a
-// server, and in memory, where users test their rules.
+// At most Limit requests of a key run at the same time, and further requests are refused. The test
+// does this on a server and in memory, because users test their rules in memory.
 func TestARuleLimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	t.Run("Redis", func(t *testing.T) {

@@ -23,15 +23,14 @@ func (f lockerFunc) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease,
 
 var paid = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("paid")) })
 
-// shop is a mux with one guarded route, POST /orders/{id}.
+// shop returns a mux with one guarded route, POST /orders/{id}.
 func shop(middleware func(http.Handler) http.Handler, h http.Handler) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders/{id}", middleware(h))
 	return mux
 }
 
-// send sends one request through h, without a network, so that it works in a bubble of virtual
-// time.
+// send sends one request to h without a network. So it can be used in a bubble, with virtual time.
 func send(ctx context.Context, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {
@@ -42,7 +41,7 @@ func send(ctx context.Context, h http.Handler, method, target, body string, head
 	return w
 }
 
-// problems collects the records of a logger.
+// problems returns an option that records the Problems which are logged.
 func problems(to *[]*httplock.Problem) httplock.Option {
 	return httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { *to = append(*to, p) })
 }

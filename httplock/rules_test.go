@@ -18,7 +18,7 @@ func TestARuleGuardsTheHandlerOfItsRoute(t *testing.T) {
 	guard, err := httplock.FromRules(l, httplock.Rules{
 		"POST /orders/{id}/pay":     {Key: "order:{param.id}", Mode: locker.Shared},
 		"PUT /files/{path...}":      {Key: "file:{param.path}"},
-		"DELETE /files/{id:[0-9]+}": {Key: "file:{param.id}"}, // chi's way to write a parameter
+		"DELETE /files/{id:[0-9]+}": {Key: "file:{param.id}"}, // a parameter as chi writes it
 	}, httplock.WithStatus(http.StatusLocked))
 	if err != nil {
 		t.Fatal(err)

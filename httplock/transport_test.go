@@ -19,14 +19,14 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// direct is a RoundTripper that calls a handler in its own process, so that time can be virtual.
-// lose answers some attempts with an error after they were served.
+// direct is a RoundTripper that calls a handler in the same process, so that time can be virtual.
+// For some attempts, lose returns an error after the handler has run.
 type direct struct {
 	to   http.Handler
 	lose func(attempt int) error
 
 	attempts int
-	keys     []string // Idempotency-Key of each attempt
+	keys     []string // the Idempotency-Key of each attempt
 }
 
 func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -47,7 +47,7 @@ func (d *direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// do sends a request through transport, and returns the status and the body of the reply.
+// do sends a request through transport. It returns the status and the body of the reply.
 func do(t *testing.T, transport http.RoundTripper, r *http.Request) (status int, body string, err error) {
 	t.Helper()
 	res, err := transport.RoundTrip(r)
@@ -101,8 +101,8 @@ func TestAClientComesBackWhenTheServerSays(t *testing.T) {
 
 var errCut = errors.New("the connection was cut")
 
-// The work was done and its reply was lost. The next attempt has the same key, and is answered with
-// the stored reply.
+// The work was done, but its reply was lost. The next attempt has the same Idempotency-Key, and
+// gets the stored reply.
 func TestALogicalRequestHasOneIdempotencyKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
@@ -151,7 +151,7 @@ func TestWhatAClientDoesNotRepeat(t *testing.T) {
 		lose    func(int) error
 		request func(ctx context.Context, t *testing.T) *http.Request
 		client  httplock.Transport
-		want    int // the number of attempts
+		want    int // the expected number of attempts
 	}{
 		"a refusal":                  {reply(409, "1"), nil, plain, httplock.Transport{}, 7},
 		"at most so often":           {reply(503, "1"), nil, plain, httplock.Transport{Retries: 2}, 3},
@@ -219,7 +219,8 @@ func TestAPauseEndsWithItsRequest(t *testing.T) {
 	})
 }
 
-// Over the network the first reply is cut in its middle, and the body is sent again.
+// Over a real network, the first reply breaks off in the middle. Then the request is sent again
+// with its body.
 func TestAReplyThatWasCutIsAskedForAgain(t *testing.T) {
 	var runs, cuts atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -63,9 +63,9 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return d.Store.Release(ctx, c)
 }
 
-// Some Stores cannot carry the next acquire with a release, so a release to them gets none. The calls
-// that a following waiter counts are those that were made. If the waiter leaves meanwhile, there is
-// nothing to undo.
+// Some Stores cannot carry the next acquire with a release, so a release to them gets none. The
+// calls that a following waiter counts are those that were made. If the waiter leaves meanwhile,
+// there is nothing to undo.
 func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {

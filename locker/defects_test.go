@@ -21,11 +21,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// These defects were found in widely used lock libraries. Our library must not have them. Each
-// test describes the failure in the other library.
+// These defects were found in widely used lock libraries. latchkit must not have them. The comment
+// of each test describes the failure in the other library.
 
-// A context that ended while acquiring was used for the compensating release too, so the key stayed
-// for its whole TTL.
+// A context ended during an acquire. The library used the same context for the release that undoes
+// the acquire. So the key stayed locked for its whole TTL.
 func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -42,8 +42,8 @@ func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	})
 }
 
-// "Cancelled" came back as "failed", so callers could not distinguish it from "busy". This also
-// happened when ctx had ended before the call.
+// When an acquire was cancelled, the library returned "failed", so callers could not distinguish
+// this from "busy". This also happened when ctx had ended before the call.
 func TestDefectCancelledLooksBusy(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
@@ -59,8 +59,8 @@ func TestDefectCancelledLooksBusy(t *testing.T) {
 	wantErr(t, err, "defect:2", context.DeadlineExceeded, locker.ErrBusy)
 }
 
-// Locking twice through one object after an expiry silently swapped its token, so the first
-// holder's release freed the second's lock.
+// A caller locked twice through one object, and the first lease had expired. The library silently
+// gave the object another token. So the first holder's release freed the second holder's lock.
 func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client, locker.WithoutRenewal())
@@ -75,12 +75,12 @@ func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	release(t, second)
 }
 
-// A token that was the beginning of the holder's token counted as the holder's.
+// If a token was the beginning of the holder's token, the library regarded it as the holder.
 func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	// The answer cannot be parsed, because real tokens have 26 letters; but the key is taken.
+	// The lease cannot be parsed, because real tokens have 26 letters. But the key is taken.
 	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {
@@ -94,8 +94,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	}
 }
 
-// A TTL below a millisecond was rounded to 0: the key was deleted at once, and the lock reported as
-// taken.
+// The library rounded a TTL below a millisecond to 0. The key was deleted at once, but the library
+// reported that it was locked.
 func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	spy := &wire{Client: client}
@@ -112,8 +112,8 @@ func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	release(t, lease)
 }
 
-// A blocking acquire hid the server's error: it waited until ctx ended and returned only "deadline
-// exceeded".
+// A blocking acquire hid the server's error. It waited until ctx ended, and returned only
+// "deadline exceeded".
 func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "1")
 	_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a"})
@@ -123,8 +123,8 @@ func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	}
 }
 
-// The expiry was sent as a time of the client's wall clock, so skew shortened and lengthened
-// leases.
+// The library sent the expiry as a time of the client's wall clock. So leases were too short or
+// too long when this clock was wrong.
 func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	spy := &wire{Client: redistest.Shared(t).Client(t)}
 	l := newSingle(t, spy)
@@ -154,7 +154,7 @@ func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	}
 }
 
-// wire records the words that are sent to the server.
+// wire is a hook that records the words of all commands that are sent to the server.
 type wire struct {
 	locker.Client
 	mu    sync.Mutex
@@ -164,7 +164,7 @@ type wire struct {
 func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	w.mu.Lock()
 	for _, a := range cmd.Args() {
-		w.words = append(w.words, fmt.Sprint(reflect.Indirect(reflect.ValueOf(a)))) // scripts are given *string and *int64
+		w.words = append(w.words, fmt.Sprint(reflect.Indirect(reflect.ValueOf(a)))) // scripts get *string and *int64 as arguments
 	}
 	w.mu.Unlock()
 	return w.Client.Process(ctx, cmd)
@@ -176,8 +176,8 @@ func (w *wire) sent() []string {
 	return append([]string(nil), w.words...)
 }
 
-// hung is a Store whose first acquires hang, one by one or several keys at once, whatever happens
-// to their contexts.
+// hung is a Store whose first acquires hang, even after their contexts have ended. This is so for
+// acquires of one key and of several keys.
 type hung struct {
 	*lockertest.Process
 	until chan struct{}

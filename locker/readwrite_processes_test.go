@@ -47,8 +47,8 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// A reading process that dies or stops delays a writer by the rest of its own lease, and does not
-// delay other readers.
+// When a process with readers dies or is stopped, a writer is delayed until the process's own
+// lease has expired. Readers of other processes are not delayed.
 func TestASignalToAReader(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		rw := newReadWrite(t, p.server.Client(t))
@@ -62,7 +62,7 @@ func TestASignalToAReader(t *testing.T) {
 		w := queues(t, newReadWrite(t, p.server.Client(t)), locker.Rule{Key: p.key}, p.client)
 		strike(child)
 		<-time.After(2200 * time.Millisecond)
-		w.WaitsStill() // one of the readers lives
+		w.WaitsStill() // one of the readers is alive
 		if err := context.Cause(alive.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -24,7 +24,8 @@ func striped(t *testing.T, l locker.Locker, n int) locker.Locker {
 	return s
 }
 
-// Processes of another version, and programs in other languages, depend on the stripe of a key.
+// The stripe of a key must never change, because processes of another version and programs in
+// other languages compute it too.
 func TestTheStripeOfAKeyIsFixed(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -48,7 +49,7 @@ func TestTheStripeOfAKeyIsFixed(t *testing.T) {
 	})
 }
 
-// No stripe has many more keys than another one.
+// No stripe has many more keys than another stripe.
 func TestStripesHaveTheirShareOfKeys(t *testing.T) {
 	const stripes, keys = 64, 64 * 1000
 	for _, format := range []string{"order:%d", "%08d", "tenant:%d:invoice", "550e8400-e29b-41d4-a716-%012d"} {
@@ -67,7 +68,7 @@ func TestStripesHaveTheirShareOfKeys(t *testing.T) {
 	}
 }
 
-// sameStripe returns two keys with one stripe, and one with another.
+// sameStripe returns two keys with the same stripe, and one key with another stripe.
 func sameStripe(t *testing.T, s locker.Locker) (one, same, other string) {
 	t.Helper()
 	one = "order:0"
@@ -82,7 +83,7 @@ func sameStripe(t *testing.T, s locker.Locker) (one, same, other string) {
 	return one, same, other
 }
 
-// Keys of one stripe exclude each other, and the error says why.
+// Two keys of one stripe exclude each other, and the error gives the reason.
 func TestKeysOfAStripeExcludeEachOther(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)
@@ -105,7 +106,7 @@ func TestKeysOfAStripeExcludeEachOther(t *testing.T) {
 	})
 }
 
-// Two keys of one stripe in one RunAll are two leases and one lock.
+// If two keys of one RunAll have the same stripe, they have two leases but only one lock.
 func TestRunAllTakesAStripeOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 1)
@@ -125,7 +126,7 @@ func TestRunAllTakesAStripeOnce(t *testing.T) {
 			if fmt.Sprint(keys) != "[c b a]" {
 				t.Errorf("leases of %q", keys)
 			}
-			return locker.RunAll(ctx, s, rulesOf("d", "e"), nothing) // ctx holds their stripe
+			return locker.RunAll(ctx, s, rulesOf("d", "e"), nothing) // ctx holds the stripe of these keys
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -136,7 +137,7 @@ func TestRunAllTakesAStripeOnce(t *testing.T) {
 	})
 }
 
-// A stripe that is lost ends the leases of all its keys, and RunAll names them.
+// When a stripe is lost, the leases of all its keys end. RunAll names these keys.
 func TestALostStripeEndsTheLeasesOfItsKeys(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 1)
@@ -166,7 +167,7 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 				if inner.Key() != same {
 					t.Errorf("the inner lease is %v", inner)
 				}
-				for _, key := range []string{one, same} { // the same as without stripes
+				for _, key := range []string{one, same} { // the error is the same as without stripes
 					if _, err := s.Acquire(ctx, locker.Rule{Key: key, Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
 						t.Errorf("a nested acquire of the same key: %v", err)
 					}
@@ -190,7 +191,7 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 		if store.Len() != 0 {
 			t.Error("the stripe was not released with its last lease")
 		}
-		// The context of a released lease joins nothing any more.
+		// After the release of the outer lease, its context is of no use for a nested acquire.
 		release(t, acquire(t, s, locker.Rule{Key: same}))
 		again, err := s.Acquire(context.WithoutCancel(outer.Context()), locker.Rule{Key: same, Wait: locker.NoWait})
 		if err != nil || again.Fence() == outer.Fence() {
@@ -338,8 +339,8 @@ func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 	})
 }
 
-// Callers from two processes that take random sets of keys never deadlock, and never hold the same
-// stripe at the same time. On a quorum, stripes stand for n locks.
+// Callers from two processes take random sets of keys. They never deadlock, and never hold the
+// same stripe at the same time. On a quorum, n stripes take the place of n locks.
 func TestStripesUnderRandomRunAlls(t *testing.T) {
 	t.Parallel()
 	clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}

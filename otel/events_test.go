@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// latchkit.quorum.nodes.out counts warnings by their codes, so a quorum must use these codes.
+// The metric latchkit.quorum.nodes.out counts warnings by their codes. So a quorum must use the
+// codes that are counted.
 func TestTheCodesOfAQuorumAreTheOnesThatAreCounted(t *testing.T) {
 	files, err := filepath.Glob("../internal/quorum/*.go")
 	if err != nil {

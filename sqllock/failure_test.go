@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// stateErr, MySQLError and codeErr have the shapes of the errors of pgx, go-sql-driver and SQLite's
-// drivers.
+// stateErr, MySQLError and codeErr have the form of the errors of three drivers: pgx,
+// go-sql-driver, and SQLite's drivers.
 type stateErr string
 
 func (e stateErr) Error() string    { return string(e) }
@@ -34,7 +34,7 @@ func (fieldErr) Error() string { return "field" }
 
 // init registers this package as a driver of SQLite, because sqllock reads codes only from errors
 // of drivers.
-func init() { //nolint:gochecknoinits // before any test, which run in parallel
+func init() { //nolint:gochecknoinits // runs before the tests, because the tests run in parallel
 	drivers = append(drivers, struct {
 		path    string
 		dialect Dialect
@@ -50,19 +50,19 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{Postgres, stateErr("40001"), true, false, true},
 		{Postgres, stateErr("40P01"), true, false, true},
 		{Postgres, stateErr("40003"), false, false, false}, // "statement completion unknown"
-		{Postgres, stateErr("23505"), false, false, true},  // a deferred constraint
-		{Postgres, stateErr("57P01"), true, false, false},  // the server shuts down, perhaps after the commit
+		{Postgres, stateErr("23505"), false, false, true},  // for example a deferred constraint
+		{Postgres, stateErr("57P01"), true, false, false},  // the server shuts down, perhaps only after the commit
 		{Postgres, stateErr("08006"), false, false, false},
 		{Postgres, errors.New("EOF"), false, false, false},
 		{MySQL, &MySQLError{1213}, true, true, true},
 		{MySQL, &MySQLError{1205}, true, false, true},
 		{MySQL, &MySQLError{1020}, true, true, true},
-		{MySQL, &MySQLError{1180}, false, false, false}, // an error during COMMIT
+		{MySQL, &MySQLError{1180}, false, false, false}, // the error came during COMMIT
 		{SQLite, codeErr(5), true, false, true},
 		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
 		{SQLite, codeErr(6), true, false, true},
 		{SQLite, codeErr(13), false, true, false},
-		{SQLite, codeErr(787), false, false, true}, // a deferred foreign key
+		{SQLite, codeErr(787), false, false, true}, // for example a deferred foreign key
 		{SQLite, fieldErr{5}, true, false, true},
 		{SQLite, &fieldErr{5}, true, false, true},
 		{SQLite, codeErr(1), false, false, false},

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files of the exported API")
 
-// TestAPI compares the exported API of each public package with its file below api. The files make
-// a change of the API visible in a diff.
+// TestAPI compares the exported API of each public package with its file below api. These files
+// show each change of the API in a diff.
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	before, now := make(map[string]string), make(map[string]string)
@@ -48,14 +48,14 @@ func TestAPI(t *testing.T) {
 var (
 	// heading finds the first heading, which ends the package comment.
 	heading = regexp.MustCompile(`(?m)^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$`)
-	// comment finds the text below a declaration, comments in their own line or at the end of a
-	// line, and blank lines.
+	// comment finds what is no declaration: the text below a declaration, comments in their own
+	// line or at the end of a line, and blank lines.
 	comment = regexp.MustCompile("(?m)^( {4}.*|\\s*//.*|)\n|\\s*// [^\"`\n]*$")
 )
 
-// declarations removes the comments from the output of `go doc -all`: they change often, and such a
-// change breaks no program. The result has the package clause and the declarations, formatted by
-// gofmt.
+// declarations removes the comments from the output of `go doc -all`, because comments change
+// often, and such a change breaks no program. The result has the package clause and the
+// declarations, formatted by gofmt.
 func declarations(text string) string {
 	clause, text, _ := strings.Cut(text, "\n")
 	if at := heading.FindStringIndex(text); at != nil {
@@ -81,7 +81,7 @@ func checkAPI(before, now map[string]string) (problems []string) {
 	return problems
 }
 
-// only lists the lines that text has and other lacks.
+// only returns the lines that text has and other does not have.
 func only(sign, text, other string) (lines string) {
 	for line := range strings.Lines(text) {
 		if !strings.Contains("\n"+other, "\n"+line) {

@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// columns is the largest width of a line of prose: of a comment in its own lines, and of the text
-// of documents. Reviewers read both beside code.
+// columns is the width of the widest line of prose. Prose is comments in lines of their own, and
+// the text of documents. It is limited, because reviewers read prose beside code.
 const columns = 100
 
-// wide are the files whose prose may be wider.
+// wide has the files whose prose may be wider, each with the reason.
 var wide = map[string]string{
 	"ginlock/example_test.go": "the output of an example is one line",
 }

@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	// saysNothing finds names of folders and Go files that do not show what is in them.
+	// saysNothing finds names of folders and Go files that do not say what is in them.
 	saysNothing = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
-	// leftBehind finds marks of unfinished work. The pattern is made of parts, so that it does not
-	// find itself.
+	// leftBehind finds marks of unfinished work. The pattern consists of parts, so that it does
+	// not find itself.
 	leftBehind = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 )
 

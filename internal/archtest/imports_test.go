@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// mayImport lists which packages or files of the root module may import which packages, each with
-// the reason. A package of the standard library needs a row only if the table because lists it.
+// mayImport says which packages or files of the root module may import which packages. Each row
+// has a reason. A package of the standard library needs a row only if the table because lists it.
 // "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is every
 // package. Tests may import everything.
 var mayImport = []struct{ who, what, why string }{
@@ -90,8 +90,9 @@ var mayImport = []struct{ who, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// because explains why an import is forbidden that no row allows; the first match counts. A package
-// that users import needs a row for each package of the standard library that this table lists.
+// because says why an import is forbidden if no row allows it. The first row that matches counts.
+// A package that users import needs a row in mayImport for each package of the standard library
+// that this table lists.
 var because = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},
@@ -142,7 +143,7 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// refuse returns why a file of a package may not import a package, or "" if it may.
+// refuse returns the reason why a file of a package must not import a package, or "" if it may.
 func refuse(dir, file, imported string) string {
 	for _, row := range mayImport {
 		who := strings.Fields(row.who)
@@ -174,7 +175,7 @@ func matches(patterns, imported string) bool {
 	})
 }
 
-// importsOf lists the imports of a file. Packages of this module are shown as "./x".
+// importsOf returns the imports of a file. A package of this module has the form "./x".
 func importsOf(t testing.TB, tree fs.FS, name string) (imported []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, read(t, tree, name), parser.ImportsOnly)

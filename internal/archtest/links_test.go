@@ -17,15 +17,16 @@ var (
 	inlineCode = regexp.MustCompile("`[^`\n]+`")
 	// link finds [text](target "title") and images.
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
-	// section finds a heading. Of a link in a heading, only the text counts.
+	// section finds a heading. If a heading contains a link, only the text of the link counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
-	// named finds the name of a file of this repository in the text of a document, without a link.
+	// named finds the name of a file of this repository, where the text of a document contains the
+	// name without a link.
 	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 
-// checkLinks checks the relative links of the documents, including links to headings. A guarantee
-// must link to its test, and the title of the link must be the name of the test. Each page below
-// docs must be in an index.
+// checkLinks checks the relative links of the documents, even links to headings. A guarantee must
+// link to its test, and the title of this link must be the name of the test. Each page below docs
+// must be in an index.
 func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	linked := make(map[string]bool)
@@ -59,8 +60,8 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// broken returns what is wrong with a link of a document, or "". It does not check links to the
-// web.
+// broken returns what is wrong with a link of a document, or "". It does not check links to web
+// pages.
 func broken(t testing.TB, tree fs.FS, document, target, title string) string {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -91,7 +92,7 @@ func broken(t testing.TB, tree fs.FS, document, target, title string) string {
 	return ""
 }
 
-// sections are the names under which the headings of a document can be linked to.
+// sections returns the names under which the headings of a document can be linked to.
 func sections(text string) (names []string) {
 	for _, m := range section.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
 		names = append(names, strings.Map(func(r rune) rune {

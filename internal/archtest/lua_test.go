@@ -14,8 +14,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// luaCommands are the Redis commands that scripts use, each with its reason. A user's ACL must
-// allow all of them, so no row may be superfluous. Commands that Go code sends are not listed.
+// luaCommands are the Redis commands that scripts use, each with its reason. Users must allow all
+// of them in their ACLs, so the table must have no superfluous row. It does not list commands that
+// Go code sends.
 var luaCommands = map[string]string{
 	"DEL":              "frees a lease",
 	"EXISTS":           "checks whether a caller waits",
@@ -49,14 +50,14 @@ var luaCommands = map[string]string{
 	"ZSCORE":           "shows whether a token still reads",
 }
 
-// luaWrites finds the commands that a replica refuses.
+// luaWrites finds the names of commands that a replica refuses.
 var luaWrites = regexp.MustCompile(`^(DEL|GETEX|H(DEL|SET)|INCRBY|PEXPIRE|SET|Z(ADD|REM|REMRANGEBYSCORE))$`)
 
-// luaKeyless finds the commands whose first argument is no key.
+// luaKeyless finds the names of commands whose first argument is not a key.
 var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
 
-// luaTried are the commands that scripts may call by redis.pcall. Every other refused write must
-// end its script.
+// luaTried are the commands that scripts may call by redis.pcall, each with its reason. Every
+// other write that is refused must end its script.
 var luaTried = map[string]string{
 	"HSET":     "a full server has no room for the stored response; the record still shows that the work is done",
 	"PUBLISH":  "the ACL may forbid the channel, and a lost message must not stop a release half-way",
@@ -71,7 +72,7 @@ var (
 )
 
 // checkLua compares each script with its header: the keys that it reads, its first write, and the
-// reason why a second execution is harmless. internal/redistest checks, in every test with a real
+// reason why a second execution does no harm. Package redistest checks, in every test with a real
 // server, that callers pass as many keys and arguments as the header lists.
 func checkLua(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()

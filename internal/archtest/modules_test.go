@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// mayRequire are the modules that the root's go.mod may require directly. They get into the go.sum
-// of every user of latchkit, whichever package the user imports.
+// mayRequire are the modules that the root's go.mod may require directly, each with its reason.
+// They get into the go.sum of every user of latchkit, whichever package the user imports.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
 	"github.com/bsm/redislock":        "NewPolling, and the spans of otel for services that use redislock directly",
@@ -29,11 +29,11 @@ var mayRequire = map[string]string{
 	"google.golang.org/genproto/googleapis/rpc": "grpclock: ErrorInfo, RetryInfo and BadRequest, which clients of all languages know",
 }
 
-// oldestGo is the oldest Go that users of the root module may have. The nested modules require a
-// newer Go, because they have the newest dependencies.
+// oldestGo is the oldest version of Go that users of the root module may have. The nested modules
+// require a newer version, because they have the newest dependencies.
 const oldestGo = "1.25.0"
 
-// notInWorkspace are the nested modules that go.work leaves out.
+// notInWorkspace are the nested modules that go.work leaves out, each with the reason.
 var notInWorkspace = map[string]string{
 	"tools": "a workspace has one build list, and the linter's modules would raise the versions with which all modules are tested",
 }
@@ -43,7 +43,7 @@ func TestModules(t *testing.T) {
 	report(t, checkModules(t, root(t)))
 }
 
-// modFile is a go.mod as go mod edit prints it.
+// modFile is a go.mod in the form that go mod edit prints.
 type modFile struct {
 	Module           struct{ Path string }
 	Go               string
@@ -60,7 +60,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 	t.Helper()
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	tree := os.DirFS(dir)
-	var work struct { // as go work edit prints it
+	var work struct { // in the form that go work edit prints
 		Go  string
 		Use []struct{ DiskPath string }
 	}
@@ -82,7 +82,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 				"or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module)
 		}
 		want, reason := work.Go, "go.work says it"
-		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // tests of contrib need internal/sqltest
+		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // these are needed too, because tests of contrib need internal/sqltest
 			want, reason = oldestGo, "users may have it (oldestGo, internal/archtest/modules_test.go)"
 		}
 		if m.Go != want {
@@ -97,7 +97,7 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 	return problems
 }
 
-// checkRequires checks the modules that users of the root module get.
+// checkRequires checks which modules users of the root module get.
 func checkRequires(top modFile) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, "go.mod "+fmt.Sprintf(format, args...)) }
 	for _, r := range top.Replace {
@@ -107,7 +107,7 @@ func checkRequires(top modFile) (problems []string) {
 		bad("excludes %s: no user gets that. Require a version that works as it is", e.Path)
 	}
 	for _, r := range top.Require {
-		if _, ok := mayRequire[r.Path]; !ok && !r.Indirect { // `go mod tidy -diff` in .ci/run finds a wrong "indirect"
+		if _, ok := mayRequire[r.Path]; !ok && !r.Indirect { // a wrong "indirect" is found by `go mod tidy -diff` in .ci/run
 			bad("requires %s, which is in no row of mayRequire (internal/archtest/modules_test.go): all users get what it requires. "+
 				"A test that needs it belongs into the module internal/tests; if the library needs it, add a row with the reason", r.Path)
 		}
@@ -144,7 +144,7 @@ func checkNested(dir string, m modFile) (problems []string) {
 // parse reads a go.mod or a go.work.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	read(t, os.DirFS(dir), name) // otherwise the test cache would not depend on the file, because the go command reads it
+	read(t, os.DirFS(dir), name) // makes the test's cached result depend on the file, because the go command reads it in another process
 	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatal(err)

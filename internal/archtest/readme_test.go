@@ -18,9 +18,9 @@ var (
 	goOpened = regexp.MustCompile("(?m)^[ \\t]*```go$")
 )
 
-// checkReadme compares the Go code of the documents with compiled code. Each block of Go in
-// README.md and docs/*.md must be part of an Example function or of a program below examples,
-// except for its indentation. A comment before the block may name the file:
+// checkReadme compares the Go code in the documents with compiled code. Each block of Go in
+// README.md and docs/*.md must be part of an Example function, or of a program below examples.
+// Only its indentation may differ. A comment before the block may name the file:
 //
 //	<!-- example: locker/example_test.go -->
 func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
@@ -29,7 +29,7 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 	compiled := examples(t, tree)
 	for _, name := range find(t, tree, "*.md") {
 		if dir := path.Dir(name); dir != "." && dir != "docs" {
-			continue // decisions also show code that was rejected
+			continue // not checked, because decisions also show code that was rejected
 		}
 		text := read(t, tree, name)
 		blocks := goBlock.FindAllStringSubmatchIndex(text, -1)
@@ -49,11 +49,11 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// example is code that is compiled with the tests or the examples.
+// example is code that is compiled, as a test or as an example.
 type example struct{ file, code string }
 
-// examples finds, in all modules, the programs below examples and the bodies of all Example
-// functions. Where godoc shows the whole file, the whole file counts.
+// examples returns the programs below examples, and the bodies of all Example functions, in all
+// modules. If godoc shows the whole file of an Example, the whole file is returned.
 func examples(t testing.TB, tree fs.FS) (all []example) {
 	t.Helper()
 	for _, name := range find(t, tree, "*.go") {

@@ -53,8 +53,8 @@ func root(t testing.TB) string {
 	}
 }
 
-// find lists the files, in all modules, whose name matches one of the patterns of [path.Match]. It
-// skips the folder testdata and hidden folders.
+// find returns the files, in all modules, whose name matches one of the patterns of [path.Match].
+// It leaves out the folder testdata and hidden folders.
 func find(t testing.TB, tree fs.FS, patterns ...string) (found []string) {
 	t.Helper()
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -88,7 +88,8 @@ func exists(tree fs.FS, name string) bool {
 	return err == nil
 }
 
-// packages maps the folders of the root module to their Go files of all systems, without tests.
+// packages maps each folder of the root module to its Go files, without tests. It contains the
+// files for all systems.
 func packages(t testing.TB, tree fs.FS) map[string][]string {
 	t.Helper()
 	modules := find(t, tree, "go.mod")
@@ -105,7 +106,8 @@ func packages(t testing.TB, tree fs.FS) map[string][]string {
 // public reports whether users can import the package in dir.
 func public(dir string) bool { return !slices.Contains(strings.Split(dir, "/"), "internal") }
 
-// goCommand runs the go command as if there were no go.work, and returns what it printed.
+// goCommand runs the go command as if there were no go.work. It returns what the command has
+// printed.
 func goCommand(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -121,7 +123,7 @@ func goCommand(t testing.TB, dir string, args ...string) string {
 	return string(out)
 }
 
-// report fails the test once per problem.
+// report fails the test, with one error for each problem.
 func report(t *testing.T, problems []string) {
 	t.Helper()
 	for _, p := range problems {
@@ -129,7 +131,8 @@ func report(t *testing.T, problems []string) {
 	}
 }
 
-// expect fails unless there is a problem for each of the wanted pieces of text, and no other.
+// expect fails the test unless each problem contains one of the wanted texts, and each wanted text
+// is in one problem.
 func expect(t *testing.T, problems []string, want ...string) {
 	t.Helper()
 	rest := slices.Clone(problems)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// server is a Locker whose server can be unreachable. Then each call takes 5 s.
+// server is a Locker whose server can be made unreachable. Each call then takes 5 s.
 type server struct {
 	locker.Locker
 	down atomic.Bool
@@ -31,7 +31,7 @@ func (s *server) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, locker.ErrUnavailable
 }
 
-// inspected is a server with Inspect, so a probe needs no lock.
+// inspected is a server that has Inspect, so that a probe needs no lock.
 type inspected struct{ *server }
 
 func (i inspected) Inspect(context.Context, string) (locker.Info, error) {
@@ -61,7 +61,7 @@ func TestAnOutageIsNoticedOnceAndItsEndByAProbe(t *testing.T) {
 				}
 				s.down.Store(true)
 				b.Failed("order:42")
-				for range 100 { // requests in an outage of 10 s
+				for range 100 { // these requests come during an outage of 10 s
 					began := time.Now()
 					if !b.Open() {
 						t.Fatal("the Breaker closed during the outage")
