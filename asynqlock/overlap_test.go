@@ -76,7 +76,8 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 			next(t, w)
 			age(t, q.redis, q.name, id)
 			second := q.serve(fresh(), asynq.Config{}, w)
-			problems := func() []string { return append(first.problems(), second.problems()...) } // of both servers, because either of them may get the task
+			// The Problems of both servers count, because either of them may get the task.
+			problems := func() []string { return append(first.problems(), second.problems()...) }
 			if !guarded {
 				next(t, w)
 				if _, most := w.counts(); most != 2 {
@@ -87,7 +88,8 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 				return
 			}
 			await(t, "asynq delivers it again, and it is put off", func() bool { return len(problems()) > 0 })
-			if got := problems()[0]; got != "lock-busy snoozed" { // the task is no duplicate, because the lost lease has used a retry
+			// The task is no duplicate, because the lost lease has used a retry.
+			if got := problems()[0]; got != "lock-busy snoozed" {
 				t.Errorf("%s, want it to be put off", got)
 			}
 			w.end <- struct{}{}

@@ -25,7 +25,9 @@ import (
 var replica = proc.Register("scheduler", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	var begun atomic.Int32
-	begin := func() { // called at the beginning of a tick; if the parent asks for it, the process pauses itself at the second tick
+	// begin is called at the beginning of a tick. If the parent asks for it, the process pauses
+	// itself at the second tick.
+	begin := func() {
 		if begun.Add(1) == 2 && len(args) > 3 {
 			standStill()
 		}

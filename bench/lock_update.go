@@ -28,7 +28,9 @@ var (
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return counting{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
-				old, err := c.HGet(ctx, key, "n").Bytes() // no script of the lock uses HGET or HSET, so the server's counts of them are those of the row
+				// No script of the lock uses HGET or HSET, so the server's counts of them are
+				// those of the row.
+				old, err := c.HGet(ctx, key, "n").Bytes()
 				if err != nil && !errors.Is(err, redis.Nil) {
 					return err
 				}

@@ -197,7 +197,8 @@ func TestTheClientRetriesWithinItsBounds(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // a caller that gives up returns at once, so the clock of the bubble does not advance
+	// A caller that gives up returns at once, so the clock of the bubble does not advance.
+	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
 		began := time.Now()

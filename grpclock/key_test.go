@@ -73,7 +73,8 @@ func TestAKeyHasClaimsThePeerAndOwnParts(t *testing.T) {
 	}
 	rules := grpclock.FromMap(grpclock.RuleMap{shop.Shop_Move_FullMethodName: {Key: "k:{region}"}}).WithPart("region", own)
 	_, err := interceptor(t, lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), rules)(base, shop.Shop_Move_FullMethodName, &shop.Order{})
-	want(t, err, codes.Internal, grpclock.ReasonMisconfigured) // Internal, because this is a mistake of the program and not of the client
+	// The code is Internal, because this is a mistake of the program and not of the client.
+	want(t, err, codes.Internal, grpclock.ReasonMisconfigured)
 }
 
 func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {

@@ -144,7 +144,8 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				t.Errorf("%d keys are locked after the stream", n)
 			}
 			want(t, talk(), codes.OK, "")
-			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone) // the second stream has done the work, so this one is refused
+			// The second stream has done the work, so this one is refused.
+			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone)
 		})
 	}
 }

@@ -38,7 +38,8 @@ func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := shop(httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
-	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // the headers that the outer handler sets belong to each request
+	// The headers that the outer handler sets belong to each request.
+	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
 		h.ServeHTTP(w, r)
 	})

@@ -197,7 +197,7 @@ func TestAGrantToADeadCallerIsGivenBack(t *testing.T) {
 	})
 }
 
-// cancelling is a Store that cancels its caller's context when the grant comes.
+// cancelling is a Store that cancels its caller's context when it grants a lease.
 type cancelling struct {
 	*lockertest.Memory
 	_ *testing.T

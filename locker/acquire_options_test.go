@@ -106,7 +106,8 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, AtLeast: time.Minute}))
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
-		wantErr(t, err, "a", locker.ErrUnavailable) // a TTL of 1 ms is legal, but the drift is 2 ms, so the lease has ended before it begins
+		// A TTL of 1 ms is legal, but the drift is 2 ms, so the lease has ended before it begins.
+		wantErr(t, err, "a", locker.ErrUnavailable)
 		if !strings.Contains(err.Error(), "raise the TTL") {
 			t.Fatal(err)
 		}

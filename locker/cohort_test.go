@@ -91,7 +91,8 @@ func TestAStreakEnds(t *testing.T) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			if err := lease.Extend(t.Context(), time.Second); err != nil { // this time is shorter than the time that the lease has left
+			// This time is shorter than the time that the lease has left.
+			if err := lease.Extend(t.Context(), time.Second); err != nil {
 				t.Fatal(err)
 			}
 			before := calls(store)

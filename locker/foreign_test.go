@@ -99,7 +99,9 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 				first.WaitsStill()
 				second.WaitsStill()
 				end.do()
-				lease := first.Granted(130 * time.Millisecond) // within the longest pause of the Backoff, or the poller's TTL
+				// The lease comes within the longest pause of the Backoff, or within the poller's
+				// TTL.
+				lease := first.Granted(130 * time.Millisecond)
 				if newPoller(t, client, key).obtain(time.Minute) {
 					t.Fatal("a foreign program got the key that we hold")
 				}

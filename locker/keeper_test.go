@@ -130,7 +130,8 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		store.Delay(locker.OpRenew, 900*time.Millisecond) // the renewal is sent at 0.33 s and runs at 1.23 s, which is too late
+		// The renewal is sent at 0.33 s and runs at 1.23 s, which is too late.
+		store.Delay(locker.OpRenew, 900*time.Millisecond)
 		lost(t, lease, locker.ErrLost)
 		expires := lease.Expires()
 		time.Sleep(10 * time.Second)

@@ -101,7 +101,9 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 				}
 			}
 			if hook != nil {
-				for i := 0; hook.n.Load() == 0; i++ { // several rounds, because on a slow machine the millisecond may end before the next acquire
+				// Several rounds may be needed, because on a slow machine the millisecond may end
+				// before the next acquire.
+				for i := 0; hook.n.Load() == 0; i++ {
 					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
 						t.Fatal(err)
 					}

@@ -215,8 +215,10 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
 			at(950)
-			store.Delay(locker.OpAcquire, 40*time.Millisecond)        // the first waiter's re-check is sent at 1000 ms and runs at 1040 ms;
-			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond) // its answer comes at 1060 ms, later than its lease lasts
+			// The first waiter's re-check is sent at 1000 ms and runs at 1040 ms;.
+			store.Delay(locker.OpAcquire, 40*time.Millisecond)
+			// Its answer comes at 1060 ms, later than its lease lasts.
+			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)
 			at(1033)
 			release(t, first) // the first waiter gets the message of its grant while its re-check is under way
 			at(1050)

@@ -213,7 +213,8 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
 		}
 		<-time.After(10 * time.Second)
-		if n := store.Calls(locker.OpAcquire) - calls; n > 300 { // the head asks every 75 ms, and the nine others from time to time
+		// The head asks every 75 ms, and the nine others from time to time.
+		if n := store.Calls(locker.OpAcquire) - calls; n > 300 {
 			t.Errorf("%d calls in 10 s: more than the head asks", n)
 		}
 		store.Free("a")
@@ -255,7 +256,8 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})
 		second := waits(t, l, locker.Rule{Key: "a"})
-		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second}) // its TTL differs, so it waits at the server, and not in its process
+		// Its TTL differs, so it waits at the server, and not in its process.
+		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second})
 		release(t, first)
 		lease := second.granted(110 * time.Millisecond)
 		third.waitsStill()

@@ -122,7 +122,8 @@ func TestStrangersWait(t *testing.T) {
 				return e.Acquire(lease.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 			},
 		} {
-			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) { // without the error, the acquire would wait for its own caller
+			// Without the error, the acquire would wait for its own caller.
+			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("%s: %v", who, err)
 			}
 		}

@@ -119,7 +119,8 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		since(t, start, 2*time.Second, 10*time.Millisecond) // the time-out is for all releases together, and not for each of them
+		// The time-out is for all releases together, and not for each of them.
+		since(t, start, 2*time.Second, 10*time.Millisecond)
 		store.Fail(locker.OpRelease, nil)
 		<-time.After(2 * time.Second)
 		if store.Len() != 0 {

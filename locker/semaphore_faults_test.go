@@ -93,7 +93,8 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	var granted, longest int64
 	var mu sync.Mutex
 	var processes []*lockertest.Process
-	dying, die := context.WithCancel(context.Background()) // ends with the process, because a dead process makes no more calls
+	// This context ends with the process, because a dead process makes no more calls.
+	dying, die := context.WithCancel(context.Background())
 	defer die()
 	until := time.Now().Add(during)
 	for i := range 3 {

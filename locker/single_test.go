@@ -114,7 +114,8 @@ func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	<-time.After(10*time.Second - time.Since(stalled)) // wait until the stall has had its full length, because the test depends on this length
+	// Wait until the stall has had its full length, because the test depends on this length.
+	<-time.After(10*time.Second - time.Since(stalled))
 	server.Resume()
 
 	c := server.Client(t)

@@ -214,7 +214,8 @@ func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 		if worst > time.Second {
 			t.Errorf("a lease of %v, long after the renewals became prompt", worst)
 		}
-		if n := store.Calls(locker.OpRenew) - before; n > 64*600*4 { // number of leases, number of seconds, and four renewals in each second
+		// The limit is four renewals of each lease in each second.
+		if n := store.Calls(locker.OpRenew) - before; n > 64*600*4 {
 			t.Errorf("%d renewals of 64 leases in 10 min", n)
 		}
 		for _, lease := range leases {

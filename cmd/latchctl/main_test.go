@@ -143,7 +143,9 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result() // an error is no failure: another master may have the key, and then this one answers MOVED
+		// An error is no failure: another master may have the key, and then this one answers
+		// MOVED.
+		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result()
 		for _, entry := range queue {
 			token, inbox, _ := strings.Cut(entry, "|")
 			inbox, _, _ = strings.Cut(inbox, "|")

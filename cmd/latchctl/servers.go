@@ -52,7 +52,9 @@ func (s *servers) urls() []string {
 // connect makes a client of each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
-	if len(urls) > 1 { // with several nodes, each has its own time-out, so that one that hangs does not use up the time for the others
+	// With several nodes, each has its own time-out, so that one that hangs does not use up the
+	// time for the others.
+	if len(urls) > 1 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)
 		defer cancel()

@@ -193,7 +193,8 @@ func (t *transport) refusal(p *grpclock.Problem) error {
 func failureOf(st *status.Status) *connect.Error {
 	failure := connect.NewError(connect.Code(st.Code()), errors.New(st.Message()))
 	for _, detail := range st.Proto().GetDetails() {
-		if d, err := connect.NewErrorDetail(detail); err == nil { // NewErrorDetail cannot fail, because each detail of a status is a message
+		// NewErrorDetail cannot fail, because each detail of a status is a message.
+		if d, err := connect.NewErrorDetail(detail); err == nil {
 			failure.AddDetail(d)
 		}
 	}

@@ -50,7 +50,8 @@ func (v *visit) handBack(r *http.Request) error {
 		return nil
 	}
 	if !v.body.whole {
-		v.c.RequestCtx().SetConnectionClose() // the rest of the body has not arrived yet, and must not be read as the next request
+		// The rest of the body has not arrived yet, and must not be read as the next request.
+		v.c.RequestCtx().SetConnectionClose()
 		return fiber.ErrRequestEntityTooLarge
 	}
 	data, err := io.ReadAll(r.Body)

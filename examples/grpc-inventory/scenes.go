@@ -196,7 +196,8 @@ func (s *scenes) caller(ctx context.Context) error {
 	s.east.other, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
-	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil { // continue when the call that was given up has left the queue
+	// Wait until the call that was given up has left the queue.
+	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil {
 		return err
 	}
 

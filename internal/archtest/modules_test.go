@@ -82,7 +82,8 @@ func checkModules(t testing.TB, dir string) (problems []string) {
 				"or list it in notInWorkspace (internal/archtest/modules_test.go) with the reason", module, module)
 		}
 		want, reason := work.Go, "go.work says it"
-		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" { // these are needed too, because tests of contrib need internal/sqltest
+		// internal/sqltest is needed too, because the tests of contrib need it.
+		if module == "." || strings.HasPrefix(module, "contrib/") || module == "internal/sqltest" {
 			want, reason = oldestGo, "users may have it (oldestGo, internal/archtest/modules_test.go)"
 		}
 		if m.Go != want {
@@ -144,7 +145,9 @@ func checkNested(dir string, m modFile) (problems []string) {
 // parse reads a go.mod or a go.work.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	read(t, os.DirFS(dir), name) // makes the test's cached result depend on the file, because the go command reads it in another process
+	// read makes the test's cached result depend on the file, because the go command reads the
+	// file in another process.
+	read(t, os.DirFS(dir), name)
 	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatal(err)

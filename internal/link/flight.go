@@ -135,7 +135,8 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool
 	}
 	for i, c := range calls {
 		if c.asking {
-			_ = p.Process(ctx, redis.NewCmd(ctx, "asking")) // no reply is awaited, because a pipeline only queues commands until Exec
+			// No reply is awaited, because a pipeline only queues commands until Exec.
+			_ = p.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
 		sent[i] = c.command(ctx, how == inFull || how == firstInFull && c.Script != nil && !known[c.Script])
 		if known != nil {

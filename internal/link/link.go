@@ -62,7 +62,9 @@ type link struct {
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	if own, ok := c.(*redis.Client); ok { // only the exact type: see the package's comment, on clients with their own Process
+	// Only this exact type is pipelined: see the package's comment on clients with their own
+	// Process.
+	if own, ok := c.(*redis.Client); ok {
 		options := own.Options()
 		l.pipe, l.bounded = own, bounded(options)
 		if options.PoolSize > 0 {

@@ -42,7 +42,9 @@ type Links struct {
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
-	if _, own := c.(*redis.ClusterClient); !own { // only the exact type: see the package's comment, on clients with their own Process
+	// Only this exact type is pipelined: see the package's comment on clients with their own
+	// Process.
+	if _, own := c.(*redis.ClusterClient); !own {
 		ls.single = newLink(ls, c)
 	}
 	return ls

@@ -28,7 +28,9 @@ const (
 // find returns the link for a call that is to be listed. It returns nil while the node is unknown,
 // and then the call is sent or refused when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
-	if ls.single != nil && (ls.cluster == nil || !c.Acked) { // the client itself finds the node; but a WAIT must use the same connection as its call
+	// The client itself can find the node. But a WAIT must use the same connection as its call, so
+	// the link must know the node.
+	if ls.single != nil && (ls.cluster == nil || !c.Acked) {
 		return ls.single
 	}
 	if l := ls.serving(c.Key); l != nil {

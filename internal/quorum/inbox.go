@@ -128,7 +128,9 @@ func (n *node) resubscribe(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	defer n.opening.Store(false) // the node is subscribed here, because it was down when the process subscribed at the other nodes
+	// The process subscribes now at this node, because the node was down when the process
+	// subscribed at the other nodes.
+	defer n.opening.Store(false)
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()
 	_, _ = n.subscription.Open(ctx, key) // the node's next answer shows whether it is subscribed

@@ -234,7 +234,8 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 		}
 		working.Wait()
 	}
-	if took := time.Since(began); took > 5*time.Second { // less than a few seconds, because each head of a queue asks again after a second
+	// It takes less than a few seconds, because each head of a queue asks again after a second.
+	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("five keys took %v", took)
 	}
 }
@@ -327,7 +328,8 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			cs[2] = deadNode(t)
 			s := quorumStore(cs, 200*time.Millisecond)
 			settles(t, s)
-			ahead := time.Now().Add(time.Hour).UnixMicro() // an hour ahead, so that no later round agrees without raising a vote
+			// The fence is an hour ahead, so that no later round agrees without raising a vote.
+			ahead := time.Now().Add(time.Hour).UnixMicro()
 			if err := ms[0].Set(t.Context(), redisstore.CounterKey("a"), ahead, 0).Err(); err != nil {
 				t.Fatal(err)
 			}

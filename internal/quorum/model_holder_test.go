@@ -18,7 +18,7 @@ func (c *simClient) once() []string {
 	return texts
 }
 
-// work acquires, holds, renews and releases repeatedly.
+// work acquires, holds, renews and releases a lease, again and again.
 func (c *simClient) work() {
 	w := c.w
 	again := func() { w.after(w.upTo(60*time.Millisecond), c.work) }

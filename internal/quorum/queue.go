@@ -15,7 +15,7 @@ import (
 // Keys asks the nodes until more than half have answered, and returns the keys that any of these
 // nodes shows. All locks are among these keys: a lock has votes on more than half of the nodes, so
 // at least one of the answers contains it. A key with fewer votes may also be among them; Inspect
-// shows that it is no lock. A scan may take longer than a step may, so only ctx bounds the wait.
+// shows that it is no lock. A scan may take longer than a step may, so only ctx limits the wait.
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

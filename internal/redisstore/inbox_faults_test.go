@@ -133,7 +133,8 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	server.Kill()
 	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
 	before := dials.Load()
-	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 }) // the limit is high, because go-redis dials several times in each attempt
+	// The limit is high, because go-redis dials several times in each attempt.
+	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 })
 	if name, err := p.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
 	}

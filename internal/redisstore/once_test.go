@@ -69,7 +69,7 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 }
 
 // Scripts are also sent only once in this storm: many calls are under way together, some share a
-// write, and connections break repeatedly.
+// write, and connections break again and again.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60

@@ -13,7 +13,8 @@ import (
 func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	stopped, listener := l.listen(), l.listen() // the process of stopped does not react, but the server still counts its connection
+	// The process of stopped does not react, but the server still counts its connection.
+	stopped, listener := l.listen(), l.listen()
 	holder := l.held()
 	first := l.waits(stopped.name)
 	l.waits(stopped.name)

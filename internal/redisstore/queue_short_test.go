@@ -171,7 +171,9 @@ func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	before = s.contents()
 	answer, err := s.client.Eval(s.Context(), text, []string{"L", "Q", "C", "X"}, args...).Result()
 	if err != nil {
-		message, _, _ := strings.Cut(err.Error(), " script:") // only the text before " script:", because the rest contains the script's name
+		// Only the text before " script:" is compared, because the rest contains the script's
+		// name.
+		message, _, _ := strings.Cut(err.Error(), " script:")
 		return before, append([]string{message}, s.contents()...)
 	}
 	text = fmt.Sprint(answer)

@@ -278,7 +278,8 @@ func TestWatchSaysOnceThatItCannotAsk(t *testing.T) {
 		if errs != 1 || led != 1 {
 			t.Errorf("%d errors and %d answers, want one of each", errs, led)
 		}
-		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") { // the iteration ends by itself, because the key is invalid
+		// The iteration ends by itself, because the key is invalid.
+		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") {
 			if !errors.Is(err, locker.ErrInvalidKey) {
 				t.Error(err)
 			}

@@ -164,7 +164,8 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
-		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted) // possible, because the hand-off to the waiter has lapsed
+		// This is possible, because the hand-off to the waiter has lapsed.
+		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted)
 		w.other.Resume()
 		w.want(<-answered, store.Busy)
 		w.wantEvents(store.EventGranted)

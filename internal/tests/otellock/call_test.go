@@ -276,7 +276,8 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			wanted := make([]string, 0, len(tc.spans))
 			for i, span := range tc.spans {
 				if some, ok := strings.CutSuffix(span, " wait.attempts=-1"); ok || strings.HasSuffix(span, "ttl=T") && i < len(lines) {
-					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=") // the number of attempts is left out, because it differs in each run
+					// The number of attempts is left out, because it differs in each run.
+					lines[i], _, _ = strings.Cut(lines[i], " wait.attempts=")
 					span = some
 				}
 				wanted = append(wanted, span)

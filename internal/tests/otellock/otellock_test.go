@@ -404,7 +404,8 @@ func TestTenThousandNamesBecomeABoundedNumber(t *testing.T) {
 	for worker := range 10 {
 		wg.Go(func() {
 			for i := range 1000 {
-				key := fmt.Sprintf("key-%d:x", worker*1000+i) // a Rule without a Name, whose key begins with the part that varies
+				// The Rule has no Name, and its key begins with the part that varies.
+				key := fmt.Sprintf("key-%d:x", worker*1000+i)
 				if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, nothing); err != nil {
 					t.Error(err)
 				}

@@ -12,11 +12,12 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests show the anomalies that occur when a fence in a database is checked in the wrong way.
-// Each anomaly is first provoked without sqllock: otherwise the test with sqllock would prove
-// nothing.
+// These tests show the anomalies that occur when the fence in a database is checked in a wrong
+// way. Each anomaly is provoked first without sqllock, because otherwise the test with sqllock
+// would prove nothing.
 
-// begin begins a transaction that is rolled back at the end of the test unless it was committed.
+// begin begins a transaction. If the transaction was not committed, it is rolled back at the end
+// of the test.
 func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -27,7 +28,7 @@ func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
 	return tx
 }
 
-// steps runs the statements of a scenario, one after the other.
+// steps runs the statements of a scenario one after the other.
 func steps(t testing.TB, all ...func() error) {
 	t.Helper()
 	for i, step := range all {
@@ -37,7 +38,7 @@ func steps(t testing.TB, all ...func() error) {
 	}
 }
 
-// checkFence does a plain check: it reads the fence, and refuses a smaller one.
+// checkFence makes a plain check: it reads the fence, and refuses a smaller fence.
 func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	var newest int64
 	if err := tx.QueryRowContext(ctx, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'").Scan(&newest); err != nil {
@@ -49,7 +50,7 @@ func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	return nil
 }
 
-// claimFence claims as sqllock does, and reports whether it worked.
+// claimFence claims a fence as sqllock does, and returns an error if the claim is refused.
 func claimFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	r, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE latchkit_fence SET fence = %d, owner = '%d' WHERE resource = 'account:1' AND fence <= %d", mine, mine, mine))
 	if err != nil {
@@ -70,7 +71,7 @@ func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
 		steps(t,
 			func() error { return checkFence(ctx, old, 1) },
 			func() (err error) { seen, err = read(ctx, old, 1); return err },
-			// The old holder is paused here, and loses its lease.
+			// At this point, the old holder is paused and loses its lease.
 			func() error { return claimFence(ctx, next, 2) },
 			func() (err error) { newer, err = read(ctx, next, 1); return err },
 			func() error { return write(ctx, next, 1, newer+50) },
@@ -106,8 +107,8 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// With sqllock neither anomaly occurs. An old holder has read, and does not check whether it still
-// holds the lock. A newer holder comes before the old holder writes.
+// With sqllock, neither anomaly occurs. An old holder has read, and does not check whether it
+// still holds the lock. A newer holder reads and writes before the old holder writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -133,7 +134,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 					hasRead, newer := make(chan struct{}), make(chan error, 1)
 					first := true
 					err = sqllock.Do(t.Context(), old, db, account, func(_ context.Context, tx *sqllock.Tx) error {
-						ctx := context.Background() // the function does not notice the loss
+						ctx := context.Background() // with this context, the function does not notice the loss
 						seen, err := read(ctx, tx, 1)
 						if err != nil {
 							return err
@@ -142,7 +143,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 							first = false
 							close(hasRead)
 							store.Free(account.Key)
-							if strategy == sqllock.VerifyLast { // no transaction waits for this one
+							if strategy == sqllock.VerifyLast { // no other transaction waits for this one
 								err := sqllock.Do(t.Context(), next, db, account, deposit(50), opts...)
 								newer <- err
 								if db.dialect != sqlite && err != nil && level == sql.LevelReadCommitted {
@@ -179,7 +180,7 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			one, two := db.begin(t, level), db.begin(t, level)
 			failed := make(chan error)
 			steps(t,
-				func() error { _, err := read(ctx, two, 2); return err }, // this read takes the snapshot
+				func() error { _, err := read(ctx, two, 2); return err }, // this read determines the snapshot
 				func() error { return claimFence(ctx, one, 2) },
 			)
 			go func() { failed <- claimFence(ctx, two, 3) }()
@@ -192,13 +193,13 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			}
 			_ = two.Rollback()
 		}
-		// With sqllock many transactions collide too, but no caller sees an error.
+		// With sqllock, many transactions collide, too. But no caller gets an error.
 		l, _ := memory(t)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			before := db.balance(t)
 			done := make(chan error)
 			const all = 10
-			for i := range all { // different locks, the same row
+			for i := range all { // each caller has its own lock, but all write the same row
 				go func() {
 					rule := locker.Rule{Key: fmt.Sprintf("deposit:%d", i)}
 					done <- sqllock.Do(ctx, l, db, rule, deposit(1), sqllock.WithRetries(1000), sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
@@ -228,7 +229,7 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		}
 		_ = paused.Rollback()
 
-		// With sqllock the server ends the paused transaction, and with it the wait.
+		// With sqllock, the server ends the paused transaction. So the wait for it ends, too.
 		l, store := memory(t)
 		successor, err := locker.New(store.NewProcess())
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// setBack restarts a server with its clock set back by a day.
+// setBack restarts a server with a clock that is set back by a day.
 func setBack(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "clock.so")
@@ -29,11 +29,11 @@ func setBack(t *testing.T, server *redistest.Server) {
 	}
 }
 
-// A Redis that is restored from an old snapshot makes fences from its clock, so its fences grow
-// nevertheless. If its clock was set back too, it grants fences that it has granted before. Then no
-// data is overwritten, and RepairAll raises the fences.
+// When a Redis is restored from an old snapshot, its fences still grow, because it makes them from
+// its clock. If its clock was set back, too, it grants the same fences again. Then no data is
+// overwritten, and RepairAll raises the fences.
 //
-// Not parallel: it sets the environment of the servers that are started.
+// This test is not parallel, because it sets the environment of the servers that it starts.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		t.Run(d.String(), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// through opens db through a wire.
+// through opens the database of db through a wire. It returns the new database and the wire.
 func through(t testing.TB, db *database) (*database, *wire) {
 	t.Helper()
 	w := newWire(t, db.addr)
@@ -42,14 +42,14 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 					if s == swallow {
 						rounds = 1
 					}
-					retries := 0 // where the ledger shows that the transaction was committed, a repetition is an error
+					retries := 0 // where the ledger shows that the transaction was committed, no repetition is allowed
 					if s == cutRequest {
 						retries = 1
 					}
 					for range rounds {
 						ran := 0
 						if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
-							if ran++; ran == 1 { // armed here, after the COMMIT of VerifyLast's claim
+							if ran++; ran == 1 { // the fault is armed here, because VerifyLast has sent the COMMIT of its claim by now
 								w.strike(s, false)
 							}
 							return deposit(10)(ctx, tx)
@@ -70,7 +70,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint that fails at COMMIT is a reply: Do neither asks the ledger nor repeats the work.
+// A constraint may fail at COMMIT. This is a reply, so Do neither asks the ledger nor repeats the
+// work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -136,8 +137,9 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 	}
 }
 
-// Resolve waits for an open transaction, because the result "not committed" could be wrong a moment
-// later. That also holds for the first claim of a resource, whose row is not yet visible to others.
+// Resolve waits for an open transaction, because the result "not committed" could become wrong a
+// moment later. This is also true for the first claim of a resource, whose row is not visible to
+// others yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +165,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 					case committed := <-resolved:
 						t.Errorf("Resolve did not wait, and said %v", committed)
 						resolved <- committed
-					case <-time.After(200 * time.Millisecond): // Resolve has had time enough
+					case <-time.After(200 * time.Millisecond): // Resolve has had enough time to return
 					}
 					return deposit(10)(ctx, tx)
 				})
@@ -178,7 +180,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// Between the verification and the COMMIT the row is unchanged, but it is locked.
+// Between the verification and the COMMIT, the row of the claim is not changed, but it is locked.
 func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -192,7 +194,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
 						t.Error(err)
 					}
-					if op == "" { // this is the transaction of the claim
+					if op == "" { // this transaction is that of the claim
 						return
 					}
 					go func() {
@@ -206,7 +208,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 					case committed := <-resolved:
 						t.Errorf("Resolve did not wait, and said %v", committed)
 						resolved <- committed
-					case <-time.After(200 * time.Millisecond): // Resolve has had time enough
+					case <-time.After(200 * time.Millisecond): // Resolve has had enough time to return
 					}
 				})
 				return k, k, err
@@ -221,7 +223,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	})
 }
 
-// The result of Resolve is final, even for a transaction that was still open.
+// What Resolve has returned stays true, even for a transaction that was open at the time.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -238,7 +240,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			}
 			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 				op = tx.Op()
-				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // Resolve has no row to wait for yet
+				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // Resolve cannot wait, because there is no row yet
 					ask()
 				} else {
 					go ask()
@@ -262,7 +264,8 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	})
 }
 
-// Resolve of one operation does not wait for other operations of the same resource.
+// When Resolve asks about one operation, it does not wait for other operations on the same
+// resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -308,8 +311,8 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A silent server never blocks Do for ever, at ROLLBACK or at COMMIT, even at the COMMIT of a claim
-// at the beginning. So the lock becomes free.
+// A server may not answer a ROLLBACK or a COMMIT, even the COMMIT of a claim at the beginning. Do
+// never waits for such a server for ever, so the lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string
@@ -347,7 +350,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	}
 }
 
-// Wherever the connection breaks, Do reports the true result, and the next Do works.
+// At whatever point the connection breaks, Do returns the true result, and the next Do works.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {

@@ -22,10 +22,11 @@ var (
 
 const (
 	countTTL = 400 * time.Millisecond
-	step     = 3 // a child reports its progress after this number of increments
+	step     = 3 // after this number of increments, a child reports its progress
 )
 
-// counter increments the account a given number of times, and reports how often it was refused.
+// counter is a process that increments the account a given number of times. It reports how often
+// an increment was refused.
 var counter = proc.Register("counter", func(args []string) {
 	w := newWorker(args)
 	rule := locker.Rule{Key: args[3], TTL: countTTL}
@@ -57,8 +58,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every committed increment is in the account exactly once, whichever process was paused at
-// whatever time.
+// Every increment that was committed is in the account exactly once. This is so whichever process
+// was paused, and at whatever time.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect
@@ -97,8 +98,8 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 	}
 }
 
-// pauseHolders repeatedly pauses the holder of the lock, or any child if the holder is unknown,
-// until over. It returns the number of pauses.
+// pauseHolders pauses the holder of the lock again and again, until over. If the holder is
+// unknown, it pauses any child. It returns the number of pauses.
 func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, between time.Duration, over <-chan struct{}) (pauses int) {
 	t.Helper()
 	for {
@@ -119,7 +120,7 @@ func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string,
 			child.Resume()
 			return pauses
 		}
-		select { // time for the others
+		select { // time in which the other processes work
 		case <-time.After(time.Duration(rand.Int64N(int64(between)))):
 		case <-over:
 			return pauses

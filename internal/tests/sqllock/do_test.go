@@ -90,8 +90,8 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 				}
 				store.Steal(account.Key)
 				lease, _ := locker.FromContext(ctx)
-				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
-				return nil                                                  // the work ignores its context
+				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // Extend notices the loss
+				return nil                                                  // the work ignores the end of its context
 			}, sqllock.WithStrategy(strategy))
 			if !errors.Is(err, locker.ErrLost) {
 				t.Errorf("err = %v, want ErrLost", err)
@@ -101,8 +101,8 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	})
 }
 
-// Some libraries, such as pgx, do not end their transactions with the context. Such a transaction
-// is not committed either.
+// Some libraries, such as pgx, do not end their transactions when the context ends. Nevertheless
+// such a transaction is not committed too late.
 func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
 		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {
@@ -138,7 +138,7 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	}
 }
 
-// keen is a transaction that calls a function before its COMMIT.
+// keen is a transaction that calls a function just before its COMMIT.
 type keen struct {
 	silent
 	first func()
@@ -172,7 +172,7 @@ func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
 	})
 }
 
-// afterwards is an Observer that calls a function after the end of a transaction.
+// afterwards is an Observer that calls a function when a transaction has ended.
 type afterwards func()
 
 func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -183,8 +183,8 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 	}
 }
 
-// Within runs under a lease that other code has taken, and reports its loss only if the transaction
-// is affected.
+// Within runs under a lease that other code has taken. It reports the loss of this lease only if
+// the transaction is affected.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {
@@ -198,7 +198,7 @@ func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 				lease, _ := locker.FromContext(ctx)
 				lose = func() {
 					store.Steal(account.Key)
-					_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // finds out
+					_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // Extend notices the loss
 				}
 				err := sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
 					return errors.Join(deposit(10)(ctx, tx), tc.fails)
@@ -226,7 +226,7 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 			}
 			within := lockedBy(t, lease)
 			before := db.balance(t)
-			for range 2 { // one lease may have several transactions
+			for range 2 { // two transactions under one lease
 				if err := sqllock.Within(within, db, deposit(1), sqllock.WithStrategy(strategy), sqllock.WithOwner("me")); err != nil {
 					t.Fatal(err)
 				}
@@ -273,9 +273,9 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 
 func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	db := newDatabase(t, postgres)
-	l := redisLocker(t, redistest.Start(t)) // this server's counter may be raised: no other test uses it
+	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
 	rule := locker.Rule{Key: "account:repaired"}
-	ahead := uint64(1) << 52 // more than a clock in µs will show for a century
+	ahead := uint64(1) << 52 // for the next hundred years, a clock in µs shows less than this
 	db.claimed(t, rule.Key, ahead, "before the loss")
 	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	}, sqlite)
 }
 
-// A program without fences that now has the key is another holder, too.
+// A program without fences that has the key now counts as another holder, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -334,7 +334,8 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		next, err := locker.New(store.NewProcess()) // both Lockers are in this process, so only the fence distinguishes their leases
+		// Both Lockers are in this process, so their leases differ only by their fences.
+		next, err := locker.New(store.NewProcess())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,8 +67,8 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// A collation, a comparison with padding, or a type could treat some of these keys as equal. One of
-// them is the longest possible key.
+// A database could treat some of these keys as equal: because of a collation, because it ignores
+// spaces at the end, or because of a type. One of the keys is as long as a key may be.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -85,7 +85,7 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	})
 }
 
-// A connection pooler in front of PostgreSQL may forbid prepared statements.
+// When a connection pooler is in front of PostgreSQL, prepared statements may be forbidden.
 func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 	db := newDatabase(t, postgres)
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {

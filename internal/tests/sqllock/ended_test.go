@@ -13,11 +13,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that end before Do has sent a COMMIT, by an error or by the
-// function.
+// These tests are about transactions that end before Do has sent a COMMIT. An error ends them, or
+// the function.
 
-// InnoDB reports the deadlock of a SELECT … FOR UPDATE only at the row of the deadlock, where a Tx
-// does not see it.
+// InnoDB reports the deadlock of a SELECT … FOR UPDATE only when the row of the deadlock is read.
+// The Tx does not see this error.
 func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(fmt.Sprintf("strategy %d", strategy), func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	}
 }
 
-// A function must not commit. If it does, Do reports the true result.
+// A function must not commit. If it does nevertheless, Do returns the true result.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -92,7 +92,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	})
 }
 
-// PostgreSQL replies ROLLBACK to the COMMIT of a failed transaction.
+// After a failed statement, PostgreSQL replies ROLLBACK to COMMIT.
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -111,8 +111,8 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	}, postgres)
 }
 
-// On MySQL, settings for a transaction belong to the session. They must not affect the next user of
-// the connection.
+// On MySQL, the settings of a transaction are settings of its session. They must not affect the
+// next user of the connection.
 func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -140,7 +140,7 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// The rules also hold for a holder that uses one connection for everything.
+// The same rules hold for a holder that uses one connection for everything.
 func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -174,10 +174,10 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	}
 }
 
-// When a context ends, database/sql rolls back on a goroutine of its own, after the running
-// statement. The session must not be restored before this ROLLBACK, because switching autocommit on
-// commits an open transaction. (If the session is restored earlier, this test fails every third
-// time.)
+// When a context ends, database/sql rolls the transaction back, on a separate goroutine and after
+// the statement under way. The session's settings must not be restored before this ROLLBACK:
+// switching autocommit on would commit an open transaction. (If they are restored earlier, this
+// test fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -194,7 +194,7 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 			return db.number(t, "SELECT count(*) FROM information_schema.processlist WHERE db = database() AND info LIKE 'DO%'") > 0
 		})
 		cancel()
-		<-time.After(200 * time.Millisecond) // so that database/sql comes first
+		<-time.After(200 * time.Millisecond) // in this time, database/sql begins its ROLLBACK
 		return errors.Join(err, ctx.Err())
 	})
 	if slowErr := <-slow; !errors.Is(err, context.Canceled) || slowErr != nil {

@@ -14,8 +14,8 @@ var isolations = []sql.IsolationLevel{
 	sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable,
 }
 
-// A resource that was never claimed has no row yet. Its first claim must not wait for the first
-// claims of other resources, whatever the isolation.
+// If a resource was never claimed, it has no row yet. Its first claim must not wait for the first
+// claims of other resources, at any isolation level.
 func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 	for _, d := range []sqllock.Dialect{postgres, maria} {
 		for _, level := range isolations {
@@ -25,7 +25,7 @@ func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 				l, _ := memory(t)
 				isolation := sqllock.WithTxOptions(&sql.TxOptions{Isolation: level})
 				open := func(ctx context.Context, _ *sqllock.Tx) (err error) {
-					for _, key := range []string{"a", "z"} { // keys before and after the key of the open claim
+					for _, key := range []string{"a", "z"} { // one key comes before the key of the open claim, and the other one after it
 						ctx, cancel := context.WithTimeout(locker.Detach(ctx), patience)
 						defer cancel()
 						nothing := func(context.Context, *sqllock.Tx) error { return nil }

@@ -16,10 +16,10 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions inside of requests that a guard has locked.
+// These tests are about transactions in the handlers of requests that a guard has locked.
 
-// guarded are servers of all adapters with one route, POST /accounts/{id}, whose handler runs under
-// the lock of its account.
+// guarded returns servers of all adapters. Each server has one route, POST /accounts/{id}, whose
+// handler runs under the lock of its account.
 func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -48,7 +48,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 		defer func() { _ = newer.Close(context.Background()) }()
 		overtake := false
 		h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if overtake { // a failover frees the lock, and a newer holder commits
+			if overtake { // a failover loses the lock, and a newer holder commits
 				store.Free("account:1")
 				if err := sqllock.Do(context.Background(), newer, db, locker.Rule{Key: "account:1"}, deposit(400)); err != nil {
 					t.Error(err)
@@ -61,7 +61,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 				if !errors.Is(err, sqllock.ErrStaleFence) {
 					t.Errorf("a stale holder's transaction ended with %v", err)
 				}
-				return // without a reply
+				return // the handler writes no reply
 			case err != nil:
 				t.Error(err)
 			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence(): //nolint:gosec // fences are small here
@@ -88,8 +88,8 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 	})
 }
 
-// The answer of a request with an Idempotency-Key is in the transaction of its work, and the
-// transaction claims the guard's lease: a stale holder writes neither.
+// The answer to a request with an Idempotency-Key is stored in the transaction of its work. The
+// transaction claims the guard's lease. So a stale holder writes neither the answer nor the work.
 func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)

@@ -11,12 +11,12 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that are idle for longer than a lease lasts without renewals.
+// In these tests, a transaction is idle for longer than a lease lasts without renewals.
 
-// brief is a short TTL: a lease is over soon if it is not renewed.
+// brief is a Rule with a short TTL. Without renewals, its lease ends soon.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}
 
-// idleFor lets time pass in a transaction.
+// idleFor waits for a time in which the transaction is idle.
 func idleFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -34,7 +34,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 				calls := 0
 				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
 					calls++
-					balance, err := read(ctx, tx, 1) // the Row is read, so the connection is free
+					balance, err := read(ctx, tx, 1) // the Row is read here, so afterwards the connection is free
 					if err != nil {
 						return err
 					}
@@ -59,8 +59,8 @@ func strategyName(s sqllock.Strategy) string {
 	return "ClaimFirst"
 }
 
-// Work outside of the database, such as a payment, must not be repeated because a server has ended
-// an idle transaction.
+// When a server has ended an idle transaction, its work must not be repeated, because work outside
+// of the database, such as a payment, would be done twice.
 func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },
@@ -86,7 +86,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	}
 }
 
-// A transaction whose connection breaks for another reason is repeated.
+// When a connection breaks for another reason, the transaction is repeated.
 func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -112,7 +112,7 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The function reads rows on the connection that a ping would use.
+// The function reads rows on the same connection that a ping would use.
 func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
@@ -133,7 +133,7 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 			if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 				return err
 			}
-			row := tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = 1") // open until Scan
+			row := tx.QueryRowContext(ctx, "SELECT balance FROM accounts WHERE id = 1") // the connection is in use until Scan
 			if err := idleFor(ctx, 800*time.Millisecond); err != nil {
 				return err
 			}
@@ -150,8 +150,8 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 	}, postgres, maria)
 }
 
-// On MySQL the bound on idleness is a setting of the session. It must not affect the next user of
-// the connection.
+// On MySQL, the idle limit is a setting of the session. It must not affect the next user of the
+// connection.
 func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
@@ -191,7 +191,7 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The server shows its own bound in a unit of its choice.
+// When a server shows its own idle limit, it chooses the unit.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, _ := memory(t)

@@ -13,9 +13,10 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about the leases that a call claims, and the leases for which it refuses to wait.
+// These tests are about two questions: which leases a call claims, and for which leases it refuses
+// to wait.
 
-// under runs fn inside of a Run for each key, the first outermost.
+// under calls fn inside of a Run for each key. The Run of the first key is the outermost.
 func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
 	if len(keys) == 0 {
 		return fn(ctx)
@@ -25,8 +26,8 @@ func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx cont
 	})
 }
 
-// A failover loses the lease of the outer key, and a newer holder of that key commits. The claim of
-// the inner key does not detect that.
+// A failover loses the lease of the outer key, and a newer holder of this key commits. The claim
+// of the inner key cannot notice that.
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -87,7 +88,7 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 	})
 }
 
-// The work reads under a Shared lease and writes under an Exclusive one.
+// The work reads under a Shared lease and writes under an Exclusive lease.
 func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -104,7 +105,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
 		db.holds(t, 100)
-		for _, before := range []func(){ // in one case the row of the resource is new, in the other it exists
+		for _, before := range []func(){ // in one case the resource has no row yet, and in the other case it has one
 			func() { db.exec(t, "DELETE FROM latchkit_fence") },
 			func() { db.claimed(t, "tenant", 1, "an old writer") },
 		} {
@@ -120,7 +121,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 				case err := <-written:
 					t.Errorf("a newer writer did not wait for the transaction that reads: %v", err)
 					written <- err
-				case <-time.After(200 * time.Millisecond): // the transaction has had enough time
+				case <-time.After(200 * time.Millisecond): // the transaction has had enough time to end
 				}
 				return deposit(10)(ctx, tx)
 			})
@@ -135,7 +136,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 	})
 }
 
-// Two readers of a resource do not wait for each other's transactions.
+// Two readers of a resource do not wait for the ends of each other's transactions.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
@@ -158,8 +159,8 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The lock server has not lost its data, so the holder is stale, and Repair would be the wrong
-// advice.
+// The lock server has not lost its data. So the holder is only stale, and an error that advises
+// Repair would be wrong.
 func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -213,7 +214,8 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// A separate Locker does not know the lease of the outer one, so Do must not wait in its queue.
+// Another Locker does not know the lease of the outer one. So Do must not wait for the key with
+// this Locker.
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
@@ -273,7 +275,7 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	})
 }
 
-// somewhere is a Locker on another server, where the same key is another lock.
+// somewhere is a Locker on another server. There the same key is another lock.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db := newDatabase(t, postgres)
 	here, _ := memory(t)
@@ -287,8 +289,8 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db.holds(t, 101)
 }
 
-// With a truly Shared lease, of a Locker with readers, a newer writer cannot claim while the
-// reading transaction is open.
+// This lease is truly Shared, because its Locker has readers. A newer writer cannot claim while
+// the reading transaction is open.
 func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})

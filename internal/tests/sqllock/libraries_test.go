@@ -29,10 +29,10 @@ var (
 	libraryIncrements = flag.Int("library-increments", 250, "increments of each of them; the whole size is 1000")
 )
 
-// increment adds 1 to the account with one library, under a lock.
+// increment adds 1 to the account under a lock, with one library.
 type increment func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error
 
-// counters open a database with each library.
+// counters maps each library to a function that opens a database with it.
 var counters = map[string]func(driver, dsn string) increment{
 	"database/sql": func(driver, dsn string) increment {
 		db := sqlx.MustOpen(driver, dsn).DB
@@ -65,7 +65,7 @@ var counters = map[string]func(driver, dsn string) increment{
 		return func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error {
 			return gormlock.Do(ctx, l, db, rule, func(_ context.Context, tx *gorm.DB) error {
 				var a account
-				tx.Table("accounts").Where("id = ?", 1).Take(&a) // many programs ignore this error
+				tx.Table("accounts").Where("id = ?", 1).Take(&a) // the error is ignored, as in many programs
 				return tx.Table("accounts").Where("id = ?", 1).Update("balance", a.Balance+1).Error
 			}, opts...)
 		}
@@ -86,7 +86,7 @@ var counters = map[string]func(driver, dsn string) increment{
 	},
 }
 
-// libraryCounter increments the account a given number of times.
+// libraryCounter is a process that increments the account a given number of times.
 var libraryCounter = proc.Register("library counter", func(args []string) {
 	w := newWorker(args)
 	add := counters[args[5]](args[0], args[1])
@@ -115,8 +115,9 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every update is in the account exactly once, whichever process was paused at whatever place. The
-// full size takes half an hour: -library-processes 16 -library-increments 1000 -timeout 60m.
+// Every update is in the account exactly once. This is so whichever process was paused, and at
+// whatever point. The full size of this test takes half an hour: -library-processes 16
+// -library-increments 1000 -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 	for _, tc := range []struct {
 		library string
@@ -140,7 +141,7 @@ func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 			l := onRedis(t)
 			go func() { paused <- pauseHolders(t, l, all, t.Name(), countTTL, over) }()
 			want := int64(*libraryProcesses * *libraryIncrements)
-			for db.balance(t) < want { // a child may need longer than the default bound
+			for db.balance(t) < want { // a loop of its own, because a child may need longer than other waits allow
 				select {
 				case <-time.After(50 * time.Millisecond):
 				case <-t.Context().Done():

@@ -25,14 +25,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // the driver would log each connection that a test cuts
+	_ = mysql.SetLogger(&mysql.NopLogger{}) // otherwise the driver would log each connection that a test cuts
 	redistest.Main(sqltest.Main(proc.Main(m)))
 }
 
-// patience bounds waits that end early unless the test fails.
+// patience is the time-out of waits. Only a failing test waits for that long.
 const patience = 30 * time.Second
 
-// database is one test's own database, with the tables of sqllock and an account that has 100.
+// database is a database that only one test uses. It has the tables of sqllock, and an account
+// with a balance of 100.
 type database struct {
 	*sql.DB
 	dialect sqllock.Dialect
@@ -48,7 +49,7 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
-// each runs the test on databases of all kinds, or only of the given kinds.
+// each runs the test on databases of all kinds. If kinds are given, it uses only these.
 func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
 	t.Helper()
 	if len(kinds) == 0 {
@@ -124,7 +125,7 @@ func (db *database) exec(t testing.TB, statement string, args ...any) {
 	}
 }
 
-// number runs a query with one number as its answer.
+// number runs a query, and returns the only number of its result.
 func (db *database) number(t testing.TB, query string) (n int64) {
 	t.Helper()
 	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
@@ -146,14 +147,14 @@ func (db *database) holds(t testing.TB, want int64) {
 	}
 }
 
-// claimed writes a claim into the table, as a holder with that fence would.
+// claimed writes a claim into the table of fences, as a holder with this fence would.
 func (db *database) claimed(t testing.TB, key string, fence uint64, owner string) {
 	t.Helper()
 	db.exec(t, fmt.Sprintf("DELETE FROM latchkit_fence WHERE resource = '%s'", key))
 	db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('%s', %d, '%s')", key, fence, owner))
 }
 
-// querier is a Tx of sqllock or of database/sql, or a connection.
+// querier is a Tx of sqllock, a Tx of database/sql, or a connection.
 type querier interface {
 	sqllock.Execer
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -169,8 +170,8 @@ func write(ctx context.Context, q querier, id int, balance int64) error {
 	return err
 }
 
-// deposit is work that exposes a lost update: it writes a value that depends on the value it has
-// read.
+// deposit returns work that shows a lost update: it writes a value that depends on the value that
+// it has read.
 func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		balance, err := read(ctx, tx, 1)
@@ -181,10 +182,10 @@ func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 	}
 }
 
-// account is the key of the tests.
+// account is the Rule for the key that most tests use.
 var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 
-// memory returns a Locker over a Store in memory.
+// memory returns a Locker on a Store in memory, and the Store.
 func memory(t testing.TB, opts ...locker.Option) (*locker.Engine, *lockertest.Memory) {
 	t.Helper()
 	store := lockertest.NewMemory()
@@ -213,7 +214,7 @@ func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOp
 	return l
 }
 
-// await waits until a condition holds.
+// await waits until so returns true.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)

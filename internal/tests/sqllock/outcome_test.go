@@ -24,7 +24,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// scene has the things that a case of the table may use.
+// scene has the things that a case of the table can use.
 type scene struct {
 	*database
 	t     testing.TB
@@ -37,7 +37,7 @@ func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) e
 	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
 }
 
-// held lets another process hold the account's key in a span of its own.
+// held makes another process hold the account's key, in another span.
 func (s scene) held() *locker.Lease {
 	s.t.Helper()
 	observer, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider()))
@@ -51,7 +51,7 @@ func (s scene) held() *locker.Lease {
 	return lease
 }
 
-// waits waits until the account's key has a waiter.
+// waits waits until a caller waits for the account's key.
 func (s scene) waits(ctx context.Context) {
 	for ctx.Err() == nil {
 		if info, err := s.lock.Inspect(ctx, account.Key); err != nil || info.Waiters > 0 {
@@ -61,17 +61,17 @@ func (s scene) waits(ctx context.Context) {
 	}
 }
 
-// TestEachOutcomeIsTold asserts what Do returns, what is in the database, and what its span says,
-// together.
+// TestEachOutcomeIsTold checks three things together: what Do returns, what is in the database,
+// and what the span of the transaction says.
 func TestEachOutcomeIsTold(t *testing.T) {
 	const common = " fence=N key=account:1 mode=exclusive name=account"
 	errShared := errors.New("two come too close")
 	for name, tc := range map[string]struct {
 		kinds []sqllock.Dialect // the kinds of databases; default: all
 		do    func(ctx context.Context, s scene) error
-		want  error  // the expected error; nil: committed
-		span  string // the expected span; "": no span, because the lock was not taken
-		links string // the links of the acquire's span to the holder for which the caller waited
+		want  error  // the expected error; nil: the transaction was committed
+		span  string // the expected span; "": there is no span, because the lock was not taken
+		links string // the links from the acquire's span to the holder for which the caller has waited
 	}{
 		"committed": {
 			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10)) },
@@ -285,8 +285,8 @@ func TestEachOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// transacted returns the status of the transaction's span, and its attributes without the common
-// prefixes.
+// transacted returns the status of the transaction's span. It also returns the span's attributes,
+// without their common prefixes.
 func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	var said []string
 	for _, s := range spans.Ended() {
@@ -306,7 +306,7 @@ func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	return text
 }
 
-// acquireLinks are the roles of the links of the acquires.
+// acquireLinks returns the roles of the links in the spans of all acquires.
 func acquireLinks(spans *tracetest.SpanRecorder) string {
 	var roles []string
 	for _, s := range spans.Ended() {
@@ -337,14 +337,14 @@ func words(attrs []attribute.KeyValue) string {
 	return strings.Join(words, " ")
 }
 
-// tooClose is an error of the database that permits a retry.
+// tooClose returns an error of this kind of database after which a retry is allowed.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
 		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
 	}[d]
 }
 
-// stateError and MySQLError have the shapes of the drivers' errors.
+// stateError and MySQLError have the form of the drivers' errors.
 type stateError struct {
 	error
 	state string
@@ -361,7 +361,7 @@ type MySQLError struct {
 func (e *MySQLError) Error() string { return e.Err.Error() }
 func (e *MySQLError) Unwrap() error { return e.Err }
 
-// busy is an error of SQLite's driver. Only SQLite can make one.
+// busy returns an error of SQLite's driver. Only SQLite itself can make such an error.
 var busy = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "busy")
 	must(err)
@@ -381,8 +381,8 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT gets no reply. This COMMIT was executed or not, and
-// the database may stay silent afterwards.
+// silent makes transactions whose first COMMIT gets no reply. It is a setting whether this COMMIT
+// was executed, and whether the database stays silent afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent
@@ -391,7 +391,7 @@ type silent struct {
 	begun         int
 }
 
-// with deposits 10 in transactions of from.
+// with deposits 10 in transactions that come from the database from.
 func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
 	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,
@@ -421,8 +421,8 @@ func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
 	return s.commit(run)
 }
 
-// commits reports whether a statement of sqllock is the COMMIT, which on MySQL has the proof before
-// it.
+// commits reports whether a statement of sqllock is the COMMIT. On MySQL, this statement begins
+// with the proof.
 func commits(query string) bool { return strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {

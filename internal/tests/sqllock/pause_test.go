@@ -21,26 +21,27 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// In these tests holders run in separate processes, and are paused for longer than their lease
+// In these tests, holders are separate processes. They are paused for longer than their lease
 // lasts.
 
-// pausedTTL is how long a lease of these tests lasts without renewals.
+// pausedTTL is the TTL of the leases in these tests.
 const pausedTTL = time.Second
 
-// worker is the database and the Locker of a child process.
+// worker has the database and the Locker of a child process.
 type worker struct {
 	db *sql.DB
 	l  *locker.Engine
 }
 
-// newWorker opens the database and the Locker from the arguments: driver, DSN and the address of
-// Redis.
+// newWorker opens the database and makes the Locker. Its arguments are the driver, the DSN, and
+// the address of Redis.
 func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
 	db.SetMaxOpenConns(4)
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: args[2]}),
-		locker.WithMetadata(func(context.Context) string { return strconv.Itoa(os.Getpid()) })) // so that a parent can find the holder
+		// The metadata lets a parent find the holder's process.
+		locker.WithMetadata(func(context.Context) string { return strconv.Itoa(os.Getpid()) }))
 	must(err)
 	return worker{db, l}
 }
@@ -52,7 +53,7 @@ func must(err error) {
 	}
 }
 
-// say reports the result of Do to the parent.
+// say tells the parent what Do has returned.
 func say(err error) {
 	if err == nil {
 		fmt.Println("result committed")
@@ -61,9 +62,9 @@ func say(err error) {
 	fmt.Println("result", strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// The work of these holders ignores its context, which is the worst case.
+// The work of these holders ignores the end of its context, which is the worst case.
 
-// readHolder is paused by its parent after it has read.
+// readHolder is a holder that its parent pauses after it has read.
 var readHolder = proc.Register("read holder", func(args []string) {
 	w := newWorker(args)
 	say(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
@@ -78,7 +79,7 @@ var readHolder = proc.Register("read holder", func(args []string) {
 	proc.Listen()
 })
 
-// commitHolder pauses itself right before it sends COMMIT, after all checks.
+// commitHolder is a holder that pauses itself after all checks, just before it sends COMMIT.
 var commitHolder = proc.Register("commit holder", func(args []string) {
 	w := newWorker(args)
 	database := sqllock.Database[stopping]{
@@ -99,13 +100,14 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction that stops the whole process before COMMIT, if it is the first of the
-// process.
+// stopping is a transaction. If it is the first one of its process, it stops the whole process
+// before COMMIT.
 type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	<-time.After(200 * time.Millisecond) // another thread may take the signal, and this thread may continue for a moment
+	// Another thread may get the signal, so this thread may continue for a moment.
+	<-time.After(200 * time.Millisecond)
 })
 
 func (s stopping) Exec(ctx context.Context, query string, args ...any) error {
@@ -124,7 +126,7 @@ func dialectOf(driver string) sqllock.Dialect {
 	return map[string]sqllock.Dialect{"pgx": postgres, "mysql": maria, "sqlite": sqlite}[driver]
 }
 
-// start starts a child of these tests on db.
+// start starts a child process of these tests, which uses db.
 func (db *database) start(t testing.TB, program proc.Program, more ...string) *proc.Child {
 	t.Helper()
 	return program.Start(t, append([]string{db.driver, db.dsn, redistest.Shared(t).Addr()}, more...)...)
@@ -156,15 +158,15 @@ func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
 			if db.dialect != sqlite {
 				t.Error("the paused holder was committed")
 			}
-			want = 160 // SQLite: the paused holder committed before its successor could claim or read anything
+			want = 160 // on SQLite, the paused holder has committed before its successor could claim or read
 		}
 		db.holds(t, want)
 	})
 }
 
 // succeeds deposits 50 under the lock that a paused child holds, and resumes the child. If the
-// server ends the paused transaction, it resumes the child after the deposit. With SQLite it
-// resumes the child when the lock has a new holder.
+// server ends the paused transaction, the child is resumed after the deposit. With SQLite, the
+// child is resumed when the lock has a new holder.
 func (db *database) succeeds(t testing.TB, key string, resume func()) {
 	t.Helper()
 	var seen lockertest.Recorder

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// TestWaitersKeepNoConnections measures how long other work waits for a connection of a pool of 5
-// while 200 callers wait for a lock: first with a transaction that begins before the lock is taken,
-// as in many programs, and then with Do.
+// TestWaitersKeepNoConnections measures how long other work waits for a connection while 200
+// callers wait for a lock. The pool has 5 connections. First the transactions begin before the
+// lock is taken, as in many programs. Then the callers use Do.
 func TestWaitersKeepNoConnections(t *testing.T) {
 	const (
 		waiters = 200
@@ -35,7 +35,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 				}
 			})
 		}
-		<-time.After(held / 7) // most callers wait by now
+		<-time.After(held / 7) // by now, most callers wait
 		time.AfterFunc(held, func() { _ = lease.Release(context.WithoutCancel(t.Context())) })
 		began := time.Now()
 		inUse = db.Stats().InUse
@@ -88,7 +88,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// After a restart of the server, the connections of a pool are dead. database/sql skips dead
+// After a restart of the server, the connections of a pool are dead. database/sql skips such
 // connections, and so does Do.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
@@ -130,7 +130,8 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	}, postgres, maria)
 }
 
-// BenchmarkDo measures the claim and the ledger, beside the same work in a plain transaction.
+// BenchmarkDo measures the claim and the ledger, and compares them with the same work in a plain
+// transaction.
 func BenchmarkDo(b *testing.B) {
 	for _, d := range []sqllock.Dialect{postgres, maria, sqlite} {
 		db := newDatabase(b, d)

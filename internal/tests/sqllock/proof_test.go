@@ -15,12 +15,12 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that were ended by the text of a statement, or begun by other
-// code.
+// These tests are about transactions that end by the text of a statement, or that other code has
+// begun.
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// Scripts and migrations may contain COMMIT or ROLLBACK.
+// Scripts and migrations may contain COMMIT or ROLLBACK, which ends the transaction.
 func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
@@ -61,7 +61,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	}
 }
 
-// On MySQL, DDL commits.
+// On MySQL, DDL commits the transaction.
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -72,7 +72,7 @@ func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	if !errors.Is(err, sqllock.ErrEnded) {
 		t.Errorf("err = %v", err)
 	}
-	db.holds(t, 100) // the deposit came after the claim was committed, and was rolled back
+	db.holds(t, 100) // the DDL has committed the claim, and the later deposit was rolled back
 }
 
 func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
@@ -103,8 +103,8 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 	})
 }
 
-// plain is a minimal library: its transactions end with their context, its connections go back to a
-// pool, and the function does not see sqllock.
+// plain is a minimal library. Its transactions end with their contexts, its connections go back to
+// a pool, and its functions get no Tx of sqllock.
 func plain(db *database) sqllock.Database[*sql.Tx] {
 	return sqllock.Database[*sql.Tx]{
 		Dialect: db.dialect,
@@ -115,7 +115,8 @@ func plain(db *database) sqllock.Database[*sql.Tx] {
 	}
 }
 
-// With any library, statements after an ignored deadlock error must not be committed one by one.
+// After a deadlock whose error was ignored, the later statements must not be committed one by one.
+// This must be so with any library.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -141,7 +142,8 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	}
 }
 
-// The pool's connections have their old settings, whatever has ended the transaction.
+// After a transaction, its connection goes back to the pool with the old settings, whatever has
+// ended the transaction.
 func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -171,7 +173,7 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// db2 is another pool of the same database.
+// db2 opens another pool for the same database.
 func db2(t testing.TB, db *database) *database {
 	t.Helper()
 	other := *db
@@ -179,7 +181,7 @@ func db2(t testing.TB, db *database) *database {
 	return &other
 }
 
-// mysql8 is a transaction of a server without compound statements, as MySQL is.
+// mysql8 is a transaction on a server that has no compound statements, such as MySQL.
 type mysql8 struct {
 	silent
 	blocks *int
@@ -207,7 +209,7 @@ func (m *mysql8) refused(query string) error {
 	return nil
 }
 
-// MySQL takes one statement at a time.
+// MySQL accepts only one statement at a time.
 func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
@@ -248,7 +250,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	db.holds(t, 120)
 }
 
-// Migrate works for a role that may use tables but not create them.
+// When the tables exist, Migrate works for a role that may use them, but may not create tables.
 func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	db := newDatabase(t, postgres)
 	role := "reader_" + db.schema
@@ -277,7 +279,8 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	}
 }
 
-// code is an error like those of connect-go: NotFound has the code 5, which SQLite calls BUSY.
+// code is an error like those of connect-go. Its NotFound has the code 5, which is the code of
+// BUSY in SQLite.
 type code int
 
 func (c code) Error() string { return "not found" }
@@ -299,7 +302,7 @@ type codeField struct{ Code int }
 
 func (codeField) Error() string { return "a field" }
 
-// The role has a lock_timeout, as the documentation recommends.
+// The role has a lock_timeout, which the documentation recommends.
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
@@ -336,7 +339,8 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 	})
 }
 
-// The column of the fence was added later, without a default.
+// In this table, the column of the fence was added later, without a default. So the fence of old
+// rows is NULL.
 func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
@@ -371,7 +375,7 @@ func TestAnOperationHappensOnce(t *testing.T) {
 				if err := pay(l, nil); err != nil {
 					t.Error(err)
 				}
-				db.exec(t, "DELETE FROM latchkit_fence") // a server that grants small fences again
+				db.exec(t, "DELETE FROM latchkit_fence") // as if the server granted small fences again
 				lost, _ := memory(t)
 				for _, l := range []locker.Locker{l, lost} {
 					if err := pay(l, nil); !errors.Is(err, locker.ErrDone) {
@@ -387,14 +391,14 @@ func TestAnOperationHappensOnce(t *testing.T) {
 	}
 }
 
-// The lock server has lost its data, so two holders do the same work at once.
+// The lock server has lost its data, so two holders do the same work at the same time.
 func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		m := newMeeting()
 		errs := together(2, func(i int) error {
 			l, _ := memory(t)
 			m.wait()
-			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // the two holders do not even have the same resource
+			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // the two holders even use different resources
 			return sqllock.Do(t.Context(), l, db, rule, deposit(10), sqllock.WithOperation("invoice:4711"), sqllock.WithRetries(100))
 		})
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), locker.ErrDone) {

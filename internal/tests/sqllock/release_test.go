@@ -14,11 +14,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// gate is a hook that delays a client's calls while the gate is shut.
+// gate is a hook that makes a client's calls wait while the gate is shut.
 type gate struct {
 	shut   atomic.Bool
 	opened chan struct{}
-	gaveUp atomic.Bool // a call waits at the gate
+	gaveUp atomic.Bool // whether a call has waited at the gate
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
@@ -50,8 +50,9 @@ func (g *gate) pass(ctx context.Context) {
 	}
 }
 
-// With WithBackgroundRelease, a committed transaction needs no reply to its release: its claim
-// proves more. A transaction that failed reports the outcome of its release.
+// With WithBackgroundRelease, a committed transaction needs no answer to its release, because its
+// claim proves more than this answer. A transaction that has failed waits for the answer, and
+// reports it.
 func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 	errOnPurpose := errors.New("on purpose")
 	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {
@@ -63,7 +64,7 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Fatal(err) // the server is prompt now, and its scripts are loaded
+				t.Fatal(err) // after this, the server counts as prompt, and knows the scripts
 			}
 			g := &gate{opened: make(chan struct{})}
 			client.AddHook(g)

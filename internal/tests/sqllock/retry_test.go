@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// together runs n calls at once and returns their errors.
+// together makes n calls at the same time, and returns their errors.
 func together(n int, call func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -24,7 +24,7 @@ func together(n int, call func(i int) error) []error {
 	return errs
 }
 
-// meeting blocks two transactions until both have arrived; later ones pass.
+// meeting makes two transactions wait until both have arrived. Later transactions do not wait.
 type meeting struct {
 	mu   sync.Mutex
 	came int
@@ -41,11 +41,11 @@ func (m *meeting) wait() {
 	m.mu.Unlock()
 	select {
 	case <-m.both:
-	case <-time.After(time.Second): // SQLite allows one transaction at a time
+	case <-time.After(time.Second): // SQLite allows only one transaction at a time, so the other one does not arrive
 	}
 }
 
-// crossing updates two rows, in an order that depends on i, under a separate lock.
+// crossing updates two rows under a lock of its own. The order of the rows depends on i.
 func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, opts ...sqllock.Option) error {
 	t.Helper()
 	first, second := 1+i%2, 2-i%2
@@ -105,8 +105,8 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 				}, append(opts, serializable)...)
 			}
 		}
-		// The first claim of a key inserts a row. At this isolation MariaDB lets only one
-		// transaction do that at a time, and the two would not meet.
+		// The first claim of a key inserts a row. At this isolation level, MariaDB lets only one
+		// transaction insert at a time, so the two transactions could not meet.
 		for i := range 2 {
 			rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
 			if err := sqllock.Do(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
@@ -131,8 +131,8 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// When a lock wait times out, MySQL and MariaDB undo only the statement. Without a ROLLBACK, the
-// next attempt would commit the earlier statements.
+// When a transaction waits too long for a lock, MySQL and MariaDB undo only the statement. Without
+// a ROLLBACK, the next attempt would commit the earlier statements.
 func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -193,7 +193,7 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	}
 }
 
-// The pause before another attempt must leave enough of the lease for the COMMIT.
+// After the pause before another attempt, the lease must have enough time left for the COMMIT.
 func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)
@@ -207,7 +207,7 @@ func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	}
 }
 
-// faltering is a transaction that calls a function before each step of sqllock.
+// faltering is a transaction that calls a function before each of sqllock's steps.
 type faltering struct {
 	silent
 	ask func() error
@@ -234,7 +234,7 @@ func (f *faltering) Commit(ctx context.Context) error {
 	return f.silent.Commit(ctx)
 }
 
-// Any step from BEGIN to COMMIT may fail because of another transaction.
+// Each step from BEGIN to COMMIT may fail because of another transaction.
 func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	for name, opts := range map[string][]sqllock.Option{
 		"ClaimFirst":   nil,
@@ -286,9 +286,9 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	}
 }
 
-// A deadlock ends MySQL's transaction silently, and so does an interrupt on SQLite. Later
-// statements would be committed one by one, without a claim. Work that continues after the error
-// must be stopped before that.
+// On MySQL, a deadlock ends the transaction silently. On SQLite, an interrupt does so. Later
+// statements would then be committed one by one, without a claim. So work that continues after the
+// error must be stopped.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 	t.Run("mysql, a deadlock", func(t *testing.T) {
 		t.Parallel()

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// sharing grants Shared rules, one at a time.
+// sharing is a Locker that grants a key with a Shared Rule to only one caller at a time.
 type sharing struct{ locker.Locker }
 
 func (s sharing) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
@@ -67,7 +67,8 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
-		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error { // no newer lease has claimed the fence
+		// This is possible, because no newer lease has claimed a fence.
+		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
 		}); err != nil {
 			t.Errorf("after a claim of its own: %v", err)
@@ -131,7 +132,7 @@ func TestAReaderSeesOneMoment(t *testing.T) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
 		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {
-			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // a caller without a lock writes
+			db.exec(t, "UPDATE accounts SET balance = 0 WHERE id = 2") // a caller without a lock writes here
 			one, err := read(ctx, tx, 1)
 			if err != nil {
 				return err

@@ -10,10 +10,10 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// A holder must read everything that earlier holders have committed, whenever the database takes
-// its snapshot.
+// A holder must read everything that earlier holders have committed, at whatever time the database
+// takes its snapshot.
 
-// blocked waits until a transaction of this database waits for a lock.
+// blocked waits until a transaction of this database waits for a lock of the database.
 func (db *database) blocked(t testing.TB) {
 	t.Helper()
 	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = current_setting('application_name')"
@@ -23,8 +23,8 @@ func (db *database) blocked(t testing.TB) {
 	await(t, "somebody waits for a lock", func() bool { return db.number(t, query) > 0 })
 }
 
-// InnoDB takes its snapshot with the first plain SELECT: that must not happen between the claims of
-// two resources.
+// InnoDB takes its snapshot at the first plain SELECT. This SELECT must not come between the
+// claims of two resources.
 func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				}
 				defer func() { _ = successor.Close(context.Background()) }()
 				done := make(chan error, 1)
-				// The older holder has the second resource, and is still at work when its lease is
+				// The older holder has the second resource. It is still at work when its lease is
 				// lost.
 				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
 					store.Free("b")
@@ -59,8 +59,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	}
 }
 
-// The check of the claim has the same danger: one lease may have several transactions, so an old
-// snapshot may show our own fence.
+// The check of a claim has the same danger. One lease may have several transactions, so an old
+// snapshot may show the fence of the lease itself.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -87,8 +87,8 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// PostgreSQL refuses a claim whose snapshot is older than the row. A verification that only locks
-// the row would not make the row newer.
+// PostgreSQL refuses a claim whose snapshot is older than the row. If a verification only locked
+// the row, the row would not become newer.
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						first := func() {}
-						if begun == 2 { // the second transaction, after that of the claim: it is verified, and is about to be committed
+						if begun == 2 { // the second transaction, after the one of the claim; it was verified, and will be committed next
 							first = func() {
 								store.Free(account.Key)
 								go func() {
@@ -116,7 +116,9 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 										if err != nil {
 											return err
 										}
-										return write(ctx, tx, 2, balance+50) // another row, so that no other check detects it
+										// This writes another row, so that no other check can
+										// notice the error.
+										return write(ctx, tx, 2, balance+50)
 									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 								}()
 								db.blocked(t)
@@ -140,7 +142,8 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	}
 }
 
-// READ UNCOMMITTED shows the writes of a stale holder, whose verification then rolls back.
+// At READ UNCOMMITTED, a transaction could read what a stale holder has written, before the
+// holder's verification rolls it back.
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
@@ -173,8 +176,8 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	}
 }
 
-// A read-only transaction reads from one snapshot, even if it requests a weaker isolation, or no
-// isolation.
+// A read-only transaction reads from a single snapshot, even if it asks for a weaker isolation
+// level, or for none.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -189,7 +192,7 @@ func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 					if one, err = read(ctx, tx, 1); err != nil {
 						return err
 					}
-					db.exec(t, "UPDATE accounts SET balance = 0") // an older holder, which was paused, writes
+					db.exec(t, "UPDATE accounts SET balance = 0") // an older holder, which was paused, writes now
 					two, err = read(ctx, tx, 2)
 					return err
 				}, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: level}))

@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// questions is how many statements the session has sent.
+// questions returns the number of statements that the session has sent.
 func (db *database) questions(t *testing.T) int64 {
 	t.Helper()
 	return db.number(t, "SELECT VARIABLE_VALUE FROM information_schema.SESSION_STATUS WHERE VARIABLE_NAME = 'QUESTIONS'")
@@ -24,7 +24,7 @@ func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T
 		if err := sqllock.DoAll(t.Context(), l, db, keys, nothing); err != nil {
 			t.Fatal(err)
 		}
-		if n := db.questions(t) - before - 1; n != 4 { // 1 for the query of questions itself
+		if n := db.questions(t) - before - 1; n != 4 { // 1 is the query of the second questions itself
 			t.Errorf("%d keys take %d statements, want 4: BEGIN, the claim, the proof with COMMIT, and the driver's COMMIT", len(keys), n)
 		}
 	}

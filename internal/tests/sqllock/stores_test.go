@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// losing is a Store that reports a lost lease at the release.
+// losing is a Store whose release reports that the lease was lost.
 type losing struct {
 	*lockertest.Memory
 	lost atomic.Bool
@@ -30,7 +30,7 @@ func (s *losing) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// nameless is a Store that makes no fences.
+// nameless is a Store whose grants have no fences.
 type nameless struct{ *lockertest.Memory }
 
 func (s nameless) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -44,7 +44,7 @@ func fenceless(t testing.TB) *locker.Engine {
 	return lockertest.NewLocker(t, nameless{lockertest.NewMemory()}, locker.WithHandoffs(1))
 }
 
-// beginner calls a function before each transaction.
+// beginner is a database that calls a function before each transaction.
 type beginner struct {
 	sqllock.Beginner
 	first func()
@@ -55,12 +55,12 @@ func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 	return b.Beginner.BeginTx(ctx, opts)
 }
 
-// holding is a Locker that returns an existing lease.
+// holding is a Locker that returns a lease which exists already.
 type holding struct{ lease *locker.Lease }
 
 func (h holding) Acquire(context.Context, locker.Rule) (*locker.Lease, error) { return h.lease, nil }
 
-// lockedBy returns a context of lease, which is valid until the end of the test.
+// lockedBy returns a context that has lease. The context does not end before the test.
 func lockedBy(t testing.TB, lease *locker.Lease) context.Context {
 	t.Helper()
 	found := make(chan context.Context)

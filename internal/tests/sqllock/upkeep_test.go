@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// before returns an earlier time in SQL.
+// before returns, as SQL, the time that was d ago.
 func (db *database) before(d time.Duration) string {
 	return fmt.Sprintf(map[sqllock.Dialect]string{
 		postgres: "now() - interval '%d seconds'", maria: "CURRENT_TIMESTAMP(3) - INTERVAL %d SECOND", sqlite: "datetime('now', '-%d seconds')",
@@ -24,7 +24,7 @@ func (db *database) before(d time.Duration) string {
 const day = 24 * time.Hour
 
 func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
-	const base = uint64(1) << 60 // ahead of any clock in µs
+	const base = uint64(1) << 60 // larger than any clock in µs
 	each(t, func(t *testing.T, db *database) {
 		for i := range 2500 {
 			db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('order:%04d', %d, 'old', %s)", i, base+1000+uint64(i), db.before(3*day)))
@@ -37,8 +37,8 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 				t.Errorf("removed %d, %v; want %d", n, err, want)
 			}
 		}
-		purge(0) // raises the floor
-		purge(0) // the floor is too young
+		purge(0) // this purge raises the floor
+		purge(0) // for this purge, the floor is not old enough
 		db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.before(2*time.Hour)+" WHERE resource = ''")
 		purge(2500)
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 3 {
@@ -98,8 +98,9 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 	})
 }
 
-// A Redis that was restored from an old snapshot repeats fences, unless its clock has advanced.
-// Here the clock is set back too; a counter ahead of the clock simulates that.
+// When a Redis is restored from an old snapshot, it grants the same fences again, unless its clock
+// has advanced. Here its clock is set back, too. The test simulates this with a counter that is
+// ahead of the clock.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
@@ -112,7 +113,9 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 			}
 			return errs
 		}
-		old := uint64(1) << 52 // ahead of any clock in µs: later fences count from here, as after a clock was set back
+		// old is larger than any clock in µs. So later fences count up from here, as after a clock
+		// was set back.
+		old := uint64(1) << 52
 		for _, key := range keys {
 			if err := l.RaiseFence(t.Context(), key, old); err != nil {
 				t.Fatal(err)
@@ -173,8 +176,8 @@ func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 	}
 }
 
-// The lock server loses its data between two requests with the same key, and between the work and
-// its answer.
+// The lock server loses its data twice: between two requests with the same key, and between the
+// work and its answer.
 func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		answers, err := sqllock.NewAnswers(db)
@@ -200,7 +203,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 				})
 		}
 		for range 3 {
-			l, _ := memory(t) // each time on another lock server
+			l, _ := memory(t) // each time with another lock server
 			answer, err := request(l)
 			if err != nil || string(answer.Response.Body) != "paid" {
 				t.Errorf("%+v, %v", answer, err)

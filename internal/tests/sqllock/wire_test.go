@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// wire is a proxy in front of a database server that causes a fault at COMMIT, or at another
-// statement. It searches the data of clients for the word, because both protocols send statements
-// as text.
+// wire is a proxy in front of a database server. It causes a fault at COMMIT or at another
+// statement. It finds the statement by searching the data of clients for a word, because both
+// protocols send statements as text.
 type wire struct {
 	target   string
 	listener net.Listener
@@ -20,20 +20,20 @@ type wire struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	next  strike // the fault of the next statement
-	word  string // a word that this statement contains
-	dead  bool   // no data passes any more
+	next  strike // the fault that will strike at the next matching statement
+	word  string // the word that this statement contains
+	dead  bool   // true: no data passes any more
 	hits  int
 }
 
-// strike is the fault of a COMMIT.
+// strike is the kind of fault that strikes at a statement.
 type strike int
 
 const (
-	pass       strike = iota // nothing
-	cutAnswer                // the server executes it; the connection is closed instead of the reply
-	cutRequest               // the connection is closed instead of the request
-	swallow                  // the server executes it; the reply is lost, and the connection stays
+	pass       strike = iota // no fault
+	cutAnswer                // the server executes the statement, but the connection is closed before the reply
+	cutRequest               // the connection is closed before the server gets the statement
+	swallow                  // the server executes the statement; its reply is lost, but the connection stays open
 )
 
 func newWire(t testing.TB, target string) *wire {
@@ -55,10 +55,10 @@ func newWire(t testing.TB, target string) *wire {
 
 func (w *wire) addr() string { return w.listener.Addr().String() }
 
-// strike arms the proxy for the next COMMIT; with thenDead, no data passes after it.
+// strike arms the wire for the next COMMIT. With thenDead, no data passes after it.
 func (w *wire) strike(s strike, thenDead bool) { w.strikeAt("COMMIT", s, thenDead) }
 
-// strikeAt is strike for the next statement with that word, in capitals.
+// strikeAt arms the wire for the next statement with this word, which is in capitals.
 func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,25 +68,25 @@ func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	}
 }
 
-// revive lets data pass again.
+// revive makes data pass again.
 func (w *wire) revive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = false
 }
 
-// struck is how many COMMITs were hit.
+// struck returns how many statements were hit.
 func (w *wire) struck() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.hits
 }
 
-// meet is called for the data of a client, and returns the fault.
+// meet is called with the data of a client. It returns the fault that strikes now.
 func (w *wire) meet(sent []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // not a COMMIT
+	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT is not a COMMIT
 	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
@@ -124,7 +124,7 @@ func (w *wire) serve(client net.Conn) {
 	w.mu.Lock()
 	w.conns[server] = struct{}{}
 	w.mu.Unlock()
-	var mute atomic.Bool // the server's replies are dropped
+	var mute atomic.Bool // true: the server's replies are dropped
 	w.work.Go(func() {
 		defer func() { _ = client.Close() }()
 		buffer := make([]byte, 1<<16)
@@ -163,8 +163,8 @@ func (w *wire) serve(client net.Conn) {
 	}
 }
 
-// awaitAnswer ends our half of the connection and returns when the server, which answers first, has
-// ended its own.
+// awaitAnswer ends the wire's half of the connection. It returns when the server, which answers
+// before that, has ended its own half.
 func (w *wire) awaitAnswer(server net.Conn) {
 	if half, ok := server.(*net.TCPConn); ok {
 		_ = half.CloseWrite()

@@ -76,7 +76,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 			t.Errorf("%d operations, want 1", n)
 		}
 
-		// Transfers in both directions run at once without a deadlock, and no update is lost.
+		// Transfers in both directions run at the same time without a deadlock. No update is lost.
 		errs := together(20, func(i int) error {
 			from, to := 1+i%2, 2-i%2
 			rules := []locker.Rule{{Key: fmt.Sprintf("account:%d", from)}, {Key: fmt.Sprintf("account:%d", to)}}
@@ -100,7 +100,9 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		if sum := db.number(t, "SELECT sum(balance) FROM accounts"); sum != 201 {
 			t.Errorf("the sum is %d, want 201", sum)
 		}
-		db.holds(t, 101+10) // transfers with even i leave account 1, transfers with odd i enter it: 90 out, 100 in
+		// Transfers with an even i take from account 1, and those with an odd i pay into it: 90
+		// out, 100 in.
+		db.holds(t, 101+10)
 
 		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("without rules: %v", err)
@@ -147,7 +149,8 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 				if err := tx.Nested(ctx, deposit(10)); err != nil {
 					return err
 				}
-				if _, err := tx.ExecContext(ctx, "INSERT INTO accounts (id, balance) VALUES (1, 0)"); err == nil { // PostgreSQL needs the savepoint now
+				// On PostgreSQL, the transaction needs the savepoint after this error.
+				if _, err := tx.ExecContext(ctx, "INSERT INTO accounts (id, balance) VALUES (1, 0)"); err == nil {
 					t.Error("the key is not unique")
 				}
 				return errOnPurpose
@@ -208,7 +211,7 @@ func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
 			store.Steal(account.Key)
 			lease, _ := locker.FromContext(ctx)
 			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL)
-			await(t, "the row is free again", func() bool { // although this function has not returned
+			await(t, "the row is free again", func() bool { // now, although this function has not returned yet
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				defer cancel()
 				_, err := db.ExecContext(ctx, "UPDATE accounts SET balance = balance + 1 WHERE id = 1")

@@ -93,7 +93,8 @@ func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		all.Go(func() {
 			for n := next.Add(1); n <= int32(*streams); n = next.Add(1) {
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-				order := &shop.Order{OrderId: fmt.Sprint(n % 2000)} // there are fewer keys than streams, so that some streams wait for others
+				// There are fewer keys than streams, so that some streams wait for others.
+				order := &shop.Order{OrderId: fmt.Sprint(n % 2000)}
 				open(ctx, conns[n%4], n, order)
 				cancel()
 			}
