@@ -80,7 +80,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 			<-w.done
 			release(t, w.lease)
 		}
-		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key, so with these the counter is full
+		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key and these three wait, so the counter is full
 		release(t, ws[0].lease)
 		for _, w := range ws[1:] {
 			<-w.done

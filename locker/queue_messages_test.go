@@ -215,7 +215,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
 			at(950)
-			// The first waiter's re-check is sent at 1000 ms and runs at 1040 ms;.
+			// The first waiter's re-check is sent at 1000 ms and runs at 1040 ms.
 			store.Delay(locker.OpAcquire, 40*time.Millisecond)
 			// Its answer comes at 1060 ms, later than its lease lasts.
 			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)

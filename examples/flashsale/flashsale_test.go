@@ -31,7 +31,7 @@ func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout
 	return code, out.String(), errs.String()
 }
 
-// await waits until so returns true.
+// await waits until the function so returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); _ = sleep(t.Context(), 5*time.Millisecond) {

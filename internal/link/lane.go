@@ -29,7 +29,7 @@ type lane struct {
 	timer *time.Timer // starts the next flight beside the slow ones
 	armed bool
 
-	delay   *time.Timer // starts the flight of the calls in later
+	delay   *time.Timer // starts a flight for the calls in the field later
 	delayed bool
 }
 
@@ -89,7 +89,7 @@ func (l *lane) putOff(c *Call) {
 	}
 }
 
-// goNow begins a flight for the calls in later, which have waited for laterFor.
+// goNow begins a flight for the calls in l.later, which have waited for laterFor.
 func (l *lane) goNow() {
 	k := l.link
 	k.mu.Lock()
@@ -111,7 +111,7 @@ func (l *lane) goNow() {
 	}
 }
 
-// listLater moves the calls of later into the list.
+// listLater moves the calls in l.later into the list.
 func (l *lane) listLater() {
 	if len(l.later) == 0 {
 		return
@@ -122,7 +122,7 @@ func (l *lane) listLater() {
 	l.later = l.later[:0]
 }
 
-// along removes the calls of later that travel with a direct call.
+// along takes the calls out of l.later that travel with a direct call.
 func (l *lane) along() []*Call {
 	if len(l.later) == 0 {
 		return nil

@@ -227,7 +227,7 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
-	// Other learns what the nodes have recorded before longer leases are used.
+	// other learns what the nodes have recorded before longer leases are used.
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
 
 	cs := clientsOf(t, servers)

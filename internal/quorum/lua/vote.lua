@@ -154,7 +154,7 @@ if not enters then
     redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
   end
   lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
-  redis.call('SET', KEYS[4], ends, 'GET') -- 'GET' raises an error for data that is no counter, as above
+  redis.call('SET', KEYS[4], ends, 'GET') -- with GET for the same reason as above
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end

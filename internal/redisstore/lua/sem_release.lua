@@ -48,7 +48,8 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
-  -- The traceparent, found as releaser in hand.lua finds it. handed adds it to its message.
+  -- The traceparent, found as releaser in hand.lua finds it. The function handed adds it to its
+  -- message.
   local trace = string.match(use, '|\1([%x-]+)\1')
   all.by = trace and '|' .. trace
   leave(token)

@@ -97,7 +97,7 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 			}
 			waiters(t, next, "k", 1)
 			select {
-			case m := <-notice.Channel(): // without this message, the waiter would ask only after up to two seconds
+			case m := <-notice.Channel(): // without this message, the waiter might ask only two seconds later
 				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
 					t.Errorf("the next waiter received %q", m.Payload)
 				}

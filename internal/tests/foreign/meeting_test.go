@@ -163,7 +163,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
-	lease := waiter.Granted(time.Second) // in time, because the waiter polls
+	lease := waiter.Granted(time.Second) // the lease comes within a second, because the waiter polls
 	m.peer.waits(theirs, long)
 	locktest.Release(m.T, lease)
 	m.peer.wants(m, "held")

@@ -68,7 +68,7 @@ func (s *tasks) becomes(t *testing.T, id, want string) {
 	})
 }
 
-// await waits until so returns true.
+// await waits until the function so returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits waits until a caller waits for the task's key.
+// waits returns when a caller waits for the task's key.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {

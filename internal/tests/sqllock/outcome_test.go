@@ -51,7 +51,7 @@ func (s scene) held() *locker.Lease {
 	return lease
 }
 
-// waits waits until a caller waits for the account's key.
+// waits returns when a caller waits for the account's key.
 func (s scene) waits(ctx context.Context) {
 	for ctx.Err() == nil {
 		if info, err := s.lock.Inspect(ctx, account.Key); err != nil || info.Waiters > 0 {
