@@ -76,9 +76,8 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 // at most one streak, because it then queues behind P. No clock is needed to check this. Take two
 // streaks of one process, in the order of fences. If P had waiting callers when the first of the
 // two ended, P must have a turn between them. The test checks each such pair.
+//
 // A waiter gets its lease in one of the first streaks of its process after it came, because a
-// process serves its waiters in order.
-// A waiter is served within the first streaks of its process after the waiter came, because a
 // process serves its waiters in order.
 func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 	t.Parallel()
