@@ -161,7 +161,7 @@ func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(4 * time.Second) // by now, the first renewal has run, which was for 9 s
+		time.Sleep(4 * time.Second) // by now, the first renewal, for 9 s, has run
 		if i, _ := store.Inspect(t.Context(), "a"); i.Left < 50*time.Minute {
 			t.Fatalf("%v left on the server, while the holder counts on %v", i.Left, time.Until(lease.Expires()))
 		}

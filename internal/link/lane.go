@@ -152,10 +152,10 @@ func (l *lane) oldest() time.Time {
 }
 
 // batch takes the calls of the next flight: the most urgent class first, and the oldest calls of
-// each class first. A flight to a near server has at most one large call, because a server
-// executes all commands that it has received from one connection before it looks at the next
-// connection. A flight of five renewals of 100 leases each would delay all other clients for a
-// millisecond or two.
+// each class first. A server executes all commands that it has received from one connection before
+// it looks at the next connection. So a flight to a near server has at most one large call. A
+// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
+// two.
 func (l *lane) batch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes

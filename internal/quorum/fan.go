@@ -156,9 +156,9 @@ func (f *fan[T]) answer(n *node, v T, err error) {
 // there returns the nodes whose answers can be taken.
 func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
 
-// poll takes an answer that has arrived. If there is none, over reports whether the wait is over:
-// all nodes have answered, the time is over, or all open nodes are unresponsive and the other
-// nodes are a quorum.
+// poll takes an answer that has arrived. If no answer has arrived, over reports whether the wait
+// is over. It is over when all nodes have answered, or when the time is over. It is also over when
+// all open nodes are unresponsive and the other nodes are a quorum.
 func (f *fan[T]) poll() (a answer[T], ok, over bool) {
 	if there := f.there(); there != 0 {
 		i := bits.TrailingZeros32(uint32(there))

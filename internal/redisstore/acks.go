@@ -49,8 +49,8 @@ type pipeliner interface {
 }
 
 // short returns nil when the n replicas that have acknowledged a lease are enough, and otherwise
-// the lease's error. err is the reason why they were not counted, for example because a failover
-// ended a WAIT.
+// the lease's error. The parameter err is the reason why they were not counted, for example
+// because a failover ended a WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

@@ -66,10 +66,10 @@ type keySet map[string]struct{}
 func (s keySet) add(key string)   { s[key] = struct{}{} }
 func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
-// scan finds the keys of one server that are leases or have a queue. It looks at all keys twice,
-// for leases and for queues: a lease may have any name, and a lease without a holder shows only in
-// the name of its queue. most is the largest number of keys that a script may get. It is one on a
-// Cluster, where any slot may be moving.
+// scan finds the keys of one server that are leases or have a queue. It looks at all keys twice:
+// for leases, which may have any name, and for queues, whose names contain the names of their
+// leases. most is the largest number of keys that a script may get. It is one on a Cluster, where
+// any slot may be moving.
 func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })

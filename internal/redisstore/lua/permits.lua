@@ -51,7 +51,7 @@ end
 -- agree finds the smallest n again after a permit has left.
 local function agree()
   all.left, all.limit, all.mixed = false, nil, false
-  for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- the name of a field has no |, so it is safe to count these
+  for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- HGETALL also returns the names of fields, which have no | and do not match
     local n = tonumber(string.match(use, '^%d+|%d+|%d+|(%d+)|[01]|') or '')
     if n then
       all.mixed = all.mixed or all.limit ~= nil and all.limit ~= n
