@@ -213,7 +213,7 @@ func (s *scenes) caller(ctx context.Context) error {
 		return err
 	}
 	var token []byte
-	// The test keeps the token of the delegation, as an eavesdropper could.
+	// This scene keeps the token of the delegation, as an eavesdropper could.
 	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) }
 	s.east.trace.forget()
 	s.west.trace.forget()

@@ -15,7 +15,7 @@ import (
 const (
 	// pause is the time between two probes of a server that does not answer.
 	pause = time.Second
-	// patience bounds a probe.
+	// patience is the time-out of a probe.
 	patience = 2 * time.Second
 )
 
@@ -60,7 +60,7 @@ func (b *Breaker) Open() bool {
 // probe closes b when the server answers.
 func (b *Breaker) probe(key string) {
 	answered := false
-	defer func() { // also when the Locker panics
+	defer func() { // deferred, because the Locker may panic
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.probing, b.next = false, time.Now().Add(pause); answered {

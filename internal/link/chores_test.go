@@ -20,7 +20,7 @@ func node(o Outcome) *attempts {
 	return a
 }
 
-// chore returns a chore of which each attempt takes 1 ms.
+// chore returns a chore whose attempts take 1 ms each.
 func (a *attempts) chore(useful time.Duration) Chore {
 	return Chore{Useless: time.Now().Add(useful), Try: func(done func(Outcome, error)) {
 		a.n.Add(1)

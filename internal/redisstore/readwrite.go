@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 
-// Acquire does the Store's step, and marks the channel as used if the claim queues.
+// Acquire does the Store's step, and marks the channel as used if the claim has an inbox.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,7 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire does the Store's step, and marks the channel as used if the claim queues.
+// BeginAcquire does the Store's step, and marks the channel as used if the claim has an inbox.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

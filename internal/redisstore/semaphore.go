@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
 
-// Acquire does the Store's step, and marks the channel as used if the claim queues.
+// Acquire does the Store's step, and marks the channel as used if the claim has an inbox.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,7 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.semaphore.Acquire(ctx, c)
 }
 
-// BeginAcquire does the Store's step, and marks the channel as used if the claim queues.
+// BeginAcquire does the Store's step, and marks the channel as used if the claim has an inbox.
 func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

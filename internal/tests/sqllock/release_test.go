@@ -64,7 +64,7 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Fatal(err) // after this, the server counts as prompt, and knows the scripts
+				t.Fatal(err) // without an error, the server now counts as prompt, and knows the scripts
 			}
 			g := &gate{opened: make(chan struct{})}
 			client.AddHook(g)
