@@ -113,11 +113,11 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	return nil, duplicate(t, "enqueued and ended by others all the time", id)
 }
 
-// mostConflicts bounds how often unique tries again because the task that had the ID has ended
-// meanwhile.
+// mostConflicts bounds the attempts of the method unique. An attempt fails when another task has
+// the ID. If that task ends or is archived meanwhile, unique makes another attempt.
 const mostConflicts = 100
 
-// numbered returns the ID of a task that is enqueued while n tasks of its key are archived.
+// numbered returns the ID for a new task while n tasks of its key are archived.
 func numbered(first string, n int) string {
 	if n == 0 {
 		return first
@@ -125,8 +125,8 @@ func numbered(first string, n int) string {
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a free number after n whose predecessor is taken. n itself is taken. There may
-// be thousands of taken numbers, so firstFree checks only a few of them.
+// firstFree returns a free number after n whose predecessor is taken. The number n itself is taken.
+// There may be thousands of taken numbers, so firstFree checks only a few of them.
 func firstFree(n int, taken func(int) bool) int {
 	step := 1
 	for taken(n + step) {

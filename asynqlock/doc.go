@@ -23,7 +23,6 @@
 // when the worker did not renew asynq's lease of 30 s. In both cases, the first handler may still
 // be running. This package delays the second run: no other run of the key begins until the first
 // handler has returned.
-// handler has returned.
 //
 // A process may lose its lock because the process was paused for longer than the lock's TTL, or
 // because its connection to Redis failed. Then the context of the first handler ends, and another

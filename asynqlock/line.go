@@ -26,14 +26,14 @@ var (
 )
 
 const (
-	// lateAfter is how long a called task may need to reach a worker. After that, other tasks stop
-	// waiting for it: its queue has a backlog, and an idle key would be worse than a changed
-	// order.
+	// lateAfter is how long a called task may need to reach a worker. After that time, other tasks
+	// stop waiting for the called task. Its queue has a backlog then, and an idle key would be
+	// worse than a changed order.
 	lateAfter = 5 * time.Second
 	// lateFor is how long tasks of a key may run out of order after a called task was late.
 	lateFor = time.Minute
-	// lineBound bounds one step on a line. asynq's Redis delivered the task a moment ago, so it
-	// usually answers.
+	// lineBound is the time-out of each call about a line. asynq's Redis delivered the task a
+	// moment ago, so Redis usually answers.
 	lineBound = 5 * time.Second
 )
 

@@ -200,7 +200,7 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 }
 
 // WithValues makes {value.NAME} a part of keys. The part is the result of value for NAME, usually
-// from the request's context. Default: keys have no values.
+// from the request's context. Default: a key with {value.NAME} is refused.
 func WithValues(value func(r *http.Request, name string) any) Option {
 	return func(c *config) {
 		if !c.refuse(value == nil, "WithValues(nil): give a function that finds a value of the request's context") {

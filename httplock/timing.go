@@ -19,8 +19,8 @@ func Waited(ctx context.Context) (wait time.Duration, locked bool) {
 	return p.waited, true
 }
 
-// showWait adds a wait of at least 1 ms to the response, as Server-Timing. Browsers show that
-// header.
+// showWait adds the header Server-Timing to the response if the request has waited for at least 1
+// ms. Browsers show that header.
 func showWait(wait time.Duration, header http.Header) {
 	if wait >= time.Millisecond {
 		ms := strconv.FormatFloat(float64(wait)/float64(time.Millisecond), 'f', 1, 64)

@@ -253,7 +253,7 @@ func (a *acquisition) afterRelease() error {
 	}
 	d.hurry()
 	select {
-	case <-d.over: // the release is answered, or its flight has given it up
+	case <-d.over: // the release was answered, has failed, or was taken back
 		return nil
 	case <-a.caller.Done():
 		return a.giveUp(a.caller.Err())

@@ -65,7 +65,7 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	h.engine.cohorts.lost(h)
 }
 
-// chore returns the release of this hold in the form that the cleaner needs.
+// chore returns the release of this hold as a Chore, which is repeated without a waiting caller.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)

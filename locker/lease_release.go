@@ -132,7 +132,8 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	}
 	v, err := r.run()
 	if v == stopped {
-		e.steps.Undo(r.chore) // the cleaner repeats the release
+		// No caller waits any more: the Store's Chores repeat the release.
+		e.steps.Undo(r.chore)
 	}
 	if rest != nil {
 		e.cohorts.released(rest) // after the key is free

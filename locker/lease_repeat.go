@@ -15,15 +15,15 @@ import (
 //
 //	an attempt                release              extension        downgrade
 //	answered                  nil, or how the lease ended: see answered of each step
-//	refused for good          ErrUnavailable, and  ErrUnavailable   ErrUnavailable
-//	                          the cleaner goes on
+//	refused for good          ErrUnavailable       ErrUnavailable   ErrUnavailable
 //	refused for now           again                again            again
 //	unclear                   again                again            again; it counts as Shared
 //	no answer when
 //	  the lease ends          (ended before)       how it ended     how it ended
 //	  ctx ends                (not used)           ctx.Err()        ctx.Err(); it counts as Shared
-//	  releaseWithin is over   ErrUnavailable, and  –                –
-//	                          the cleaner goes on
+//	  releaseWithin is over   ErrUnavailable       –                –
+//
+// After a release with ErrUnavailable, the Store's Chores repeat the release.
 type repeated interface {
 	// begin sends an attempt. It returns false if a Release has begun, which ends the Lease.
 	begin() (calls.Question, bool)

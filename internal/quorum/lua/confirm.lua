@@ -8,7 +8,7 @@
 -- returns: "1", or "0" when the vote is not that token's any more, or was granted to the token
 --   anew, or N has changed
 -- idempotent: a second execution finds the counter at least as large, and the fence in L.
--- first write: GETEX, which changes nothing and which memory cannot refuse; a replica answers
+-- first write: GETEX, which changes nothing. A full server accepts it, and a replica answers
 --   READONLY.
 --
 -- L must still have the value that was granted. Then L has belonged to the token all the time

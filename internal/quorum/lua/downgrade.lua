@@ -10,8 +10,8 @@
 --          not the text
 -- idempotent: a second execution finds the token among the readers, and at most lengthens its
 --   part.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a
---   false 0, and after which no full server refuses the rest.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A
+--   full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

@@ -9,8 +9,8 @@
 -- idempotent: it sets expiries to at least the given time from now. It never shortens an expiry,
 --   and never creates a key or an entry. If a phase began here after the quorum's grant, its fence
 --   is larger, and the phase is not the reader's.
--- first write: GETEX, which changes nothing, but makes a replica answer READONLY instead of a
---   false 0. Data that is no string gets no GETEX, because the error would end all other renewals.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
+--   Data that is no string gets no GETEX, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

@@ -12,9 +12,9 @@
 --   held before
 -- idempotent: a second execution finds the tokens in their leases, returns the same leases and at
 --   most lengthens them; after an undo of one of the tokens it finds X, and grants none.
--- first write: SET C. When a full server refuses it, nothing has happened. PEXPIRE when all leases
---   are held already. GETEX when one prevents the grant: it changes nothing, but a replica answers
---   READONLY instead of a false "busy".
+-- first write: SET C. When a full server refuses it, nothing has happened. When all leases are held
+--   already, the first write is PEXPIRE. When one key is busy, it is GETEX, which changes nothing.
+--   A replica answers READONLY instead of a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)

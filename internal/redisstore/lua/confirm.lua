@@ -7,7 +7,7 @@
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
 --   second time. It never shortens an expiry, and never creates a key.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
 --   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
 --   error would end all other renewals.
 local clock = redis.call('TIME')

@@ -5,7 +5,8 @@
 -- ARGV: token · for how long to keep L, in ms, 0: not
 -- returns: "1", or "0" when the token does not hold L
 -- idempotent: a second execution finds L without the token and does nothing.
--- first write: GETEX, which changes nothing and which a full server accepts; then DEL or PEXPIRE.
+-- first write: GETEX, which changes nothing. A full server accepts it, and the DEL or PEXPIRE
+--   after it.
 local owner = ARGV[1] .. ':'
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease, 1, #owner) ~= owner then

@@ -9,8 +9,8 @@
 --   the new value of L · the first fence · the number of fences; all in digits
 -- idempotent: no. The caller has found L free, and the caller's header says what a second
 --   execution returns.
--- first write: SET C, which a full server refuses unless something was written before. When it
---   refuses, nothing has happened.
+-- first write: SET C. A full server refuses it unless the script has written before. When the
+--   server refuses it, nothing has happened.
 local function exhausted(counter)
   -- From 2^53 on, Lua's numbers are not exact, and fences would repeat.
   return (tonumber(counter or '0') or 0) >= 9007199254740991

@@ -6,8 +6,8 @@
 --   the holder · fence of the lease · how many more times the lease may be delegated
 -- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
 -- idempotent: a token that has joined is known, and does not need its secret again.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false
---   "not ours"; a full server accepts all that follows.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
+--   ours". A full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])

@@ -6,7 +6,7 @@
 --   was never joined; as one string
 -- idempotent: a second execution finds nothing to remove and answers "not-ours"; the Engine knows
 --   of the first execution.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false "not
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
 --   ours".
 local clock = redis.call('TIME')
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])

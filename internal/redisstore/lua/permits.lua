@@ -21,9 +21,9 @@
 -- idempotent: confirm only lengthens, and leave removes what exists. The others are for scripts
 --   whose second execution does not come here. The types of all keys were checked, because nothing
 --   here may fail half-way.
--- first write: in enter SET C, which a full server refuses unless something was written before; in
---   leave, reap and serve ZREM or DEL, which a full server accepts; in settle nothing, because the
---   callers have written before.
+-- first write: in enter SET C. A full server refuses it unless the script has written before. In
+--   leave, reap and serve, ZREM or DEL, which a full server accepts. The callers of settle have
+--   written before.
 local all = {}
 
 -- look reads what is held. alone is true when one owner holds the key without permits, or another

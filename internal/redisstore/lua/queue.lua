@@ -4,7 +4,7 @@
 -- KEYS: lease L · queue Q
 -- returns: the place, where 1 is the head · how many subscribe to inbox, "-" without an inbox
 -- idempotent: an entry that exists keeps its ticket.
--- first write: PEXPIRE, or GETEX where there is no Q yet: a full server accepts both, and the ZADD
+-- first write: PEXPIRE, or GETEX where there is no Q yet. A full server accepts both, and the ZADD
 --   after them.
 local function queue(now, entry, inbox)
   local last = redis.call('ZRANGE', KEYS[2], '-1', '-1', 'WITHSCORES')

@@ -7,7 +7,7 @@
 --   and the reason · keep X this long, in ms, 0: no note
 -- returns: "1", or "0" when the holder or the readers do not hold L any more
 -- idempotent: a second execution finds another L, or none, and does nothing.
--- first write: GETEX, which changes nothing and which a full server accepts; then DEL.
+-- first write: GETEX, which changes nothing. A full server accepts it, and the DEL after it.
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then
   return '0'

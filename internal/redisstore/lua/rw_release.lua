@@ -1,5 +1,6 @@
--- rw_release.lua: release a lease, or leave its readers, keep it without an owner, leave the
--- queue, or make sure that a late acquire takes nothing. Then hand the key to the next waiter.
+-- rw_release.lua: release the lease of a writer, remove a reader from R, keep the key locked
+-- without an owner, remove the token from the queue, or make sure that a late acquire takes
+-- nothing. Then hand the key to the next waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
 --   tombstone of the next token · tombstone of the phase, or again X

@@ -8,7 +8,7 @@
 -- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
 --   second time. It never shortens an expiry, and never creates a key or an entry. A reader does
 --   not hold L of another phase, even if R has an entry for it.
--- first write: GETEX, which changes nothing, but a replica answers READONLY instead of a false 0.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
 --   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
 --   error would end all other renewals.
 local clock = redis.call('TIME')

@@ -6,11 +6,11 @@
 --   inbox|hand-ms|w/n|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
 --   when the done mark counts, and is among KEYS]
 -- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
---   until the next permit runs out, or L's when the key is not held by permits.
--- idempotent: a second execution finds the token in P, returns the fence and block in U and at
---   most lengthens the permit; or it finds the token in L, because a script without permits has
---   handed it the key; or it finds the token in Q, where the token keeps its place; after an undo
---   it finds X.
+--   until the next permit runs out. When the key is not held by permits, it is the PTTL of L.
+-- idempotent: a second execution that finds the token in P returns the fence and block in U, and
+--   at most lengthens the permit. It finds the token in L when a script without permits has handed
+--   the key to the token. It finds the token in Q when the token waits, and then the token keeps
+--   its place. After an undo it finds X.
 -- first write: SET C for units that are free without waiters. When a full server refuses it,
 --   nothing has happened. Otherwise GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing: a full server accepts them, and every replica refuses them.

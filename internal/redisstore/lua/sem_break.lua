@@ -7,7 +7,7 @@
 --   to keep X, in ms, 0: no note
 -- returns: "1", or "0" when that holder has no permit with that fence any more
 -- idempotent: a second execution finds no such permit and does nothing.
--- first write: GETEX, which changes nothing and which a full server accepts; then ZREM.
+-- first write: GETEX, which changes nothing. A full server accepts it, and the ZREM after it.
 
 -- fragments
 

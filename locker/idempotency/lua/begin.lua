@@ -4,10 +4,9 @@
 -- ARGV: fence, 20 digits · fingerprint · lifetime in ms
 -- returns: began (1 or 0) · and of the record before: fence · fingerprint · open mark · response;
 --          a missing field is nil
--- idempotent: a second execution finds its own fence and writes the same values again; after a
--- save
---   it changes nothing.
--- first write: HSET, which a full server refuses without an effect.
+-- idempotent: a second execution finds its own fence and writes the same values again. After a
+--   save it changes nothing.
+-- first write: HSET. When a full server refuses it, nothing has happened.
 
 local was = redis.call('HMGET', KEYS[1], 'fence', 'fingerprint', 'open', 'response')
 if was[1] and (not was[3] or was[2] ~= ARGV[2] or was[1] > ARGV[1]) then
