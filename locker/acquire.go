@@ -10,8 +10,8 @@ import (
 
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
 // cohort). If it leads them, or shares nothing with them, it waits at the server. While it waits
-// for an answer of the Store, it also watches the caller's context, its Wait and Close. This is
-// what can happen, and what the acquisition then does:
+// for an answer of the Store, it also watches the caller's context, its Wait and Close. The table
+// shows what can happen, and what the acquisition then does:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
 //	busy      wait in the server's queue for a message, or for a pause; then ask again with the
@@ -32,15 +32,15 @@ type acquisition struct {
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	meta     string           // the signed metadata
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
-	// sighting is what the Observer is shown of the holder; nil: nothing was seen yet.
+	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
 	sighting *sighting
-	// behind is a key that the caller's RunAll holds and that sorts behind rule.Key, so this
-	// acquire must not wait; "": there is none.
+	// behind is a key that the caller's RunAll holds and that sorts behind rule.Key. If there is
+	// such a key, this acquire must not wait. "": there is none.
 	behind string
-	// inside: the caller reads under the key already. A writer that this acquire waits for would
-	// wait for the caller.
+	// inside: the caller already holds the key as a reader. So this acquire must not wait for a
+	// writer, because the writer would wait for the caller.
 	inside bool
-	pass   *Delegation // the proof of a caller that joins a lease; nil: it does not join
+	pass   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
 	*ticket        // the token of the next question
 	own     ticket // the first ticket, to which ticket points in most cases
@@ -50,7 +50,7 @@ type acquisition struct {
 	spare  chan turn // turn of an earlier acquire, to be used again
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
 
-	recalled *departure // the departure whose hold is taken over; nil: none
+	recalled *departure // the background release whose hold is taken back; nil: none
 
 	calls     int
 	rounds    int           // the round trips that a quorum needed
@@ -84,20 +84,20 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 
 // isPrivate reports whether no other goroutine can still refer to an acquisition that has got a
 // lease. The cohort removes a waiter before it sends the turn, the post forgets a mailbox when the
-// token holds the key, and a Store knows only the claim. Three cases are excluded: readers and
-// permits, whose leases several acquisitions share; and a ticket that is part of another
-// acquisition.
+// token holds the key, and a Store knows only the claim. isPrivate returns false in three cases:
+// for readers and for permits, because several acquisitions share their leases, and for a ticket
+// that is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
 	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
 }
 
-// recycle keeps the memory of an acquisition that has ended for another one of the Engine. It is a
-// quarter of what a lock allocates. The channel stays with the Engine, because a channel that was
-// made in a testing/synctest bubble must stay there.
+// recycle keeps the memory of an acquisition that has ended for a later acquisition of the same
+// Engine. This memory is a quarter of what a lock allocates. The channel stays with the Engine,
+// because a channel that was made in a testing/synctest bubble must stay in the bubble.
 func (a *acquisition) recycle() {
 	e, spare := a.engine, a.spare
 	if a.turn != nil {
-		spare = a.turn // empty: a waiter receives its only turn
+		spare = a.turn // the channel is empty, because a waiter receives its only turn
 	}
 	*a = acquisition{spare: spare}
 	e.acquisitions.Put(a)
@@ -182,10 +182,10 @@ func shorten(text string, n int) string {
 			return text[:cut]
 		}
 	}
-	return text[:n] // text is not UTF-8: cut it at the byte
+	return text[:n] // text is not UTF-8: cut the text at the byte
 }
 
-// close ends what the wait has set up.
+// close stops the timers and the bookkeeping of the wait.
 func (a *acquisition) close(lease *Lease, err error) {
 	defer a.waited()
 	if lease == nil {

@@ -62,8 +62,8 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 				return nil, a.handleError(err)
 			}
 			return a.answered(g)
-		// A grant may come before the answer. Usually the answer follows at once, and waiting for
-		// it costs less than leaving the call unanswered.
+		// A grant may come before the answer. Usually the answer follows at once. To wait for the
+		// answer costs less than to abandon the call.
 		case <-bell:
 			rung = true
 			if _, granted := a.engine.post.granted(&a.box); granted {
@@ -91,7 +91,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 }
 
 // leave ends a question without an answer. It returns nil if the caller asks again. wasCurrent
-// reports whether the answer to the question before was recent when this one was asked.
+// reports whether, when this question was asked, the answer to the previous question was recent.
 func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
 		a.token.ended(callLost)
@@ -136,7 +136,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	}
 }
 
-// eventOf returns the event that an answer is for the token.
+// eventOf returns what an answer means for the token, as an event.
 func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:
@@ -155,7 +155,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	// Of several holders, the first that came need not be the first that leaves.
+	// A semaphore has several holders, and the holder that came first need not leave first.
 	if a.rule.Limit == 0 {
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}
@@ -177,7 +177,7 @@ func (a *acquisition) busy(g store.Grant) {
 	}
 }
 
-// newLease makes the lease. The deadline counts from since, which is no later than the grant.
+// newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
 // handed is how long the server keeps the lease when the grant came by message; it is 0 when the
 // grant came in a reply. If the caller has left when the grant arrives, the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
@@ -219,7 +219,8 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
-		// This comes before the keeper can find the hold lost and report the loss to the cohort.
+		// This call comes first, because afterwards the keeper can find the hold lost and report
+		// the loss to the cohort.
 		e.cohorts.granted(&f.hold)
 		a.leads = a.leads && a.rule.Limit == 0
 	}

@@ -9,11 +9,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unansweredFor bounds how long a first acquire is repeated while the server does not answer
-// whether the key is held.
+// unansweredFor is the longest time for which an acquire is repeated while the server has not yet
+// answered whether the key is held.
 const unansweredFor = time.Second
 
-// errWaitOver ends a wait whose Rule.Wait has passed. giveUp turns it into an error for the caller.
+// errWaitOver is the reason when Rule.Wait has passed. giveUp turns it into an error for the
+// caller.
 var errWaitOver = errors.New("the wait is over")
 
 // handleError handles an error of the Store.
@@ -34,8 +35,8 @@ func (a *acquisition) handleError(err error) error {
 	return a.unanswered(err)
 }
 
-// unanswered lets a waiter that has seen a holder ask again. For a waiter that has seen no holder,
-// it bounds the repetitions.
+// unanswered returns nil if the waiter may ask again. A waiter that has seen a holder may always
+// ask again. A waiter that has seen no holder may ask again for unansweredFor.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
 	if a.cohort != nil {
@@ -61,8 +62,8 @@ func (a *acquisition) neverAnswered(err error) bool {
 	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
 }
 
-// giveUp ends the wait for reason. Its error has the reason, and also ErrBusy if a holder was seen,
-// or ErrUnavailable if the server gave no answer.
+// giveUp ends the wait for reason. The returned error has the reason, and also ErrBusy if a holder
+// was seen, or ErrUnavailable if the server gave no answer.
 func (a *acquisition) giveUp(reason error) error {
 	seen := !a.busySince.IsZero()
 	switch {

@@ -10,21 +10,21 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ticket is one token on its way to a hold: what the Store is asked with the token, and what it
-// answered last. A ticket belongs to one acquisition. When the leader of a cohort gives up, its
-// ticket and the place in the server's queue can go to another acquisition.
+// ticket is one token on its way to a hold: what the Store is asked with the token, and what the
+// Store answered last. A ticket belongs to one acquisition. When the leader of a cohort gives up,
+// its ticket and the place in the server's queue can go to another acquisition.
 type ticket struct {
-	// The claim does not change once it is queued, because the queue finds an entry by its full
+	// The claim does not change after it was queued, because the queue finds an entry by its full
 	// text.
 	claim    store.Claim
 	token    token     // what the server may know of the token
-	first    time.Time // when the token was first sent; zero when events were lost since
+	first    time.Time // when the token was first sent; zero if events were lost after that
 	sent     time.Time // when the token was last sent
 	box      mailbox   // the events of the token
 	expected bool      // the post knows the token
 	clock    anchor    // made from the last answer
 
-	// The last answer was busy, so the next fields are true, and news of the key matters.
+	// The last answer was busy. So the fields below are up to date, and events of the key matter.
 	current      bool
 	holder       store.Holder
 	place        int
@@ -35,7 +35,7 @@ type ticket struct {
 
 // prepare makes the ticket ready for its first acquire. The ticket queues at the server if the
 // rule allows that and this process receives messages. A Store without messages may keep an order
-// as well: the ticket keeps asking such a Store.
+// as well. The ticket asks such a Store again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
@@ -59,13 +59,13 @@ func (a *acquisition) prepare() {
 	}
 }
 
-// join makes the ticket queue at the server, and makes the post expect its grant at inbox. ""
-// means no inbox.
+// join prepares the ticket for the queue at the server, and makes the post expect the ticket's
+// grant at inbox. "" means no inbox.
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
 	// If the lease is renewed, the server first hands it over for a short time. A lease with
-	// AtLeast is an exception, because it must survive a crash.
+	// AtLeast is handed over for its full time, because it must survive a crash.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
@@ -121,8 +121,9 @@ func (a *acquisition) open() (string, error) {
 	return "", nil
 }
 
-// giveBack gives up the token in the background. After that, neither an unanswered call nor a
-// place in the queue can take the key. A lease that the token may hold goes to the next waiter.
+// giveBack gives up the token in the background. After that, the token can get the key neither by
+// an unanswered call nor by its place in the queue. A lease that the token may hold goes to the
+// next waiter.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
 	if a.token.state == tokenNowhere {
@@ -146,8 +147,8 @@ func (a *acquisition) stopExpecting() {
 	}
 }
 
-// renewTicket continues with another token: a token is used for one hold, and the time of this
-// hold is over.
+// renewTicket continues with another token, because a token is used for one hold only, and the time
+// of this hold is over.
 func (a *acquisition) renewTicket() {
 	a.giveBack()
 	a.own = ticket{holder: a.holder}
@@ -163,11 +164,12 @@ func (a *acquisition) handOver() *ticket {
 	return t
 }
 
-// errNoAnswer is the reason of a call that was abandoned without an answer.
+// errNoAnswer is the error of a call that was abandoned without an answer.
 var errNoAnswer = errors.New("no answer")
 
-// silence is signalled when an acquire that begins now is given up: a Store of a user may ignore
-// its context and hang. Other Stores give their calls up by themselves. The caller must call end.
+// silence returns a channel that is signalled when an acquire that begins now must be given up. It
+// is only for a Store that a user has written, because such a Store may ignore its context and
+// hang. Other Stores give their calls up by themselves. The caller must call end.
 func (e *Engine) silence() (over <-chan time.Time, end func()) {
 	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}

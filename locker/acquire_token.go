@@ -1,6 +1,6 @@
 package locker
 
-// tokenState is what the server may have of a token that holds nothing in this process:
+// tokenState is what the server may have stored for a token that has no hold in this process:
 //
 //	state          the server may have                      at the end of the wait
 //	tokenNowhere   nothing, now and later                   nothing is sent
@@ -10,7 +10,7 @@ package locker
 //	tokenPossible  an entry or a lease                      a release is sent
 //	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone
 //
-// The states are ordered: each later one requires what the earlier ones require.
+// The states are ordered: each state requires all that the states before it require.
 type tokenState uint8
 
 const (
@@ -26,16 +26,16 @@ type tokenEvent uint8
 
 const (
 	// Events that end a call.
-	callNotSent tokenEvent = iota // the call was taken back before it went out
+	callNotSent tokenEvent = iota // the call was taken back before it was sent
 	callRefused                   // a Refusal: the call had no effect
 	// callLost: the call was abandoned, or its error does not prove that it had no effect.
 	callLost
 	answerQueued // the key is busy, and the token is in the queue
 	answerAside  // the key is busy, and the token waits nowhere
-	// answerParts: the key is busy, and parts of the Store may hold it for the token.
+	// answerParts: the key is busy, and some nodes of the Store may hold the key for the token.
 	answerParts
 	answerGranted // a lease
-	// answerOver: the token is undone, revoked or done, so the server has nothing of it.
+	// answerOver: the token is undone, revoked or done, so the server has stored nothing for it.
 	answerOver
 	// Messages that the acquisition has read.
 	readGrant
@@ -43,9 +43,9 @@ const (
 	tokenEvents
 )
 
-// tokenMoves is the state after each event, by the state before the call or the message. A token
-// stays unclear whatever later calls are answered, because the call without an answer may still
-// arrive.
+// tokenMoves is the state after each event, by the state before the call or the message. An unclear
+// token stays unclear whatever the server answers to later calls, because the call without an
+// answer may still arrive.
 var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	//              from: nowhere      queued         possible       unclear
 	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
@@ -66,8 +66,8 @@ type token struct {
 	before tokenState // the state before the call that is under way, or before the last one
 }
 
-// ask begins a call that names the token. It reports whether no call before it may have reached the
-// server.
+// ask begins a call that names the token. It reports whether this is the first call of the token
+// that can reach the server.
 func (t *token) ask() (first bool) {
 	t.state, t.before = tokenUnclear, t.state
 	return t.before == tokenNowhere

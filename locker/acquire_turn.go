@@ -9,12 +9,13 @@ type turn struct {
 	hold  *hold
 	fence uint64
 	by    Peer // the caller that handed hold over
-	// streak is the number of this hand-off in the streak of hold; 0: none, readers share hold.
+	// streak is the number of this hand-off in the streak of hold. 0: this is no hand-off, because
+	// readers share hold.
 	streak int
 	follow *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
 	seen   bool    // for a leader: the key was held
-	// err: the leader could not reach the server and this waiter's time is up too, or
+	// err is set if the leader could not reach the server and this waiter's time is over too, or if
 	// WithMaxWaiters is exceeded.
 	err error
 }
@@ -63,7 +64,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 }
 
 // endDeparture ends the background release whose hold was taken back for this caller. It returns
-// false when there is none.
+// false when no release was taken back.
 func (a *acquisition) endDeparture() bool {
 	d := a.recalled
 	if d == nil {
@@ -158,7 +159,7 @@ func (a *acquisition) passUp(t turn) {
 	}
 }
 
-// sees keeps what is known about the holder for which the caller waits in this process.
+// sees stores what is known about the holder. The caller waits for this holder in this process.
 func (a *acquisition) sees(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// longestHand bounds how long the server keeps a lease that it granted by message. If the
-	// winner is paused or cut off, the other waiters lose only that time instead of the winner's
-	// TTL.
+	// longestHand is the longest time for which the server keeps a lease that it has granted by
+	// message, until the winner renews it. If the winner is paused or cut off, the other waiters
+	// lose only that time instead of the winner's TTL.
 	longestHand = 2 * time.Second
 	// freshGrant is the largest age at which a grant by message is used. An older grant means that
 	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
@@ -30,8 +30,8 @@ const (
 type anchor struct{ local, server time.Time }
 
 // at returns the earliest local time of an event that happened at server on the server's clock,
-// and how far that time may be off. The rates of the clocks may differ by 1 %, as in drift, and a
-// wait can be long.
+// and by how much that time may be wrong. The error grows with the length of the wait, because the
+// rates of the clocks may differ by 1 %, as in drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
@@ -103,7 +103,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 	case n.done:
 		a.token.read(readDone)
 		return nil, false, a.fail(ErrDone, 0)
-	case n.reopened: // earlier events may come from another server, with another clock
+	case n.reopened: // earlier events may have come from another server, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
@@ -112,11 +112,11 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1
-		// An event makes the next question come sooner, never later.
+		// An event only makes the next question come sooner.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
-	// After an error or a late grant, a hint does not count. It may come from the undo of this
-	// token, and then the wait would spin.
+	// After an error or a late grant, a hint that the key may be free does not count. The hint may
+	// come from the undo of this token, and then the wait would be a busy loop.
 	return nil, n.maybe && a.current, nil
 }
 
@@ -141,8 +141,9 @@ func (a *acquisition) certain(e store.Event) bool {
 // happened returns the earliest local time at which the grant of a message can have happened, and
 // whether that time is certain enough.
 //
-// That time is when the call that tied the clocks was sent, plus the time from that call to the
-// grant on the server's clock. Before the first answer, it is when the first call was sent.
+// The result is the time at which the call of the anchor was sent, plus the time from that call to
+// the grant on the server's clock. Before the first answer, the result is the time at which the
+// first call was sent.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
 		// No replica has acknowledged the grant. An acquire that finds the grant waits for the
@@ -157,11 +158,11 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
 }
 
-// patience is how long to wait for an event before asking again. It returns false when the Backoff
-// has ended.
+// patience returns how long the waiter waits for an event before it asks again. It returns false
+// when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	// A process that has lost its subscription and has no new one yet receives nothing.
+	// A process that has lost its subscription receives nothing until it has a new subscription.
 	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
 	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++
@@ -176,7 +177,8 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		// A foreign holder frees the key without a message, and the head may have died.
+		// A foreign holder frees the key without a message, and the head of the queue may have
+		// died.
 		case a.holder.Foreign:
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:

@@ -7,13 +7,13 @@ import (
 	"github.com/latchkit/latchkit/internal/calls"
 )
 
-// A Backoff is the sequence of pauses between the attempts of one wait, where the waiter cannot be
-// notified, or while the server gives no answer. Each wait starts the sequence again, so one value
-// serves any number of waiters. When the sequence ends, the wait fails with ErrBusy, or with
-// ErrUnavailable if its last attempt was not answered.
+// A Backoff is the sequence of pauses between the attempts of one wait. The pauses are used if the
+// waiter cannot be notified, or while the server gives no answer. Each wait starts the sequence
+// again, so one value serves any number of waiters. When the sequence ends, the wait fails with
+// ErrBusy, or with ErrUnavailable if its last attempt was not answered.
 type Backoff = iter.Seq[time.Duration]
 
-// Constant pauses for d each time.
+// Constant returns a Backoff whose pauses all have the length d.
 func Constant(d time.Duration) Backoff {
 	return func(yield func(time.Duration) bool) {
 		for yield(d) {
@@ -21,9 +21,10 @@ func Constant(d time.Duration) Backoff {
 	}
 }
 
-// Exponential pauses for first, then twice as long each time, up to most.
+// Exponential returns a Backoff whose first pause is first. Each later pause is twice as long as
+// the pause before it, but not longer than most.
 func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
-// Jitter replaces each pause of b by a random one between half of it and all of it, so that
-// waiters that were refused together do not come back together.
+// Jitter replaces each pause of b by a random pause between half of its length and its full length.
+// So waiters that were refused together do not ask again together.
 func Jitter(b Backoff) Backoff { return calls.Jittered(b) }

@@ -8,18 +8,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streakWithin bounds the duration of a streak, so that other processes do not wait longer when
-// the work under each lock is long.
+// streakWithin is the time after which no streak continues. It limits the wait of other processes
+// when the work under each lock is long.
 const streakWithin = 10 * time.Millisecond
 
 // cohort is the callers of this process that want one key on the same terms. One of them, the
 // leader, asks the server or holds the lock. The others wait here, in order, and cost the server
-// nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). For a bounded
-// streak, a hold that its user releases goes to the next caller of the cohort, with the next fence
+// nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). While a streak
+// lasts, a hold that its user releases goes to the next caller of the cohort, with the next fence
 // of its block. After the streak, the hold goes back to the server. In the same step, the next
 // waiter becomes the leader and queues at the server.
 //
-// These are the events of a cohort with waiters, and what follows:
+// The table shows the events of a cohort with waiters, and what follows:
 //
 //	release, streak not over  the next waiter gets the hold
 //	release, streak over      the next waiter leads; its acquire goes out with the release. If that
@@ -37,16 +37,17 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
-	// Of a semaphore: the leader while it waits at the server. See cohort_permits.go.
+	// parked is the leader of a semaphore's cohort while it waits at the server. See
+	// cohort_permits.go.
 	parked *acquisition
 
 	open bool          // hold is Shared, and more callers may use it
-	seen bool          // a leader was answered that the key is held
+	seen bool          // the server has answered a leader that the key is held
 	last *leaderAnswer // the last answer to a leader that did not get the key; nil: none
 }
 
-// leaderAnswer is what the Store has answered to a leader that did not get the key. It has memory
-// of its own, because most keys are free and many leases may be held.
+// leaderAnswer is what the Store has answered to a leader that did not get the key. It is allocated
+// separately, because most cohorts have no such answer and many leases may be held.
 type leaderAnswer struct {
 	holder  store.Holder // the holder, while the cohort has no hold
 	at      time.Time    // when the answer came
@@ -54,7 +55,7 @@ type leaderAnswer struct {
 	failure error        // the error of the leader's last question
 }
 
-// lastAnswer returns the last answer to a leader, as far as there is one.
+// lastAnswer returns the last answer to a leader, or the zero value if there is none.
 func (c *cohort) lastAnswer() leaderAnswer {
 	if c.last == nil {
 		return leaderAnswer{}
@@ -73,7 +74,7 @@ func (c *cohort) noteError(err error) {
 	c.last.failure = err
 }
 
-// terms are what callers must have in common to share a lease.
+// Callers can share a lease if their terms are equal.
 type terms struct {
 	key           string
 	mode          Mode
@@ -100,9 +101,9 @@ func (cs *cohorts) init(e *Engine) {
 }
 
 // share returns the terms on which callers with this rule share a lease, and whether they share at
-// all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease, so callers with them
-// do not share. A writer that does not wait asks the server. Readers share even if they do not
-// wait.
+// all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease, so callers with these
+// settings do not share. A writer with NoWait asks the server itself. Readers share also with
+// NoWait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
@@ -114,10 +115,10 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	return t, !alone
 }
 
-// join makes a the leader of its cohort, or puts it behind the waiters. A caller whose turn had
-// come already goes in front of the waiters. If the cohort has a leader or a holder already, a
-// caller that does not wait gets a cohort of its own. join returns false when too many callers
-// wait.
+// join makes a the leader of its cohort, or puts it behind the waiters. With inFront, a goes in
+// front of the waiters, because its turn had come already. If the cohort has a leader or a holder
+// already, a caller that does not wait gets a cohort of its own. join returns false when too many
+// callers wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -139,7 +140,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // the phase opened after a looked for one, and no later event would wake a
+	if c.open { // the phase opened after a looked for an open phase, and no later event would wake a
 		a.cohort = c
 		a.expectTurn()
 		c.hold.users++
@@ -163,8 +164,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave removes a from the waiters, and shows it the holder. It returns false when a has got its
-// turn; then the turn is in a.turn.
+// leave removes a from the waiters, and tells a what is known about the holder. It returns false
+// when a has got its turn; then the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -178,7 +179,7 @@ func (cs *cohorts) leave(a *acquisition) bool {
 	return true
 }
 
-// show gives a what the cohort knows about the holder. The cohorts' mutex is held.
+// show copies into a what the cohort knows about the holder. The cohorts' mutex is held.
 func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
@@ -285,7 +286,7 @@ func (a *acquisition) takes(h *hold) {
 	a.turn <- t
 }
 
-// user is the present user of h, or the last one; the cohorts' mutex is held.
+// user returns the present user of h, or the last user. The cohorts' mutex is held.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
 
 // inTheWay returns the holder that a new waiter waits for, as far as it is known. The cohorts'
@@ -331,7 +332,7 @@ func (cs *cohorts) lost(h *hold) {
 
 // abdicate is called when a leader ends without a hold. The next waiter leads. If the old leader's
 // ticket is in the queue, the new leader gets it. If the server cannot be reached, overdue waiters
-// fail at once, instead of each asking in vain.
+// fail at once, so that not each of them asks the server in vain.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

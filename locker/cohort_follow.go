@@ -8,8 +8,8 @@ import (
 )
 
 // follow is an acquire that goes out with a release, in one step at the server. The streak of the
-// hold is over, and its cohort queues again behind all other waiters. The follow is the next
-// leader's question. The releasing caller passes the answer on to the leader.
+// hold is over, so its cohort queues again behind all other waiters. The follow is the question of
+// the next leader. The releasing caller passes the answer on to this leader.
 //
 // A follow is sent once. If the release is unclear and repeated, the leader asks by itself with
 // the same token. A second follow could queue a token that was granted meanwhile.
@@ -20,7 +20,8 @@ type follow struct {
 	err   error
 }
 
-// errNotQueued: the hold was not ours any more, so its release queued nothing.
+// errNotQueued is the error of a follow whose release found that the hold was not ours any more.
+// Such a release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
 // asksWithRelease reports whether an acquire of key may go out with a release. The Store must carry
@@ -30,9 +31,9 @@ func (e *Engine) asksWithRelease(key string) bool {
 	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
-// newFollow makes the release that is sent now ask for the key on behalf of next. No other
-// goroutine uses next until next gets its turn. newFollow returns nil when the subscription was
-// lost since asksWithRelease. Then next asks by itself, at once.
+// newFollow returns the follow with which the release that is sent now asks for the key on behalf
+// of next. No other goroutine uses next until next gets its turn. newFollow returns nil when the
+// subscription was lost after the call of asksWithRelease. Then next asks by itself, at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
 		next.turn <- turn{seen: true}

@@ -3,8 +3,8 @@ package locker
 import "time"
 
 // The permits of a semaphore do not make each other wait. So a cohort of callers with equal Key,
-// TTL, Limit and Weight has many holds at once, and its leader is only the caller that asks the
-// server for the next permit. There is a leader as long as callers wait. These are the events, and
+// TTL, Limit and Weight has many holds at once. Its leader is only the caller that asks the server
+// for the next permit. There is a leader as long as callers wait. The table shows the events, and
 // what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
@@ -19,10 +19,10 @@ import "time"
 // If a caller of the cohort releases a permit while the leader's answer is on its way, the permit
 // goes to the next waiting caller.
 
-// isPermits reports whether the callers of a cohort share a semaphore.
+// isPermits reports whether the callers of a cohort want permits of a semaphore.
 func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 
-// together is how many callers with this rule may hold the key at once.
+// together returns how many callers with this rule may hold the key at once.
 func (r Rule) together() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
 // grantedPermit makes the next caller the leader. cs.mu is held.
@@ -31,7 +31,7 @@ func (cs *cohorts) grantedPermit(h *hold) {
 	h.used = 1
 	c.noteError(nil)
 	if cs.active[c.terms] != c {
-		return // h belongs to a caller that does not wait: the cohort is its own
+		return // h belongs to a caller with NoWait, which has a cohort of its own
 	}
 	if next := cs.newLeader(c); next != nil {
 		next.turn <- turn{}
@@ -60,7 +60,8 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 }
 
 // park is called when the leader of a semaphore's cohort waits at the server. Until unpark, the
-// leader may receive one permit of another caller on turns. For all other callers, turns is nil.
+// leader may receive one permit of another caller on the channel turns. If a is not such a leader,
+// turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil

@@ -7,7 +7,7 @@ import (
 
 // Readers of one process share a hold. The hold is one token and one entry on the server, and its
 // last reader releases it. While the phase is open, newcomers use the hold too, without a call.
-// These are the events, and what follows:
+// The table shows the events, and what follows:
 //
 //	the hold is granted      all waiters of the cohort use it; the phase is open
 //	a writer waits           the phase is closed: newcomers form a new cohort, and wait at the
@@ -26,7 +26,7 @@ import (
 // A cohort of readers has waiting callers only while its leader asks: then there is no hold yet,
 // or the hold is not shared yet.
 
-// unnotifiedRenewals is the longest time between two renewals of readers that cannot receive
+// unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
 // messages about a waiting writer.
 const unnotifiedRenewals = time.Second
 
@@ -68,7 +68,7 @@ func (a *acquisition) nested() (within *Lease, err error) {
 			continue
 		}
 		if l.rule.Limit > 0 && a.rule.Limit > 0 {
-			return nil, nil // this caller takes more units
+			return nil, nil // a semaphore: this caller takes more units
 		}
 		if l.Mode() == Exclusive {
 			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
@@ -143,7 +143,7 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 }
 
 // leavePhase is called when a user of h releases it. It returns true when h has other users or is
-// lost; otherwise h must be released. cs.mu is held.
+// lost; if it returns false, h must be released. cs.mu is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {
@@ -161,8 +161,8 @@ func (cs *cohorts) closePhase(h *hold) {
 	cs.shut(h)
 }
 
-// writerWaits is called when the server reports that a writer waits for the phase of the reader
-// token.
+// writerWaits is called when the server reports that a writer waits until the phase ends in which
+// token reads.
 func (cs *cohorts) writerWaits(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -31,7 +31,7 @@ type (
 const (
 	// Exclusive admits one holder. It is the zero value.
 	Exclusive = store.Exclusive
-	// Shared admits many Shared holders at once, and no Exclusive one. Lockers without readers
+	// Shared admits many Shared holders at once, and no Exclusive holder. Lockers without readers
 	// return [ErrUnsupported].
 	Shared = store.Shared
 
@@ -39,8 +39,8 @@ const (
 	NodeUnknown = store.NodeUnknown
 	// NodeVotes: the node votes.
 	NodeVotes = store.NodeVotes
-	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. It
-	// votes when it has.
+	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. The
+	// node votes when it has received the change.
 	NodeBehind = store.NodeBehind
 	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
 	NodeJoins = store.NodeJoins

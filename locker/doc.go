@@ -13,14 +13,14 @@
 // carries a fence ([Lease.Fence]): a number that only grows. With the fence, a database can refuse
 // the writes of a holder that was paused for too long.
 //
-// Without such a check at the data, a lease on Redis only saves duplicate work. It then excludes
-// others only while the holder's pauses stay shorter than the lease, and while the server loses no
-// data.
+// Without such a check at the data, a lease on Redis only saves duplicate work. The lease then
+// excludes other holders only while the holder's pauses stay shorter than the lease, and while the
+// server loses no data.
 //
-// Waiters queue on the server, and each is notified when its turn comes. Callers of one process may
-// hand a lease over among themselves; each of them gets a fence of its own. [WithFair],
-// [WithHandoffs] and [WithoutQueue] change that. A lock is a plain key on Redis, so it excludes
-// other libraries that set the same key, and they exclude it.
+// Waiters queue on the server, and each waiter is notified when its turn comes. Callers of one
+// process may hand a lease over among themselves; each of them gets a fence of its own. [WithFair],
+// [WithHandoffs] and [WithoutQueue] change these two rules. A lock is a plain key on Redis, so it
+// excludes other libraries that set the same key, and they exclude it.
 //
 // An [Engine] does the waiting, the renewing and the observing for all kinds of lock. A [Store]
 // makes the few atomic steps on the server. Package lockertest has a Store in memory, and package

@@ -16,11 +16,11 @@ import (
 
 // An Engine turns a [Store] into a [Locker]. The Engine owns the tokens, the deadlines, the
 // waiting, the renewals and the undoing of unclear calls. The Store only makes atomic steps. Make
-// one with [New] or a constructor such as [NewSingle], share it, and Close it when the service
-// stops.
+// an Engine with [New] or a constructor such as [NewSingle], share it, and Close it when the
+// service stops.
 type Engine struct {
 	store    Store
-	readers  store.Downgrader // the Store as a Downgrader; nil: it has no readers
+	readers  store.Downgrader // the Store as a Downgrader; nil: the Store has no readers
 	confirms bool             // grants by message need a confirmation
 	carries  bool             // a release may carry the acquire that follows
 	cfg      config
@@ -37,7 +37,7 @@ type Engine struct {
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
-	// Acquisitions that have ended, to be used again. No other goroutine refers to them.
+	// Acquisitions that have ended. Their memory is used again. No other goroutine refers to them.
 	acquisitions sync.Pool
 	runs         calls.Tasks // the functions of Run
 
@@ -48,13 +48,13 @@ type Engine struct {
 	closed   chan struct{} // closed when Close has ended
 	closeErr error         // what Close returned
 	once     sync.Once
-	// The context of calls for which no caller waits. It ends when Close has ended.
+	// The context of calls for which no caller waits. The context ends when Close has ended.
 	background context.Context
 	cut        context.CancelFunc
 }
 
-// New returns a Locker on s. The constructors for each kind of lock call it. Call it yourself for a
-// Store of your own.
+// New returns a Locker on s. The constructors for each kind of lock call New. Call New yourself for
+// a Store of your own.
 func New(s Store, opts ...Option) (*Engine, error) {
 	if typednil.Is(s) {
 		return nil, errors.New("latchkit: New: the Store is nil")
@@ -182,8 +182,8 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 // never renewed. Until then the holder may keep working, so let the data check the fence. reason is
 // shown to the holder; do not put secrets in it.
 //
-// Errors: ErrGone when no holder has that fence any more, so a repeated Revoke cannot hit another
-// holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
+// Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
+// another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
 	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
 		return &Error{Op: OpRevoke, Key: key, Err: err}
@@ -208,8 +208,8 @@ func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason st
 	return err
 }
 
-// RaiseFence makes the next fence of key larger than atLeast. It repairs a key after the server
-// lost its counter and the database remembers a larger fence. It never lowers the fence.
+// RaiseFence makes the next fence of key larger than atLeast. Use RaiseFence if the server has lost
+// its counter and the database remembers a larger fence. RaiseFence never lowers the fence.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
@@ -252,13 +252,13 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 
 // Close stops the Locker. It admits no new callers. Waiters, and the contexts of leases, end with
 // ErrClosed. Close then waits, at most until ctx ends, until the functions of [Run] have returned
-// and their leases are released, and until unclear calls are undone. Meanwhile it renews the
+// and their leases are released, and until unclear calls are undone. Until then, Close renews the
 // leases. A key that is still held after Close stays locked until its TTL is over. Leases that were
 // taken with Acquire may be released after Close. The Store's client belongs to the caller and
 // stays open.
 //
-// If calls were still running, the error is ctx's. A second Close waits for the first and returns
-// the same error.
+// If calls were still running, the error is ctx's. A second Close waits for the first Close, and
+// returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })
@@ -354,10 +354,10 @@ func (c *config) warn(w Warning) {
 	}
 }
 
-// Nodes asks the nodes of a quorum for their state: which nodes vote, why the others do not, and
-// for how long they will not. Nodes also helps nodes that do not vote to vote again, as every
-// acquire does. ctx bounds the wait, and [WithNodeTimeout] bounds the wait for each node. A Locker
-// that is no quorum returns [ErrUnsupported].
+// Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
+// vote, and for how long they will not vote. Like every acquire, Nodes also takes the steps after
+// which a node votes again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for
+// each node. A Locker that is no quorum returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	m, ok := e.store.(store.Membership)
 	if !ok {
@@ -374,7 +374,7 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// undoEnded warns that the server refuses to release a lock that has no user.
+// undoEnded warns that the server refuses to release a lock that no caller holds any more.
 func (c *config) undoEnded(err error) {
 	c.warn(Warning{
 		Code: "release-refused",

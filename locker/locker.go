@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns one. It is safe
-// for concurrent use.
+// A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns a Locker. A
+// Locker is safe for concurrent use.
 type Locker interface {
 	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, the
 	// wait ends at once, even while a call to the server hangs. The end of ctx does not end a

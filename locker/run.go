@@ -7,13 +7,15 @@ import (
 
 // Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics.
 // The context of fn ends with ctx or with the lease, whichever is first, and context.Cause says
-// which. [FromContext] finds the lease in it. The end of ctx does not prevent the release.
+// which of the two has ended. [FromContext] finds the lease in the context of fn. The end of ctx
+// does not prevent the release.
 //
 // When the lock was not taken, the error is Acquire's, and fn was not called. When the lease ended
 // while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil; an error
-// of fn is joined to it. Otherwise Run returns fn's error unchanged. A release without an answer
-// is no error, because it is repeated in the background. With Rule.Once, a release without an
-// answer is ErrUnavailable, because then it is unknown whether the work is marked as done.
+// of fn is joined to it. Otherwise Run returns fn's error unchanged. Without Rule.Once, a release
+// without an answer is no error, because it is repeated in the background. With Rule.Once, a
+// release without an answer is ErrUnavailable, because then it is unknown whether the work is
+// marked as done.
 func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
 	lease, err := l.Acquire(ctx, rule)
 	if err != nil {
@@ -55,8 +57,8 @@ func endedEarly(err error) bool {
 	return errors.Is(err, ErrLost) || errors.Is(err, ErrExpired)
 }
 
-// A Guard turns a request into a Rule and runs a function under its lock. The adapters use it. Its
-// zero value is not usable: both fields must be set.
+// A Guard turns a request into a Rule and runs a function under its lock. The adapters use Guards.
+// The zero value of a Guard is not usable: both fields must be set.
 type Guard[T any] struct {
 	Locker Locker
 	// Rule makes the Rule that guards a request. If Rule fails, Run returns its error unchanged
