@@ -20,8 +20,8 @@ var (
 	ErrDone = errors.New("the work was done already")
 	// ErrTooManyWaiters: WithMaxWaiters is reached for this key in this process.
 	ErrTooManyWaiters = errors.New("too many callers wait for the lock")
-	// ErrLost: the lease ended before its release. It was not renewed in time, or the server names
-	// another holder.
+	// ErrLost: the lease ended before its release. The lease was not renewed in time, or the server
+	// names another holder.
 	ErrLost = errors.New("the lock was lost")
 	// ErrRevoked: an operator called Revoke. errors.Is(err, ErrLost) is true as well.
 	ErrRevoked error = revoked{}
@@ -29,8 +29,8 @@ var (
 	ErrExpired = errors.New("the lease reached its maximum duration")
 	// ErrReleased is the cause of a context whose lease was released.
 	ErrReleased = errors.New("the lock was released")
-	// ErrUnavailable: the lock server cannot be reached or cannot answer now. It is never reported
-	// as busy.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. Such an error is
+	// never ErrBusy as well.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
 	// The error contains the error of each node: see [NodeError].
@@ -58,23 +58,24 @@ type revoked struct{}
 func (revoked) Error() string        { return "the lock was revoked by an operator" }
 func (revoked) Is(target error) bool { return target == ErrLost }
 
-// An Error says which operation failed, on which key, and why. Like fs.PathError it is found with
-// errors.As. For the reason, use errors.Is with the sentinels above. An Error never contains an
+// An Error says which operation failed, on which key, and why. Find it with errors.As, like
+// fs.PathError. For the reason, use errors.Is with the sentinels above. An Error never contains an
 // owner's token.
 type Error struct {
 	Op  Op
 	Key string
-	// RetryAfter estimates when another try may succeed. It is at least 1 ms, and has jitter: see
-	// [WithMaxRetryAfter]. It is set with ErrBusy and ErrTooManyWaiters, and 0 otherwise.
+	// RetryAfter is the estimated time after which another try may succeed. It is at least 1 ms,
+	// and has jitter: see [WithMaxRetryAfter]. It is set with ErrBusy and ErrTooManyWaiters, and 0
+	// with all other errors.
 	RetryAfter time.Duration
-	// HolderMetadata is the metadata of the holder that the acquire saw last: its [Rule.Metadata]
-	// or [WithMetadata]. It is set with ErrBusy if the holder has metadata and the Locker can read
-	// it.
+	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
+	// [Rule.Metadata] or [WithMetadata]. It is set with ErrBusy if the holder has metadata and the
+	// Locker can read it.
 	HolderMetadata string
 	Err            error
 }
 
-// Error returns for example "latchkit: acquire order:42: another holder has the lock (retry after
+// Error returns, for example, "latchkit: acquire order:42: another holder has the lock (retry after
 // 1.2s)".
 func (e *Error) Error() string {
 	var b strings.Builder
@@ -94,11 +95,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// mostShown is how many bytes of a key an error shows.
+// mostShown is the largest number of bytes of a key in the text of an error.
 const mostShown = 200
 
-// shown returns a key as an error shows it: on one line and not very long, because keys may come
-// from clients. A key with unprintable characters is quoted.
+// shown returns a key for the text of an error. Keys may come from clients, so the result is one
+// line of limited length. A key with unprintable characters is quoted.
 func shown(key string) string {
 	text, rest := shorten(key, mostShown), ""
 	if text != key {

@@ -8,11 +8,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keeper renews all holds of an Engine and ends those whose time is over. It is one goroutine over
-// a schedule of due times, whatever the number of holds. It never waits for the server: renewals
-// are sent in the background, so a deadline takes effect in time while a call hangs. A hold whose
-// renewal is not answered is due again a little later. A renewal that is executed twice does no
-// harm.
+// keeper renews all holds of an Engine, and ends the holds whose time is over. It is one goroutine
+// over a schedule of due times, whatever the number of holds. It never waits for the server:
+// renewals are sent in the background, so a deadline takes effect in time while a call hangs. A
+// hold whose renewal is not answered is due again a little later. So a renewal may be executed
+// twice, which does no harm.
 type keeper struct {
 	engine *Engine
 
@@ -20,14 +20,14 @@ type keeper struct {
 	due     schedule
 	running bool
 	stopped bool
-	wake    chan struct{} // signalled when a time earlier than next comes
+	wake    chan struct{} // signalled when a hold must be looked at earlier than next
 	next    instant       // the time until which run sleeps
 	ended   chan struct{} // closed when run has returned
 	clocks  clocks
 }
 
 const (
-	renewSlack = 10 * time.Millisecond // holds that are due this soon join the same batch
+	renewSlack = 10 * time.Millisecond // holds that are due within this time are renewed in the same batch
 )
 
 func (k *keeper) init(e *Engine) {
@@ -69,8 +69,8 @@ func (k *keeper) pass(h *hold) bool {
 	return true
 }
 
-// isPassable is false for a hold that was delegated or is being downgraded. The keeper's mutex is
-// held.
+// isPassable returns false for a hold that was delegated or is being downgraded. The keeper's mutex
+// is held.
 func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
 
 // freeForNext makes the hold ready for the next Lease. The keeper's mutex is held.
@@ -80,7 +80,7 @@ func (h *hold) freeForNext() {
 	}
 }
 
-// sound reports whether a hold is worth handing over or sharing. The keeper's mutex is held.
+// sound reports whether a hold may be handed over or shared. The keeper's mutex is held.
 func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
 
 // lasts reports whether a hold has enough time left, and was renewed as it should be. The keeper's
@@ -96,7 +96,7 @@ func (h *hold) lasts() bool {
 
 // attach makes lease a user of a hold that was handed over or is shared. It returns false if the
 // hold was lost meanwhile or the Engine is closing: in both cases the keeper would not end the
-// Lease.
+// Lease at its deadline.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,9 +107,9 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	return true
 }
 
-// plan sets the time of the next renewal of h. The time is a third of ttl after start, when the
-// grant or the last renewal was sent. A random tenth more or less spreads holds that were taken
-// together.
+// plan sets the time of the next renewal of h. start is when the grant or the last renewal was
+// sent. The next renewal is due a third of ttl after start, with a random deviation of up to a
+// tenth. So holds that were taken together are not all renewed together.
 func (k *keeper) plan(h *hold, start instant, ttl time.Duration) {
 	h.final = !k.engine.cfg.renewal || h.until != 0 && start.plus(ttl) >= h.until
 	third := ttl / 3
@@ -130,9 +130,9 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes h out of the schedule. After that, no renewal is sent for h; a renewal under way
-// can only lengthen what is still held. remove returns the deadline of the hold, and the longest
-// time for which the server may keep the lease.
+// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal under way can
+// only lengthen a lease that is still held. remove returns the deadline of the hold, and the
+// longest time for which the server may keep the lease.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,8 +142,8 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	return h.deadline, h.longest
 }
 
-// drop takes a lost h out of the schedule, and returns its users. It returns false if h was out
-// already; then its end has been dealt with.
+// drop takes a lost h out of the schedule, and returns its users. It returns false if h was not in
+// the schedule; then its end has been dealt with already.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,8 +185,8 @@ func (k *keeper) eachOf(h *hold) time.Duration {
 	return h.each
 }
 
-// shorten makes the hold of l end sooner in this process. It returns false when ttl is more than
-// the hold has left.
+// shorten makes the hold of l end after ttl in this process. It returns false when the hold has
+// less time left than ttl.
 func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -195,7 +195,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	switch {
 	case !h.usedBy(l) || deadline > h.deadline:
 		return false
-	case len(h.sharers) > 0: // other readers count on the hold
+	case len(h.sharers) > 0: // other readers rely on the present end of the hold
 		return true
 	}
 	h.each, h.deadline = ttl, deadline
@@ -204,9 +204,10 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	return true
 }
 
-// extension returns the claim of an extension of l by ttl that is sent now, and the time from
-// which its success counts. From then on, the server may keep the lease for ttl, and the hold is
-// not handed over. extension returns false if the hold was handed over already.
+// extension prepares an extension of l by ttl that is sent now. It returns the claim, and the time
+// from which the new TTL counts if the extension succeeds. After this call the server may keep the
+// lease for ttl, and the hold is not handed over any more. extension returns false if the hold was
+// handed over already.
 func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,8 +219,8 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time,
 	return h.renewalAt(now, ttl), now, true
 }
 
-// delegated keeps the hold of l from being handed over. It returns false if the hold was handed
-// over already.
+// delegated marks the hold of l as delegated, so that it is not handed over. It returns false if
+// the hold was handed over already.
 func (k *keeper) delegated(l *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -254,7 +255,8 @@ type ending struct {
 	why   error
 }
 
-// run sleeps until the earliest time in the schedule, and then does what is due.
+// run sleeps until the earliest time in the schedule, and then sends the renewals that are due and
+// ends the holds whose deadline has passed.
 func (k *keeper) run() {
 	defer close(k.ended)
 	timer := time.NewTimer(time.Hour)
@@ -277,7 +279,7 @@ func (k *keeper) run() {
 }
 
 // collect takes from the schedule the holds to renew and the holds whose deadline has passed. A
-// hold to renew is scheduled again for a little later, in case its renewal gets no answer.
+// hold to renew is scheduled again for a little later, because its renewal may get no answer.
 func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -327,7 +329,7 @@ func (k *keeper) noteDelay(h *hold) {
 	}
 }
 
-// stop ends the goroutine. Holds that are still held run out on the server.
+// stop ends the goroutine. The leases of holds that are still held run out on the server.
 func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true

@@ -3,7 +3,8 @@ package locker
 import "time"
 
 // instant is a time on the monotonic clock, in ns; 0 is none. A keeper has several instants for
-// each hold and compares them all the time. An instant is one word, a time.Time three.
+// each hold and compares them all the time. An instant needs one word of memory, and a time.Time
+// needs three.
 type instant int64
 
 // epoch is the time from which instants count.
@@ -13,7 +14,7 @@ func instantOf(t time.Time) instant { return instant(t.Sub(epoch)) }
 
 func (i instant) plus(d time.Duration) instant { return i + instant(d) }
 
-// until returns how long it is from now to i.
+// until returns the duration from now to i.
 func (i instant) until(now instant) time.Duration { return time.Duration(i - now) }
 
 // time returns i with the wall clock of now, which may have been set since the epoch.

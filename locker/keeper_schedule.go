@@ -10,7 +10,7 @@ import (
 
 // renewal is the part of a hold that its keeper's mutex guards.
 type renewal struct {
-	lease      *Lease          // the user of the hold; nil during a hand-off, and before the first use
+	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
 	sharers    map[*Lease]bool // the other users
 	each       time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
@@ -59,10 +59,10 @@ func (r *renewal) at() instant {
 	return r.deadline
 }
 
-// schedule orders holds by the time at which the keeper must look at each. Holds whose time is
-// near are in a heap. All others lie unordered in slots of 17 ms each, until their slot comes. The
-// slots save work: a renewal moves a hold twice, and in a heap of a hundred thousand holds each
-// move reads distant memory at each level.
+// schedule orders holds by the time at which the keeper must look at each hold. Holds whose time is
+// near are in a heap. All other holds are kept, without an order, in slots of 17 ms each, until
+// their slot comes. The slots save work. A renewal moves a hold twice, and in a heap of a hundred
+// thousand holds each move reads distant memory at each level.
 type schedule struct {
 	near nearby
 	far  map[int64][]*hold // the holds that are not near, by slot
@@ -70,7 +70,7 @@ type schedule struct {
 	past int64             // holds before this slot are in near
 }
 
-// slotBits makes slots of 2^24 ns.
+// slotBits is the number of bits of a slot's length: a slot is 2^24 ns long.
 const slotBits = 24
 
 func slotOf(at instant) int64 { return int64(at) >> slotBits }
@@ -90,7 +90,7 @@ func (s *schedule) add(h *hold) {
 		heap.Push(&s.next, h.slot)
 	}
 	s.far[h.slot] = append(others, h)
-	h.index = int32(len(others) + 1) //nolint:gosec // fewer leases fit into memory
+	h.index = int32(len(others) + 1) //nolint:gosec // memory has no room for so many leases
 }
 
 // remove removes h.
@@ -161,7 +161,7 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// nearby is a heap. Its entries have the times beside the holds, because most of its work is
+// nearby is a heap. Each entry has the hold and its time, because most of the work of the heap is
 // comparing times.
 type nearby []entry
 

@@ -7,12 +7,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostUnanswered bounds the renewals of one hold that are under way, in case the Store hangs.
+// mostUnanswered is the largest number of renewals under way of one hold. Without it, renewals
+// would pile up when the Store hangs.
 const mostUnanswered = 8
 
-// send sends the renewals of holds to the Store, which answers in parts. It leaves out holds that
-// have ended meanwhile, so that no renewal follows a release. Each renewal counts from now, even
-// if it waits before it is sent.
+// send sends the renewals of holds to the Store, which may answer them one by one. It leaves out
+// holds that have ended meanwhile, so that no renewal follows a release. Each renewal counts from
+// now, even if it waits before it is sent.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -54,8 +55,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 }
 
-// next returns the TTL of the next renewal of the hold. For a hold that is never renewed, that is
-// the time it has left: the call only confirms the hold.
+// next returns the TTL of the next renewal of the hold. For a hold that is never renewed, this is
+// the remaining time of the hold, because the call only confirms the hold.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
 		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
@@ -85,7 +86,9 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
-			next = max(ttl, 6*renewSlack) // so that the renewals of a lease that runs out have pauses between them
+			// A lease that runs out is renewed for shorter and shorter times. This minimum keeps
+			// pauses between the renewals.
+			next = max(ttl, 6*renewSlack)
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
 		k.plan(h, instantOf(start), next)
@@ -93,7 +96,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		return true
 	case store.Revoked, store.NotOurs:
 		k.lose(h, failureOf(g))
-	default: // the state is no answer to a renewal
+	default: // a Store must not answer a renewal with any other state
 		k.renewalFailed([]*hold{h}, g.Err)
 		return true
 	}
@@ -131,9 +134,9 @@ func (k *keeper) lose(h *hold, why error) {
 	}
 }
 
-// retryAfter returns the pause before an unanswered renewal is sent again. The rest of the lease
-// has time for several. The pause is longer than renewSlack, because otherwise collect would take
-// the same hold twice.
+// retryAfter returns the pause before an unanswered renewal is sent again. In the rest of the lease
+// there is time for several repetitions. The pause is longer than renewSlack, because otherwise
+// collect would take the same hold twice.
 func retryAfter(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)

@@ -11,7 +11,7 @@ type ttlTuner struct {
 	bounds
 
 	mu   sync.Mutex
-	late time.Duration // the delay from when a renewal is due to its answer: rises at once, falls slowly
+	late time.Duration // the delay from the time when a renewal is due to its answer; it rises at once and falls slowly
 }
 
 const (
@@ -19,7 +19,8 @@ const (
 	fallsSlow = 16 // late falls by 1/fallsSlow of the difference to a smaller delay
 )
 
-// observe takes the delay of one renewal: from when it was due to its answer or its repetition.
+// observe is called with the delay of one renewal: the time from when the renewal was due to its
+// answer or its repetition.
 func (p *ttlTuner) observe(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

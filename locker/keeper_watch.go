@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// renewed is the answer to one renewal, for the Observer.
+// renewed is what the Observer receives about one renewal.
 type renewed struct {
 	ctx   context.Context
 	rule  Rule

@@ -9,10 +9,9 @@ import (
 
 // Keys returns the keys that are held, kept or waited for now, sorted. pattern is a glob-style
 // pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at every key of the
-// server, in many steps that do not block the server (SCAN). On a large server it takes seconds:
-// use it for an operator, and not for each request. A key that is locked or freed meanwhile may be
-// missing. A key that another library holds is listed only while a waiter of latchkit waits for
-// it.
+// server, in many steps that do not block the server (SCAN). On a large server, Keys takes seconds:
+// use it for operators, and not in each request. A key that is locked or freed meanwhile may be
+// missing. A key that another library holds is listed only while a waiter of latchkit waits for it.
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
@@ -29,5 +28,5 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return all, err
 }
 
-// literal makes a pattern that matches one text.
+// literal escapes a text, so that the resulting pattern matches only this text.
 var literal = strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `\`, `\\`)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
-// A Lease is one caller's use of a lock, from the grant to the release or the loss. On release the
-// lock may go to the next caller in this process without a round trip; callers cannot tell the
+// A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
+// lock may go to the next caller in this process without a round trip. Callers cannot tell the
 // difference. A Lease is safe for concurrent use; its zero value is not usable. Its context ends
 // when the work must stop. The lease itself can last longer: Engine.Close renews it until the work
 // has stopped.
@@ -28,8 +28,8 @@ type Lease struct {
 	part     *part
 	notified sync.Once // runs when the Observer is notified of the hold's end
 
-	// The small fields stay together, because many leases are held at once. All but notified are
-	// guarded by mu.
+	// The small fields stay together, because many leases are held at once. mu guards all of them
+	// but notified.
 	mode      Mode // Shared after Downgrade, too
 	awaits    bool // AwaitRelease was called
 	releasing bool // Release was called
@@ -38,7 +38,7 @@ type Lease struct {
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how the lease was lost
 	lasted  time.Duration             // the time from began until over was set
-	cause   error                     // nil while the contexts live
+	cause   error                     // nil until the contexts end
 	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
 	own     context.Context           // the context that the first call of Context made
 
@@ -46,13 +46,14 @@ type Lease struct {
 	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
-// init makes l the Lease of the caller a. The Lease uses h, with the given fence of its block.
+// init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of h's
+// block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
 }
 
-// String returns for example "lease of order:42, fence 1763688000123456". It never shows the
+// String returns, for example, "lease of order:42, fence 1763688000123456". It never shows the
 // owner's token.
 func (l *Lease) String() string { return fmt.Sprintf("lease of %s, fence %d", l.rule.Key, l.fence) }
 
@@ -80,15 +81,15 @@ func (l *Lease) Units() int {
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
 // inside a process. All readers of one phase have the same fence; on a quorum this is usual, but
 // not certain. Pass the fence to the data that the lock protects, and let the data refuse a fence
-// that is smaller than the largest it has seen. Then a holder that was paused past its lease can
-// do no harm. This check does not work for the permits of a semaphore: each has a fence of its
-// own, and several of them may write at the same time. The fence is 0 only if the Store cannot
-// make fences.
+// that is smaller than the largest it has seen. Then a holder that was paused until after the end
+// of its lease can do no harm. This check does not work for the permits of a semaphore: each has a
+// fence of its own, and several of them may write at the same time. The fence is 0 only if the
+// Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Expires returns when the lease ends unless it is renewed. The time is conservative and by the
-// local monotonic clock: the server does not give the key to another holder before. For a lease
-// that has ended, Expires returns when it ended.
+// Expires returns when the lease ends unless it is renewed. The time is by the local monotonic
+// clock, and conservative: before that time, the server does not give the key to another holder.
+// For a lease that has ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
@@ -102,9 +103,9 @@ func (l *Lease) Expires() time.Time {
 	return deadline
 }
 
-// Context returns a context that carries the values of the context given to Acquire, but not its
-// cancellation, and that ends with the lease. context.Cause then says why: ErrReleased, or an
-// [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
+// Context returns a context that ends with the lease. It has the values of the context given to
+// Acquire, but not its cancellation. After the end, context.Cause returns the reason: ErrReleased,
+// or an [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +210,7 @@ func (l *Lease) cancel(cause error) {
 }
 
 // gone returns why the contexts have ended: how the hold ended, or ErrClosed. It returns nil while
-// they live.
+// the contexts have not ended.
 func (l *Lease) gone() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,8 +224,8 @@ func (l *Lease) ended() error {
 	return l.over
 }
 
-// wrap adds op and the key to err. If err is an Error about the same lease, they replace its
-// operation and key.
+// wrap adds op and the key to err. If err is an Error about the same lease, op and the key replace
+// those of err.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err
@@ -234,8 +235,8 @@ func (l *Lease) wrap(op Op, err error) error {
 
 // Observe notifies the Locker's Observer that op begins under this lease, as the Locker does for
 // its own operations. It returns the context that the Observer made of ctx, and a function that
-// must be called once when op has ended. That function fills in the Fence. Observe is for adapters,
-// such as package sqllock.
+// must be called once when op has ended. This function sets the Fence of the Outcome. Observe is
+// for adapters, such as package sqllock.
 func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outcome)) {
 	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	return ctx, func(o Outcome) {

@@ -9,18 +9,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostDepartures bounds the releases in the background that are open. Without a bound, they would
-// pile up when a server stalls.
+// mostDepartures is the largest number of background releases without an answer. Without this
+// limit, they would pile up when a server stalls.
 const mostDepartures = 1024
 
-// departures are the releases in the background of an Engine: see WithBackgroundRelease.
+// departures are the background releases of an Engine: see WithBackgroundRelease.
 type departures struct {
 	steps calls.Releases // nil: all releases are awaited
 	open  atomic.Int32
 	tasks calls.Tasks // Close waits for them
 }
 
-// departure is one release in the background. The answers mean:
+// departure is one background release. The answers mean:
 //
 //	released                       the key is free
 //	revoked, or not ours           only the Observer learns of it
@@ -36,19 +36,19 @@ type departure struct {
 	ctx    context.Context // the release has the values of ctx
 	hold   *hold
 	chore  calls.Chore
-	terms  terms   // the terms on which callers of this process take the hold over; zero: they do not
+	terms  terms   // callers of this process with these terms may take the hold over; zero: no caller may
 	next   *follow // the acquire that goes out with the release
 	rest   *cohort // the cohort whose next leader asks after the answer
 	report func(error, int)
 
-	recall func() bool   // takes back a release that was not sent; nil: the release goes out at once
+	recall func() bool   // takes back a release that was not sent yet; nil: the release is sent at once
 	over   chan struct{} // closed when no caller needs to wait for the release
 
 	done bool // guarded by the cohorts' mutex
 }
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
-// also with [WithBackgroundRelease]. It is for a function whose result needs the proof that the
+// also with [WithBackgroundRelease]. Call it in a function whose result may be used only if the
 // lock was held to the end, for example a response that is sent after Run has returned.
 func (l *Lease) AwaitRelease() {
 	l.mu.Lock()
@@ -84,7 +84,8 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		ds.open.Add(-1)
 		return false
 	}
-	ds.tasks.Enter() // tasks cannot be closed here, because Run is counted until it returns
+	// Close has not closed tasks yet, because Close first waits until this Run has returned.
+	ds.tasks.Enter()
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
 	l.notifyObserver(nil)
@@ -123,8 +124,8 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	return true
 }
 
-// departure makes the departure of l's hold, before the release is sent. end, if not nil, gets the
-// outcome of the release.
+// departure returns the departure of l's hold, before the release is sent. If end is not nil, it is
+// called with the outcome of the release.
 func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 	d := &departure{engine: l.engine, ctx: ctx, hold: l.hold, over: make(chan struct{})}
 	if end != nil {
@@ -138,7 +139,8 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 		}
 	}
 	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		d.terms = c.terms // the cohort may soon be used again for other terms
+		// This is a copy, because the cohort may soon be used again for other terms.
+		d.terms = c.terms
 	}
 	return d
 }
@@ -184,8 +186,8 @@ func (d *departure) hurry() {
 }
 
 // depart makes a release known to the callers of this process that want its key, unless the
-// release is over already. An earlier release of the same key was sent before this hold was
-// granted.
+// release is over already. It replaces an earlier background release of the same key, which was
+// sent before this hold was granted.
 func (cs *cohorts) depart(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -241,8 +243,8 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	return true
 }
 
-// afterRelease waits for this process's background release of the key, so that the question does
-// not overtake the release.
+// afterRelease waits for this process's background release of the key, so that the question of a
+// does not overtake the release.
 func (a *acquisition) afterRelease() error {
 	if a.engine.departures.steps == nil {
 		return nil
@@ -271,7 +273,7 @@ func (k *keeper) isHeld(h *hold) bool {
 	return h.index > 0 && instantOf(time.Now()) < h.deadline
 }
 
-// retire removes h from the schedule. cared is false when h was not in the schedule.
+// retire removes h from the schedule. cared reports whether h was in the schedule.
 func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 type leaseKey struct{}
 
 // held is a list of the leases in a context, the innermost first. Between the leases are the
-// RunAlls that were still taking their leases.
+// RunAlls that had not taken all their leases yet.
 type held struct {
 	lease *Lease
 	takes *takes // exactly one of takes and lease is set
@@ -49,8 +49,8 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 }
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
-// cancellation. Use it for a goroutine that outlives the [Run] that started it. That goroutine
-// does not count as a holder: its Acquire of the same key waits for the holder, instead of being
+// cancellation. Use it for a goroutine that outlives the [Run] that started it. Such a goroutine
+// does not count as a holder. So when it acquires the same key, it waits for the holder, and is not
 // refused as a self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))

@@ -10,11 +10,11 @@ import (
 )
 
 // Downgrade makes an Exclusive lease Shared in one step, so that no other writer comes in between.
-// Waiting readers enter, and share the fence, which the lease keeps. Call Downgrade when the
-// writing is done: readers may have entered, whatever it returns except ErrUnsupported. For a
-// Shared lease it returns nil and sends nothing. A downgrade cannot be undone: to write again,
-// release and acquire. The end of ctx ends the call, not the lease; the server may still do the
-// downgrade then. Call Downgrade again, or release.
+// The lease keeps its fence. Waiting readers enter, and share this fence. Call Downgrade when the
+// writing is done: unless it returns ErrUnsupported, readers may have entered. For a Shared lease
+// it returns nil and sends nothing. A downgrade cannot be undone: to write again, release and
+// acquire. The end of ctx ends the call, not the lease. The server may still do the downgrade after
+// the end of ctx: then call Downgrade again, or release.
 //
 // Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
 // Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable
@@ -101,10 +101,10 @@ func (l *Lease) becomeShared() {
 	l.mode = Shared
 }
 
-// downgrading returns the claim of a downgrade of l that is sent now, and the time from which its
-// success counts. From then on, the server may know the hold as a reader, with an entry that names
-// inbox, so the hold is not handed over any more. downgrading returns false if the hold was handed
-// over already.
+// downgrading prepares a downgrade of l that is sent now. It returns the claim, and the time from
+// which the TTL counts if the downgrade succeeds. After this call the server may have the hold as a
+// reader, with an entry that names inbox. So the hold is not handed over any more. downgrading
+// returns false if the hold was handed over already.
 func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -122,7 +122,8 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 	return c, now, true
 }
 
-// downgraded makes h a hold of readers. The confirmed downgrade was sent at start.
+// downgraded makes h a hold of readers, because the server has confirmed a downgrade that was sent
+// at start.
 func (k *keeper) downgraded(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -18,8 +18,8 @@ type hold struct {
 	ttl    time.Duration // the TTL that was asked for
 	since  instant       // a time before or at the grant, from which deadlines count
 	taken  instant       // when this process received the grant; the streak counts from here
-	// keep is until when Rule.AtLeast keeps the key, counted from when this process received the
-	// grant; 0: not at all.
+	// keep is the time until which Rule.AtLeast keeps the key, counted from when this process
+	// received the grant. 0: the Rule has no AtLeast.
 	keep  instant
 	block int32 // the number of fences
 
@@ -34,12 +34,12 @@ type hold struct {
 	used   int32   // the number of fences of the block that were given out
 	users  int32   // Shared: the number of Leases that use the hold, or are about to
 	cohort *cohort // the callers that may get the hold by hand-off; nil: none
-	signed string  // the signed metadata of the hold's user; of several readers, the first one's
+	signed string  // the signed metadata of the hold's user, or of the first of several readers
 
 	renewal // guarded by the keeper's mutex
 }
 
-// first is a hold together with its first Lease, which is usually its only one.
+// first is a hold together with its first Lease. Most holds have only one Lease.
 type first struct {
 	hold  hold
 	lease Lease
@@ -88,8 +88,8 @@ func (k *keeper) keepOf(h *hold) time.Time {
 	return h.keep.time()
 }
 
-// keepNothing makes the release free the key at once, because no work was done under the lease. If
-// other parts use the lease, keepNothing changes nothing.
+// keepNothing ignores Rule.AtLeast, so that the release frees the key at once. It is called when no
+// work was done under the lease. If other parts use the lease, keepNothing changes nothing.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isLast() {
 		return
@@ -105,7 +105,7 @@ func (h *hold) holder() store.Holder {
 	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }
 
-// timeout returns why a hold whose deadline has passed is over. The keeper's mutex is held.
+// timeout returns the error for a hold whose deadline has passed. The keeper's mutex is held.
 func (h *hold) timeout() error {
 	switch {
 	case h.final:

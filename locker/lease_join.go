@@ -15,11 +15,11 @@ import (
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
-// own with the same fence; it can neither release this lease nor outlive it. The caller may give a
-// secret by its SHA-256. Then Delegate registers the Delegation at the server, and a first join
-// must come within that time. Without a secret, Delegate calls no server, and the caller must
-// prevent forgeries. depth is how many times calls that join may delegate the lease in turn.
-// to a further call.
+// own with the same fence; it can neither release this lease nor outlive it. The caller may give
+// the SHA-256 of a secret. Then Delegate registers the Delegation at the server, and the first join
+// must come within the time within. Without a secret, Delegate calls no server, and the caller must
+// prevent forgeries. depth is how many times the lease may be delegated again: with depth 1, a call
+// that joins may delegate the lease to a further call, but that call may not.
 //
 // A lease that was delegated is not handed over inside this process: its Release goes to the
 // server. The end of ctx ends the call.
@@ -43,7 +43,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
-	case secret != [32]byte{}: // the server counts the delegations
+	case secret != [32]byte{}: // the server stores the delegations of a lease
 	case joined.Secret != [32]byte{}:
 		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:
@@ -96,12 +96,12 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 	return j, ok
 }
 
-// Join takes part in a lease of rule.Key that another call has delegated by p. The returned Lease
-// has the fence of the joined lease and ends with it. Join asks the server at least once a second
-// whether the joined lease is held, and ends its part after 3 s without an answer. Release ends
-// this part only; it returns ErrLost if the joined lease was over before. Only Key, Name and TTL
-// of rule count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so
-// ctx only ends the call.
+// Join joins the lease of rule.Key that another call has delegated by p. The returned Lease has the
+// fence of the joined lease and ends with it. Join asks the server at least once a second whether
+// the joined lease is held, and ends its part after 3 s without an answer. Release ends this part
+// only; it returns ErrLost if the joined lease was over before. Only Key, Name and TTL of rule
+// count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so ctx only
+// ends the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
@@ -115,8 +115,9 @@ func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, err
 	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
 }
 
-// joinedEngine makes the Engine of the leases that were joined. They are renewed, lost and
-// released like others, but each of their steps asks about the lease that was joined.
+// joinedEngine makes the Engine of the leases that were joined. Joined leases are renewed, lost and
+// released like other leases, but each of their steps asks the server about the lease that was
+// joined.
 func joinedEngine(s store.Joiner, cfg config) *Engine {
 	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
 	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
@@ -149,7 +150,7 @@ func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, answered fu
 // joins is the Store of leases that were joined.
 type joins struct{ of store.Joiner }
 
-// Acquire joins.
+// Acquire joins the lease.
 func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := j.of.Join(ctx, c)
 	if err == nil && g.State == store.NotOurs {
@@ -162,7 +163,8 @@ func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) 
 // Renew asks whether the leases are still held.
 func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	for i, c := range cs { // a lease without an answer stays as it is, and the next question follows soon
+	// A lease without an answer stays as it is, because the next question follows soon.
+	for i, c := range cs {
 		g, err := j.of.Join(ctx, c)
 		g.Left, g.Err = min(g.Left, joinedFor), err
 		grants[i] = g

@@ -8,26 +8,25 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// releaseWithin bounds how long Release and Complete wait for the server's answer.
+// releaseWithin is the longest time for which Release and Complete wait for the server's answer.
 const releaseWithin = 2 * time.Second
 
 // Release gives up the lock. The lock goes to the next caller of this process, or to the server,
 // which grants it to its next waiter. Call Release once the work is done, even after ctx has
-// ended: only the values of ctx are used, not its cancellation. A second call returns the result
-// of the first: nil after a release. Release takes at most 2 s. When the server has not answered
-// by then, the release is repeated in the background until it is confirmed or the lease has run
-// out.
+// ended: only the values of ctx are used, not its cancellation. A second call returns the result of
+// the first call. Release takes at most 2 s. When the server has not answered by then, the release
+// is repeated in the background until it is confirmed or the lease has run out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false, false) }
 
-// Complete is Release after success. With Rule.Once, the same step on the server marks the work as
-// done. Without Once it is Release.
+// Complete is Release after success. With Rule.Once, the step that releases the lock also marks the
+// work as done. Without Once, Complete does the same as Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
-// release releases the lock. With beside, release need not wait for the answer if the Locker has
-// WithBackgroundRelease.
+// release releases the lock. If beside is true and the Locker has WithBackgroundRelease, release
+// need not wait for the answer.
 func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if !l.beginRelease() {
 		return l.released
@@ -55,7 +54,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	return l.released
 }
 
-// giveUp ends the Lease by a release. If the Lease had ended before, it returns how.
+// giveUp ends the Lease by a release. If the Lease had ended before, giveUp returns how it ended.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
 	switch {
 	case l.part != nil:
@@ -91,7 +90,7 @@ func (l *Lease) beginRelease() bool {
 	}
 	ended := l.waiters
 	l.mu.Unlock()
-	<-ended // bounded by releaseWithin
+	<-ended // this takes at most releaseWithin
 	return false
 }
 
@@ -142,7 +141,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	return err
 }
 
-// releasing is the repeated step of Release. The answers, and the results:
+// releasing is the repeated step of Release. The table shows the answers, and the results:
 //
 //	released                      nil
 //	not ours, after an unclear    the unclear attempt has released it: nil; with Once, only if the

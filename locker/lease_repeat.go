@@ -37,8 +37,8 @@ type repeated interface {
 // repetition sends a step until the Store has answered it or something stops it.
 type repetition struct {
 	step  repeated
-	lease *Lease           // its end stops the step; nil for a release, which follows that end
-	ctx   context.Context  // its end stops the step
+	lease *Lease           // the step stops when this lease ends; nil for a release, which follows the end
+	ctx   context.Context  // the step stops when ctx ends
 	late  <-chan time.Time // fires when the time for the step is over
 
 	ended <-chan struct{} // closed when the Lease has ended

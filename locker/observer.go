@@ -41,15 +41,15 @@ func (o Op) String() string {
 	return "unknown"
 }
 
-// An Observer is notified when an operation begins and when it ends. Tracing and metrics attach
-// here: package otellock is an Observer. An Observer must be safe for concurrent use, and fast,
+// An Observer is notified when an operation begins and when it ends. Tracing and metrics use
+// Observers: package otellock has one. An Observer must be safe for concurrent use, and fast,
 // because it runs on the caller's path. A panic of an Observer is logged with slog, and the
 // operation continues.
 type Observer interface {
-	// Begin is called before the operation. The context that it returns replaces ctx for the
+	// Begin is called before the operation. The context that Begin returns replaces ctx for the
 	// operation. A span in that context becomes the parent of the operation's calls, and with
-	// OpHold the parent of the work under the lock. The function that Begin returns is called
-	// once, at the end; it may be nil.
+	// OpHold the parent of the work under the lock. The function that Begin returns is called once,
+	// at the end; it may be nil.
 	//
 	// The observed operations are OpAcquire, OpHold, OpRelease, OpExtend, OpDowngrade and
 	// OpRevoke, and the operations that adapters report with [Lease.Observe]. The rule is
@@ -59,8 +59,8 @@ type Observer interface {
 }
 
 // A RequestObserver is an Observer that also receives what an adapter, such as package httplock,
-// did with each request that it guards. So it also sees requests that were refused before any lock
-// was asked for, because they had no valid key.
+// did with each request that it guards. So it also sees a request that was refused because it had
+// no valid key, before any lock was asked for.
 type RequestObserver interface {
 	Observer
 	// Request is called when a request got its lock, when it was refused, and when it lost its
@@ -89,7 +89,8 @@ type Warner interface {
 	Warn(Warning)
 }
 
-// Result is the outcome of an operation in one word. Its few values fit a metric's attribute.
+// Result is the outcome of an operation in one word. It has few values, so it can be an attribute
+// of a metric.
 type Result string
 
 const (
@@ -109,12 +110,12 @@ const (
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
 	ResultCommitted      Result = "committed"        // transact: the transaction was committed
-	// ResultRolledBack, of transact: it was rolled back because of its work, its database or its
-	// lease.
+	// ResultRolledBack is for transact: the transaction was rolled back because of its work, its
+	// database or its lease.
 	ResultRolledBack     Result = "rolled_back"
-	ResultStaleFence     Result = "stale_fence"     // transact: it was rolled back, because a newer holder has claimed the resource
-	ResultFenceRegressed Result = "fence_regressed" // transact: it was rolled back, because the fence is older than the database's
-	ResultCommitUnknown  Result = "commit_unknown"  // transact: it is not known whether it was committed
+	ResultStaleFence     Result = "stale_fence"     // transact: the transaction was rolled back, because a newer holder has claimed the resource
+	ResultFenceRegressed Result = "fence_regressed" // transact: the transaction was rolled back, because the fence is older than the database's
+	ResultCommitUnknown  Result = "commit_unknown"  // transact: it is not known whether the transaction was committed
 	ResultSteppedDown    Result = "stepped_down"    // lead: this process gave up the lead
 	ResultUpdated        Result = "updated"         // update: the new values are written, or there was nothing to write
 	ResultConflict       Result = "conflict"        // update: other clients wrote the keys during each attempt
@@ -133,38 +134,39 @@ type Outcome struct {
 	Fence uint64
 	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
 	// that handed the lease over to another caller of this process, and for the acquire that
-	// received it. For OpTransact, it is how many times the transaction was begun. For OpUpdate,
-	// it is how many attempts were made.
+	// received it. For OpTransact, Calls is how many times the transaction was begun. For OpUpdate,
+	// Calls is how many attempts were made.
 	Calls int
-	// Rounds is how many round trips an acquire on a quorum needed. Each call in which the nodes
-	// agree at once is 1 round. A call has more rounds when the nodes must agree on a fence or
+	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
+	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
 	// votes were split. Rounds is 0 on one server.
 	Rounds int
 	// Waited is how long an acquire waited for other holders, of any process. It is 0 when the
 	// first answer was the grant.
 	Waited time.Duration
 	// Expected is the estimated wait of an acquire. The estimate is made when the server first
-	// answers that the key is busy. It follows from the place in the queue and from how long this
-	// process held leases of the same Rule.Name. Expected is 0 when fewer than 10 leases were
-	// held, and for an acquire that waited behind other callers of this process and never asked
-	// the server.
+	// answers that the key is busy. It is calculated from the place in the queue, and from how long
+	// this process has held earlier leases of the same Rule.Name. Expected is 0 when this process
+	// has held fewer than 10 such leases. It is also 0 for an acquire that waited behind other
+	// callers of this process and never asked the server.
 	Expected time.Duration
 	// TTL is the TTL that an acquire asked for. For OpHold and OpRelease it is the TTL of the last
 	// renewal, which [WithAdaptiveTTL] and Extend change. It is 0 for other operations.
 	TTL time.Duration
 	// HolderMetadata is the other holder's metadata, as the acquire saw it last. When callers of
-	// one process share a lease, it is the metadata of the first of them.
+	// one process share a lease, HolderMetadata is the metadata of the first caller.
 	HolderMetadata string
-	// Met is the holder that made an acquire wait or refused it: the first that the acquire saw.
+	// Met is the first holder that the acquire saw. This holder made the acquire wait, or was the
+	// reason for its refusal.
 	Met Peer
-	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the
-	// wait ended in another way, and when the acquire had to ask again, as on a quorum.
+	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the wait
+	// ended in another way, and when the acquire had to ask the server again, as on a quorum.
 	ReleasedBy Peer
 	// Handoff says whether, and how, a release gave the lock to this acquire without a further
 	// question.
 	Handoff Handoff
-	// Streak is how often the lock had been handed over inside this process, in a row, when the
-	// acquire got it: 1 for the first such hand-off, 0 for a lease that came from the server.
+	// Streak is the number of successive hand-offs inside this process by which the acquire got the
+	// lock. It is 1 for the first hand-off, and 0 for a lease that came from the server.
 	Streak int
 	// Cause is the reason for the end of a hold without a release. It is "" after a release.
 	Cause LossCause
@@ -176,8 +178,8 @@ type Peer struct {
 	Traceparent string // the span under which the holder acquired the key, see [HolderTracer]; "": none
 }
 
-// Handoff is the way in which a release gave the lock to a waiter. Its few values fit a metric's
-// attribute.
+// Handoff is the way in which a release gave the lock to a waiter. It has few values, so it can be
+// an attribute of a metric.
 type Handoff string
 
 const (

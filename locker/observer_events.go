@@ -20,10 +20,10 @@ type WaitObserver interface {
 
 // WaitEvent has what an acquire knows when it begins to wait.
 type WaitEvent struct {
-	// Place is the place in the server's queue: 1 is the head. It is 0 without a queue, and for an
-	// acquire that waits behind other callers of this process.
+	// Place is the place in the server's queue: 1 is the head. Place is 0 without a queue, and for
+	// an acquire that waits behind other callers of this process.
 	Place int
-	// Met is the holder. It is zero while it is not known.
+	// Met is the holder. It is zero if the holder is not known.
 	Met Peer
 }
 
@@ -31,8 +31,8 @@ type WaitEvent struct {
 type RenewalObserver interface {
 	Observer
 	// Renewed is called with the answer to each renewal, on a goroutine of its own. ctx is the
-	// context of the lease's first user, with the additions of Begin for the hold. It may have
-	// ended.
+	// context of the lease's first user, with the additions of Begin for the hold. This context may
+	// have ended.
 	Renewed(ctx context.Context, rule Rule, e RenewalEvent)
 }
 
@@ -83,7 +83,7 @@ func peer(fence uint64, signed string) Peer {
 	return Peer{Fence: fence, Traceparent: trace}
 }
 
-// sighting is what an acquire has seen of other holders. It is for the Observer.
+// sighting is what the Observer learns about other holders that an acquire has seen.
 type sighting struct {
 	met, freed Peer
 	heard      store.Event // the grant by message that an acquire must confirm
@@ -93,7 +93,7 @@ type sighting struct {
 	waits      bool
 }
 
-// look returns the observations of the acquire, or nil without an Observer.
+// look returns the sighting of the acquire, or nil without an Observer.
 func (a *acquisition) look() *sighting {
 	if a.engine.cfg.observer == nil {
 		return nil
@@ -132,20 +132,20 @@ func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	}
 }
 
-// hears notes a grant by message that is not taken, because an acquire must confirm the grant.
+// hears notes a grant by message. The grant is not taken yet, because an acquire must confirm it.
 func (a *acquisition) hears(e store.Event) {
 	if s := a.look(); s != nil {
 		s.heard = e
 	}
 }
 
-// confirmed notes the hand-off behind a grant with this fence that came as an answer. Only the
-// message of that grant names the releaser. The message came before the answer, or the caller asked
-// at the moment of the release.
+// confirmed notes the hand-off by which a grant with this fence came about, if the grant came in an
+// answer. Only the message of the grant names the releaser. If no such message came before the
+// answer, the caller has asked at the very moment of the release.
 func (a *acquisition) confirmed(fence uint64) {
 	s := a.sighting
 	if s == nil {
-		return // it met nobody
+		return // the acquire met no holder
 	}
 	if e, ok := a.engine.post.granted(&a.box); ok {
 		s.heard = e
@@ -172,7 +172,7 @@ func (s *sighting) add(o *Outcome) {
 	}
 }
 
-// These errors say how a lease was lost.
+// These errors are the reasons of a loss.
 var (
 	errTaken     = fmt.Errorf("%w: the server names another holder, or none", ErrLost)
 	errUnrenewed = fmt.Errorf("%w: no renewal succeeded before the lease ran out", ErrLost)

@@ -6,9 +6,9 @@ import (
 )
 
 // absorb is deferred around each call of an Observer. A panic of the Observer is logged, and the
-// operation continues. The panic would otherwise end the call of a caller who has been granted a
-// lease, and the lease would be renewed without a holder; or it would end the process from a
-// goroutine of the Engine.
+// operation continues. Otherwise the panic could end the call of a caller that has been granted a
+// lease, and the lease would be renewed without a holder. On a goroutine of the Engine, the panic
+// would end the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
 		slog.Error("latchkit: the Observer panicked; the lock continues without it",

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// resultOf returns the Result for an operation's error. Only the acquisition can tell a timeout
-// from another ErrBusy, because it knows the rule.
+// resultOf returns the Result for an operation's error. For ErrBusy, only the acquisition knows
+// whether it was a timeout, because only the acquisition knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:

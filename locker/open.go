@@ -16,19 +16,19 @@ import (
 	"github.com/latchkit/latchkit/internal/typednil"
 )
 
-// Client is what a Locker needs of a Redis client. A *redis.Client is one.
+// Client has the methods of a Redis client that a Locker needs. A *redis.Client is a Client.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// NewSingle returns a Locker on one Redis server (6.2 or newer), on one that Sentinel picks, or on
-// a Redis Cluster: give a *redis.Client, one of redis.NewFailoverClient, or a *redis.ClusterClient.
-// A lock is one string key, prefix+key, so it excludes other libraries that SET NX the same key,
-// and they exclude it. On a Cluster each lock lies on one node, and the locks are spread over all
-// nodes.
+// NewSingle returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
+// or on a Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
+// *redis.ClusterClient. A lock is one string key, prefix+key, so it excludes other libraries that
+// SET NX the same key, and they exclude it. On a Cluster each lock lies on one node, and the locks
+// are spread over all nodes.
 //
-// If another server takes over, it may not know the newest leases, and these are lost: see
-// [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c
+// If another server takes over, it may not know the newest leases, and then these leases are lost.
+// See [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c
 // must outlive the Locker.
 func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewSingle", c); err != nil {
@@ -58,25 +58,26 @@ func checkClient(constructor string, c Client) error {
 }
 
 // NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
-// one with [Exclusive]. Give one client: of one Redis server (6.2 or newer), of one that Sentinel
-// picks, or of a Redis Cluster. The lease of a writer looks as on NewSingle. While readers hold
-// the key, it exists too, so other libraries and Lockers are excluded.
+// one caller with [Exclusive]. Give one client: of one Redis server (6.2 or newer), of a Sentinel
+// set, or of a Redis Cluster. A writer's lease is stored as with NewSingle. While readers hold the
+// key, the key exists on the server too, so other libraries and Lockers are excluded.
 //
 // Phases are fair: after a writer, all waiting readers enter together; after the readers, one
-// writer enters. So a writer waits for the readers that are in, and not for newcomers, and a
-// reader waits for one writer. Readers of one process with equal TTLs share one lease on the
-// server, so most of them cost no call. That lease ends with the last of these readers, or, when
-// its process dies, with its TTL. The readers of other processes do not prolong it.
+// writer enters. So a writer waits only for the readers that have entered before, and a reader
+// waits for at most one writer. Readers of one process with equal TTLs share one lease on the
+// server, so most of them cost no call. This lease ends with the last of these readers. If their
+// process dies, the lease ends with its TTL. The readers of other processes do not prolong it.
 //
-// A reader cannot become a writer. A nested Acquire that tries is refused at once with
-// ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] turns a
-// writer into a reader.
+// A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
+// once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]
+// turns a writer into a reader.
 //
-// Give an odd number of clients, at least three, of independent servers, and more than half of
-// them must agree, as with [NewRedlock]. The rules of NewRedlock apply, including those of
-// [EnrollRedlock]. On several servers too, a waiting writer keeps new readers out, and after a
-// writer all waiting readers may try before the next writer. But no order is promised, and the
-// process of a waiting writer must ask at least every 3 s to keep that privilege.
+// For a Locker on several servers, give an odd number of clients of independent servers, at least
+// three. More than half of the servers must agree, as with [NewRedlock]. The rules of NewRedlock
+// apply, including those of [EnrollRedlock]. On several servers too, a waiting writer keeps new
+// readers out, and after a writer all waiting readers may try before the next writer. But no order
+// is promised. To keep new readers out, the process of a waiting writer must ask at least every 3
+// s.
 //
 // Nothing is sent before the first lock. The clients must outlive the Locker.
 func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
@@ -116,10 +117,10 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 }
 
 // NewSemaphore returns a Locker with which all processes together hold at most n leases of a key
-// at once: on one Redis server (6.2 or newer), on one that Sentinel picks, or on a Redis Cluster.
-// Each lease is a permit, with its own TTL, renewal and place in the queue. The permit of a holder
-// that dies comes back when its TTL is over. Waiters are served strictly in their order: lighter
-// waiters do not overtake a waiter with a large [Rule.Weight].
+// at once: on one Redis server (6.2 or newer), on the master of a Sentinel set, or on a Redis
+// Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. The permit of
+// a holder that dies comes back when its TTL is over. Waiters are served strictly in their order:
+// lighter waiters do not overtake a waiter with a large [Rule.Weight].
 //
 // The server does not store n. Each acquire carries n, so there is nothing to set up or to resize:
 // [Rule.Limit] sets another n for a key. While processes use different n, the smallest n of the
@@ -129,10 +130,10 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 //
 // Each permit's fence is unique, but several permits are valid at the same time, so the permit
 // with the smaller fence may write too. So a database cannot refuse a holder by its fence, and
-// sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time: it allows at most
-// n starts in any AtLeast. A nested Acquire takes more units. If all holders do the same, each
-// waits for the others for ever: give such callers a Wait. A permit cannot be delegated or
-// downgraded.
+// sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time, so at most n leases
+// begin in any period of that length. A nested Acquire takes more units. If all holders do the
+// same, each waits for the others for ever: give such callers a Wait. A permit cannot be delegated
+// or downgraded.
 //
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before
@@ -158,16 +159,17 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 }
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
-// than half must agree. Three servers survive the loss of one, five of two. cs is an odd number of
-// clients, at least three. Each client needs a server of its own that is not a replica of another
-// client's server. Each may also be a client of a whole Sentinel set or Redis Cluster.
+// than half must agree. With three servers one may fail, and with five servers two may fail. cs is
+// an odd number of clients, at least three. Each client needs a server of its own that is not a
+// replica of another client's server. A client may also be the client of a whole Sentinel set or
+// Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants. It
-// does not vote until every lease of that time is over, which takes the largest [WithMaxTTL] in
-// use (1 minute by default). The same applies to new servers, unless [EnrollRedlock] has declared
-// them new. A server that may evict keys does not vote at all. [Engine.Nodes] shows the state of
-// the nodes. The nodes remember each other: they refuse a Locker with another list of nodes.
-// [ReplaceNode] changes one of them.
+// does not vote until every lease of that time is over, which takes the largest [WithMaxTTL] in use
+// (1 minute by default). New servers wait as well, unless [EnrollRedlock] has declared them new. A
+// server that may evict keys does not vote at all. [Engine.Nodes] shows the state of the nodes. The
+// nodes remember each other: they refuse a Locker with another list of nodes. [ReplaceNode]
+// replaces one node by another server.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Nothing is sent before the first lock. The clients must
@@ -183,10 +185,10 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them at once. Call it once, when the servers are installed, with the options of the Locker.
 // Do not call it whenever a service starts: if all servers were emptied in the meantime, their
-// leases are forgotten, and the call would hide that. All servers must answer. With servers that
-// are in use already, EnrollRedlock does only what every Locker does. The error is nil when all
-// servers vote; otherwise it says which server does not, why, and for how long. A Redis Cluster is
-// enrolled slot by slot, which takes a minute.
+// leases are forgotten, and the call would hide this loss. All servers must answer. With servers
+// that are in use already, EnrollRedlock only helps nodes to vote again, as every Locker does. The
+// error is nil when all servers vote; otherwise it says which server does not, why, and for how
+// long. A Redis Cluster is enrolled slot by slot, which takes a minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
 // of ctx ends the call; steps that were done before stay done.
@@ -205,10 +207,10 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // list of nodes. It contains one new server, and lacks one server of the old list, which may be
 // up, down or cut off. All other servers must vote. The old server stops voting at once, and
 // leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when
-// every lease that the old server granted is over; any process with the new list can complete that
-// step. Give the new list to all processes before or after the call, in any order: processes with
-// the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote
-// before you replace the next one.
+// every lease that the old server granted is over; any process with the new list can complete this
+// last step. Give the new list to all processes before or after the call, in any order: processes
+// with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes
+// vote before you replace the next one.
 //
 // A new server at the address of the old one needs no call. The end of ctx ends the call. Steps
 // that were done before stay done, and the call may be repeated.
@@ -224,7 +226,7 @@ func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesI
 	return votesIn, nil
 }
 
-// longestOnQuorums is the largest TTL on a quorum without WithMaxTTL.
+// longestOnQuorums is the default of WithMaxTTL on a quorum.
 const longestOnQuorums = time.Minute
 
 func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O, *config)) (config, error) {
@@ -260,22 +262,22 @@ func (c *config) checkForQuorum() error {
 
 // NewPolling returns a Locker that locks through a client of bsm/redislock. It is for services
 // that use redislock already and need waits, renewals and the detection of losses. It is also for
-// proxies and servers that do not support subscriptions. A key that is held through redislock
-// itself excludes this Locker, and the reverse.
+// proxies and servers that do not support subscriptions. This Locker and redislock itself exclude
+// each other on the same key.
 //
-// It supports what Obtain, Refresh and Release of redislock support. The server has no queue, so
-// waiting processes ask again after the pauses of their Backoff, in no order. Of the callers in
+// The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
+// so waiting processes ask again after the pauses of their Backoff, in no order. Of the callers in
 // one process, only the first asks. The fence is 0, so databases cannot check it. Rule.Once and
 // Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and RaiseFence. The
 // remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An acquire without an
 // answer is undone as soon as the server answers again. But the server may execute that acquire
-// even later, and this answer may be lost as well. Then the key stays locked for its TTL without a
-// holder.
+// even after the undo, and the answer may be lost as well. Then the key stays locked for its TTL
+// without a holder.
 //
 // Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
 // answer was lost. The repeated release finds nothing, and a lock that was released is reported as
 // lost (ErrLost). The Engine repeats unanswered calls by itself, and knows which answers a repeated
-// call can get. [Retries] makes a [Backoff] of redislock's RetryStrategies.
+// call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
 func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	if c == nil {
 		return nil, errors.New("latchkit: NewPolling: the client is nil; give one of redislock.New")
@@ -290,12 +292,12 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
 // servers and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
 // MULTI and EXEC on one connection, so that it never touches the lease of another holder. c is a
-// client of one server, one of redis.NewFailoverClient, or a *redis.ClusterClient.
+// client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
 // Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has
 // no queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the
 // callers in one process, only the first asks. The fence is 0, so databases cannot check it. An
-// acquire takes one round trip, a renewal or a release three. Mode Shared is refused with
+// acquire takes one round trip. A renewal or a release takes three. Mode Shared is refused with
 // ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
 // server whose memory is full refuses transactions, so leases are lost there (ErrLost).
 //
@@ -316,8 +318,8 @@ func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	return newEngine(scriptless.New(c), cfg), nil
 }
 
-// Retries makes a Backoff of a RetryStrategy of redislock. A RetryStrategy counts its attempts, so
-// strategy must return a new one for each wait:
+// Retries turns a RetryStrategy of redislock into a Backoff. A RetryStrategy counts its attempts,
+// so strategy must return a new one for each wait:
 //
 //	locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
 //		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)

@@ -59,10 +59,13 @@ func newConfig() config {
 	}
 }
 
-// complete makes the options fit each other. If they cannot fit, the error says why.
+// complete adjusts options that depend on each other. If they contradict each other, the error says
+// why.
 func (c *config) complete() error {
 	if !c.queue && c.handoffs > 1 {
-		c.handoffs = 1 // a waiter that polls must poll inside its process as well
+		// A Locker without the server's queue has no hand-offs inside a process either: every
+		// waiter polls.
+		c.handoffs = 1
 	}
 	return c.validate()
 }
@@ -124,7 +127,7 @@ func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix =
 // known, a pause ends at the latest 1 ms after the holder's lease can end.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
-// WithObserver notifies o of every operation. Default: none, at no cost.
+// WithObserver notifies o of every operation. Default: no Observer, which costs nothing.
 func WithObserver(o Observer) ObserverOption {
 	return observerOption{func(c *config) { c.observer = o }}
 }
@@ -136,25 +139,25 @@ func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = fa
 // with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
-// WithMaxRetryAfter bounds [Error.RetryAfter] where it is an estimate. The estimate uses how long
-// the holder has held the key, how long holders of this Rule.Name held it in this process, and the
-// place in the queue. The time for which Rule.AtLeast keeps a key is certain, so it is not bounded.
-// Default: [DefaultMaxRetryAfter]. Up to a quarter more is added as jitter.
+// WithMaxRetryAfter sets the largest [Error.RetryAfter] that is an estimate. The estimate uses how
+// long the holder has held the key, how long holders of this Rule.Name held it in this process, and
+// the place in the queue. The time for which Rule.AtLeast keeps a key is certain, so it may be
+// larger. Default: [DefaultMaxRetryAfter]. Up to a quarter more is added as jitter.
 func WithMaxRetryAfter(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxRetryAfter = d })
 }
 
 // WithEarlyRefusal refuses an Acquire at once, with ErrBusy, if its Wait will probably be over
 // before its turn comes. Under overload, callers are then refused early instead of late. The
-// refusals begin when this process has held ten leases of the Rule.Name, because they show how
-// long a lease is held. Default: every caller waits as long as its Wait allows.
+// refusals begin when this process has held ten leases of the Rule.Name, because the estimate needs
+// to know how long leases are held. Default: every caller waits as long as its Wait allows.
 func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
 // this process: how long they were held, and how often another attempt succeeded. Pauses become
-// longer while most attempts fail, and shorter while most succeed, so that about every second one
-// succeeds. It replaces [WithBackoff]. Like WithBackoff it matters only where a waiter is not
-// notified.
+// longer while most attempts fail, and shorter while most attempts succeed, so that about every
+// second attempt succeeds. WithAdaptiveBackoff replaces [WithBackoff]. Both matter only for a
+// waiter that cannot be notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
@@ -170,28 +173,29 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 // DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
-// WithHandoffs bounds a streak: the number of callers of this process that use one lease, one
-// after the other, before it goes back to the server, where other processes wait. Each of these
-// callers has a fence of its own. A streak also ends after 10 ms. Callers share a lease if their
-// Rules have equal Key, Mode and TTL, if they may wait, and if neither AtLeast, AtMost, Once nor
-// Metadata is set. With n = 1 no caller shares; each queues at the server by itself. Default:
-// [DefaultHandoffs].
+// WithHandoffs sets the length of the longest streak. A streak is the number of callers of this
+// process that use one lease, one after the other, before it goes back to the server, where other
+// processes wait. Each of these callers has a fence of its own. A streak also ends after 10 ms.
+// Callers share a lease if their Rules have equal Key, Mode and TTL, if they may wait, and if
+// neither AtLeast, AtMost, Once nor Metadata is set. With n = 1 no caller shares a lease: each
+// caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the
-// server. It equals WithHandoffs(1). By default processes take turns, a streak each, so callers of
-// other processes that began to wait later may overtake a caller. A quorum promises no order even
-// with WithFair, because its nodes can disagree about which caller waited first.
+// server. It equals WithHandoffs(1). By default, processes take turns, and each turn is a streak.
+// So callers that began to wait later, in other processes, may overtake a caller. A quorum promises
+// no order even with WithFair, because its nodes can disagree about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
 // instead of using the server's queue. Use it during a migration, while other libraries that only
-// poll want the same keys. Then no order is kept, and no lease is handed over inside the process.
-// Use it in all processes that lock these keys, because waiters in the queue are served before
-// waiters that poll.
+// poll want the same keys. With WithoutQueue no order is kept, and no lease is handed over inside
+// the process. Use it in all processes that lock these keys, because waiters in the queue are
+// served before waiters that poll.
 func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false }) }
 
-// maxMetadataBytes keeps a lease small; longer metadata is cut.
+// maxMetadataBytes is the largest length of metadata, so that a lease stays small. Longer metadata
+// is cut.
 const maxMetadataBytes = 256
 
 // WithMetadata writes what f returns into the lease, at most 256 bytes; the rest is cut. Inspect
@@ -206,12 +210,12 @@ const DefaultMaxSkew = 500 * time.Millisecond
 
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
 // differ. A lease ends by the server's clock, so after a failover the lease may end sooner by this
-// difference. A holder therefore uses a lease for min(d, TTL/4) less. On Sentinel and on a Cluster
-// the default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option is
-// given: give it if a hosting service or another tool promotes its replicas.
+// difference. A holder therefore ends its lease earlier by min(d, TTL/4). On Sentinel and on a
+// Cluster the default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option
+// is given: give it if a hosting service or another tool promotes its replicas.
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
-// longer: after a holder dies, its key stays locked that much longer. A node does not vote if its
+// longer: after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
 // clock differs by more than d from those of the other nodes. A process that sees the difference
 // treats the node like a node that has forgotten its leases. Give all processes the same d.
 func WithMaxSkew(d time.Duration) Option {

@@ -5,7 +5,7 @@ import "fmt"
 // An Option sets up a Locker of any kind. Options cannot be changed on a live Locker.
 //
 // Options for some kinds of Lockers have types of their own, so that a constructor does not compile
-// with an option that it cannot use. To pass a slice of Options on to a constructor, use
+// with an option that it cannot use. To pass a slice of Options to a constructor, use
 // [WithOptions].
 type Option interface {
 	SingleOption

@@ -10,15 +10,15 @@ import "time"
 // the replica by itself, and a failover to another replica may lose leases. Let the data check the
 // fence.
 //
-// The price: an acquire and a batch of renewals last until the replicas have answered, and one
-// more call confirms a grant that came by message. within must be shorter than the client's
+// With this option, an acquire and a batch of renewals last until the replicas have answered, and
+// one more call confirms a grant that came by message. within must be shorter than the client's
 // ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
 // grant counts at once.
 func WithReplicaAck(n int, within time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, within })
 }
 
-// WithRenewClient sends renewals through a client of their own, so that they do not wait for
+// WithRenewClient sends renewals through a separate client, so that they do not wait for
 // connections behind other traffic of the service. The client must lead to the same server, or the
 // same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) SingleOption {
@@ -29,11 +29,11 @@ func WithRenewClient(client Client) SingleOption {
 // the release. A program that ends without [Engine.Close] may leave keys locked until their TTL: do
 // not use it for command-line tools.
 //
-// Run returns when its function has returned and the lease was valid by this process's clock. The
-// release travels with the next call to the server, at the latest after 1 ms. The same process sees
-// the key as free at once. Other processes see it a round trip later than without the option, and
-// up to 1 ms later still if this process knows of no waiter elsewhere. Close waits for all
-// releases.
+// Run returns when its function has returned, if the lease was still valid then by this process's
+// clock. The release travels with the next call to the server, at the latest after 1 ms. The same
+// process sees the key as free at once. Other processes see the key as free a round trip later than
+// without the option. If this process knows of no waiter in another process, it can be 1 ms more.
+// Close waits for all releases.
 //
 // On several servers the release is sent to all of them at once, when each of them has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
@@ -41,12 +41,12 @@ func WithRenewClient(client Client) SingleOption {
 //
 // With this option, Run does not report a loss that the server would report only to the release: a
 // revocation, or the loss of the server's data, since the last renewal. The [Observer] is notified
-// of such a loss after Run has returned. The release is awaited as without the option when
-// Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], after a panic, while the server
-// takes more than 20 ms to answer, while 1024 such releases are open, and under [NewReentrant].
-// Direct calls of Release and Complete are always awaited. So are the releases of idempotent
-// requests, of buffered responses, and of transactions of package sqllock that are not committed.
-// Default: every release is awaited.
+// of such a loss after Run has returned. Run still waits for the release when Rule.Once or
+// Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also waits while the
+// server takes more than 20 ms to answer, while 1024 background releases have no answer, and under
+// [NewReentrant]. Direct calls of Release and Complete are always awaited. The adapters also wait
+// for the releases of idempotent requests, of buffered responses, and of transactions of package
+// sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }

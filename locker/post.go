@@ -34,8 +34,8 @@ type mailbox struct {
 	inbox string
 	bell  chan struct{} // signalled with each event
 	news  news          // guarded by the post's mutex, as writer is
-	// A writer waits for the phase of the token's readers. writer is kept apart from news because
-	// it stays true.
+	// A writer waits until the phase of the token's readers ends. This field is not part of news,
+	// because it stays true after the news was read.
 	writer bool
 }
 
@@ -97,7 +97,7 @@ func (p *post) warm(key string) {
 		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
 		defer cancel()
 		_, err := p.notifier.Open(ctx, key)
-		return struct{}{}, err // a caller that needs the inbox finds out whether there is one
+		return struct{}{}, err // the error does not matter here, because a caller that needs the inbox subscribes itself
 	})
 }
 
@@ -118,8 +118,8 @@ func (p *post) register(token string, box *mailbox) {
 	}
 }
 
-// ignore is called once token holds the key: from then on, events about token are dropped. ignore
-// reports whether a writer waits for the phase of the reader token.
+// ignore is called when token holds the key. From then on, events about token are dropped. ignore
+// reports whether a writer waits until the phase ends in which token reads.
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,9 +165,9 @@ func (p *post) granted(box *mailbox) (store.Event, bool) {
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // the readers may have missed the event of a writer; a renewal finds the writer
+	case store.EventReopened: // the readers may have missed the event of a writer; the answer to a renewal tells of the writer
 		p.engine.keeper.renewReaders(e.Inbox)
-	case store.EventWriter: // after the box, because this hold may read the box before it is known here
+	case store.EventWriter: // after deliver, because the reader may look into the mailbox before the cohorts know its hold
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
 	}
@@ -190,7 +190,8 @@ func (p *post) deliver(e store.Event) {
 	box, known := p.boxes[e.Owner]
 	switch {
 	case !known && e.Kind == store.EventGranted:
-		// The lease runs out after e.HandoffTTL; the release hands it on at once.
+		// Without this release, the lease would run out only after e.HandoffTTL. The release hands
+		// the key on at once.
 		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
 	case box == nil: // the token holds the key already, or is unknown
 	default:

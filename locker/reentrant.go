@@ -10,23 +10,23 @@ import (
 )
 
 // NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
-// identifies the holder: an Acquire joins a lease of this Locker with the same key if its context
-// descends from that lease (the context of [Run]'s function, or [Lease.Context]). It joins at
-// once, without asking the server, and gets a Lease with the same fence. All other callers wait.
+// identifies the holder. A holder's context is the context of [Run]'s function, [Lease.Context], or
+// a context derived from one of them. An Acquire with a holder's context gets a Lease with the
+// holder's fence at once, without a call to the server. All other callers wait.
 //
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
 // is released with the last hold. A loss ends all holds. From then on, an Acquire with a context
 // of one of these holds is refused with the error of the loss, for example ErrLost; it never takes
-// a new lease silently. An Acquire with the context of a released hold does not join, unless a
-// hold around that hold is still held.
+// a new lease silently. An Acquire with the context of a released hold is refused, unless a hold
+// around that hold is still held.
 //
-// Goroutines that share or derive from a holder's context are one holder. They all join, and must
-// exclude each other by themselves where that is needed.
+// Goroutines with a holder's context, or with contexts derived from it, are one holder. They all
+// get a nested hold, so they must exclude each other by themselves where this is necessary.
 //
-// A nested hold has the mode of the first. A Shared hold inside an Exclusive one joins it. An
-// Exclusive hold inside a Shared one is refused at once with ErrUnsupported, because two callers
-// that try it would wait for each other. [Lease.Downgrade] needs a lease with one hold only. The
-// fields of a nested Rule:
+// A nested hold has the mode of the first hold. So an acquire with Shared inside an Exclusive hold
+// gets an Exclusive hold. An acquire with Exclusive inside a Shared hold is refused at once with
+// ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] needs a
+// lease with one hold only. The fields of a nested Rule:
 //
 //	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
@@ -36,9 +36,9 @@ import (
 //	         ErrUnsupported. The work counts as done if all holds with Once were completed
 //	Wait     is ignored
 //
-// The Observer sees a nested acquire with [ResultNested], and the operations of nested holds.
-// [WithObserver] sets another Observer for them. If l is nil, every Acquire is refused. When the
-// Locker is not used any more, close the Engine inside.
+// The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
+// [WithObserver] sets another Observer for nested holds. If l is nil, every Acquire is refused.
+// When the Locker is not used any more, close the Engine inside.
 func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 	r := &reentrant{inner: l}
 	if typednil.Is(l) {
@@ -62,7 +62,7 @@ func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 // reentrant is a Locker that grants parts of the leases of another Locker.
 type reentrant struct {
 	inner   Locker
-	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees them
+	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees nested holds
 	refusal error   // the error of every acquire
 }
 
@@ -90,7 +90,8 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.found(root, rule.Key), nil
 }
 
-// acquireAll joins the leases in the context, and takes the others as the Locker inside does.
+// acquireAll makes parts of the leases in the context. It takes the other leases as the Locker
+// inside does.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -138,8 +139,8 @@ func (r *reentrant) found(root *Lease, key string) *Lease {
 	return l
 }
 
-// enter joins the lease of the key that is in ctx. It returns neither a lease nor an error if ctx
-// has no such lease.
+// enter makes a part of the key's lease in ctx. It returns neither a lease nor an error if ctx has
+// no such lease.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
@@ -153,7 +154,7 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	return nil, nil
 }
 
-// errNotHeld: the hold was released, so an Acquire with its context does not join any more.
+// errNotHeld refuses an Acquire with the context of a hold that was released.
 var errNotHeld = errors.New("not held any more")
 
 // nest makes another part of the lease to which the part l belongs, for a caller with a context of
@@ -192,7 +193,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	return nested, err
 }
 
-// errNoUpgrade refuses Exclusive inside Shared.
+// errNoUpgrade refuses an acquire with Exclusive inside a Shared hold.
 var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 
 // allows returns nil if a nested hold is possible without asking the server.

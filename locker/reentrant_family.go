@@ -9,8 +9,8 @@ import (
 )
 
 // family is a lease of the Locker inside a reentrant Locker, the root, and the Leases that are its
-// parts. Callers never see the root. A part has the states of every Lease. These are the events,
-// and what follows for the other parts:
+// parts. Callers never see the root. A part has the states of every Lease. The table shows the
+// events, and what follows for the other parts:
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
 //	                        completed if all parts with Once were
@@ -57,7 +57,7 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	return l, nil
 }
 
-// enter counts l among the parts. If the root ends from then on, l ends too.
+// enter counts l among the parts. From then on, l ends when the root ends.
 func (f *family) enter(l *Lease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *family) enter(l *Lease) error {
 }
 
 // beginDowngrade reports whether the lease has one part only, so that the part may become Shared.
-// Once the result was true, it stays true.
+// After it has returned true, it always returns true.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +131,7 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // the part does not know of the loss yet if the Engine was closing
+	if lost := f.root.ended(); endedEarly(lost) { // if the Engine was closing, the part has not been told of the loss yet
 		l.lose(lost)
 	}
 	switch {

@@ -7,16 +7,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// DefaultMaxRetryAfter is the longest [Error.RetryAfter] that is an estimate.
+// DefaultMaxRetryAfter is the default of [WithMaxRetryAfter].
 const DefaultMaxRetryAfter = 2 * time.Second
 
-// firstGuess is the shortest time for which a holder is expected to have held the key. It keeps
-// callers from asking all the time while nothing is known about the holder.
+// firstGuess is the shortest time for which a holder is expected to have held the key. Without this
+// minimum, callers would ask again and again while nothing is known about the holder.
 const firstGuess = 50 * time.Millisecond
 
-// retryAfter returns when another try may succeed. It is an estimate with jitter, so that callers
-// that were refused together do not come back together. The remaining TTL is a poor estimate,
-// because the lease is renewed. Only the time of a kept key is certain.
+// retryAfter returns when another try may succeed. The result is an estimate with jitter, so that
+// callers that were refused together do not ask again together. The remaining TTL is a poor
+// estimate, because the lease is renewed. Only the time of a kept key is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.holder.Kept && a.holder.Left > 0 {
 		return a.holder.Left
@@ -30,9 +30,9 @@ func (a *acquisition) retryAfter() time.Duration {
 // holder still needs, plus the time that the waiters ahead need after it.
 //
 // A holder is expected to hold the key as long as earlier holders of this Name in this process
-// did. If this process has seen no earlier holder, or if this holder already takes longer, it is
-// expected to need as long again as it has held the key so far. Then the pauses of obedient
-// callers double, and the callers are late by about the length of one hold.
+// did. If this process has seen no earlier holder, or if this holder already takes longer, the rest
+// of its hold is expected to be as long as the part that is over. So the pauses of callers that
+// obey double, and such a caller is late by about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
 	if !a.heldSince.IsZero() {

@@ -11,8 +11,8 @@ import (
 // or its Once. Check sends nothing to the server, so adapters call it when a program starts. rule
 // may lack a Key, because the key is known only with a request.
 //
-// Check asks Lockers that have a method Check(Rule) error: those of this package, and wrappers that
-// forward the call. For other Lockers it returns nil.
+// Check asks Lockers that have a method Check(Rule) error: the Lockers of this package, and
+// wrappers that forward the call. For other Lockers it returns nil.
 //
 // Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
 func Check(l Locker, rule Rule) error {

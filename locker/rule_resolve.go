@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// longestTime bounds times, so that sums of times and clocks do not overflow, here and on the
-// server.
+// longestTime is the longest time that a Rule may have, so that sums of times and clocks do not
+// overflow, here and on the server.
 const longestTime = 10 * 365 * 24 * time.Hour
 
 // resolve fills in the Locker's defaults and refuses values that are out of range. When it fails,
@@ -49,14 +49,15 @@ func (c *config) resolve(r Rule) (Rule, error) {
 	return r, nil
 }
 
-// mostUnits bounds units, so that their sums are exact on the server.
+// mostUnits is the largest number of units that a Rule may have, so that sums of units are exact on
+// the server.
 const mostUnits = math.MaxInt32
 
 // resolveUnits fills in the Limit and the Weight of a semaphore's rule.
 func (c *config) resolveUnits(r *Rule) error {
 	switch {
 	case r.Limit == 0 && r.Weight == 0 && c.limit == 0:
-		return nil // the rule is one of a lock
+		return nil // the rule is for a lock, not for a semaphore
 	case r.Limit < 0 || r.Limit > mostUnits:
 		return fmt.Errorf("%w: Limit is %d; give how many units may be held at once, 1 to %d, or 0 for the Locker's own limit", ErrInvalidRule, r.Limit, mostUnits)
 	case r.Weight < 0:

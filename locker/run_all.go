@@ -11,27 +11,27 @@ import (
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
-// none: when one of them cannot be taken, RunAll releases the others and returns the error of that
+// none: when one lock cannot be taken, RunAll releases the others and returns the error of this
 // lock, with its key. Without rules it calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
 // cannot deadlock. If all keys are free and the Store supports it, all are taken in one step.
 // Otherwise RunAll waits for each held lock in its queue, while it holds the locks before it. So
 // RunAll overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the call
-// of RunAll, so equal Waits bound the whole wait.
+// of RunAll, so with equal Waits the whole wait is at most one Wait.
 //
-// A key that is given several times counts once. Exclusive wins over Shared, the shorter Wait and
-// AtMost over the longer, and the longer TTL, AtLeast and Once over the shorter.
+// A key that is given several times is taken once, with the stricter value of each field:
+// Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.
 //
-// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says which;
-// [LeasesFromContext] finds all leases. After fn, RunAll returns what [Run] would return. When
-// several leases were lost, the error names all of them. With Rule.Once, the work counts as done
-// only if fn returned nil and no lease was lost by then.
+// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says which
+// of them has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns what [Run]
+// would return. When several leases were lost, the error names all of them. With Rule.Once, the
+// work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker,
 // RunAll is refused with ErrUnsupported; [NewReentrant] makes a Locker that permits it. If ctx has
 // a lease of another key that sorts behind a key of rules, RunAll does not wait for the key of
-// rules: if that is held, the error is ErrBusy.
+// rules: if this key is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)
@@ -97,7 +97,7 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 }
 
 // releaseAll releases or completes all leases at the same time, so that a server that does not
-// answer delays the caller only once. With beside, the answers need not be awaited.
+// answer delays the caller only once. If beside is true, releaseAll need not wait for the answers.
 func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
@@ -133,7 +133,7 @@ func distinct(rules []Rule) []Rule {
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
-			return a + b // a time of 0 has no bound
+			return a + b // one of the times is 0, which means: no limit
 		}
 		return min(a, b)
 	}
@@ -146,8 +146,8 @@ func (r Rule) and(other Rule) Rule {
 	return r
 }
 
-// severally is a Locker with its own way to take several keys. rules are sorted by key, each key
-// once.
+// severally is a Locker that has its own way to take several keys. rules are sorted by key, each
+// key once.
 type severally interface {
 	acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error)
 }
@@ -171,7 +171,7 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// since returns the rule with what is left of its Wait.
+// since returns the rule with the remaining part of its Wait.
 func (r Rule) since(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {
@@ -181,8 +181,8 @@ func (r Rule) since(began time.Time) Rule {
 	return r
 }
 
-// gathering has the leases that a RunAll has taken so far. The wait for the next one uses ctx,
-// which ends when one of them ends.
+// gathering has the leases that a RunAll has taken so far. The wait for the next lease uses ctx,
+// which ends when one of the taken leases ends.
 type gathering struct {
 	ctx    context.Context
 	takes  *takes // nil: no RunAll takes the leases

@@ -17,15 +17,15 @@ var _ severally = (*Engine)(nil)
 // acquireAll takes the locks of a RunAll. If all keys are free and the Store supports it, one step
 // takes them all. Otherwise that step takes nothing, and each lock up to the first held one is
 // taken alone, in order, with a normal wait. Then one step is tried again for the rest. So a
-// caller that wants many keys stands in one queue after the other, like every other caller. If one
-// step were repeated until it succeeds, it would overtake the waiters for single keys, or never
-// succeed.
+// caller that wants many keys stands in one queue after the other, like every other caller. If the
+// one step were repeated until it succeeds, the caller would overtake the waiters for single keys,
+// or would never succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
 	defer func() {
 		for _, a := range all {
-			_, _ = a.end(nil, err) // changes nothing for acquisitions that have a result
+			_, _ = a.end(nil, err) // end changes nothing for an acquisition that has a result
 			e.acquires.Leave()
 		}
 	}()
@@ -80,7 +80,8 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
-	case errors.As(failure, &no): // when taken alone, each lock reports its own refusal, and repeats what may be repeated
+	// The locks are taken alone then. Each of them reports its own refusal, or is asked for again.
+	case errors.As(failure, &no):
 		return 1, j.forget()
 	case failure != nil:
 		return 1, j.undo(failure)
@@ -164,9 +165,9 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 	return nil, nil, first.giveUp(reason)
 }
 
-// undo makes an unanswered call take nothing, so that the keys may be asked for again with other
-// tokens. What the call takes meanwhile is released, and becomes free for these tokens. err is not
-// nil if a Rule does not wait for the undo.
+// undo undoes a call without an answer, so that the keys may be asked for again with other tokens.
+// Leases that the call takes meanwhile are released, and their keys become free for the other
+// tokens. err is not nil if a Rule does not wait for the undo.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
 		a.token.ended(callLost)

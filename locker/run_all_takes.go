@@ -7,7 +7,8 @@ import (
 )
 
 // takes is one RunAll while it takes its locks. The context carries it through Lockers of any kind
-// to the Engine. There it shows which locks the RunAll already has, and the order of their keys.
+// to the Engine. The Engine sees in it which locks the RunAll already has, and the order of their
+// keys.
 type takes struct {
 	mu     sync.Mutex
 	leases []*Lease // the leases taken so far
@@ -61,7 +62,7 @@ func (t *takes) all(ctx context.Context) []*Lease {
 
 // mindOrder keeps a RunAll from waiting for itself, and for a caller that may wait for the RunAll.
 // If every caller waits only for keys behind those that it holds, no circle of waits can form. So
-// an acquire against that order makes one attempt and does not wait.
+// an acquire against this order makes one attempt and does not wait.
 func (a *acquisition) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {

@@ -8,12 +8,12 @@ import (
 
 const (
 	enoughHolds  = 10   // an estimate needs this many leases of a Name
-	rememberWell = 16   // about this many of the last leases count
+	rememberWell = 16   // estimates use about this many of the last leases
 	mostNames    = 1024 // further Names are not remembered, because a Name should have few values
 )
 
-// holdStats learns, for each Rule.Name, how long leases are held in this process, and how often an
-// attempt after a pause succeeds.
+// holdStats measures, for each Rule.Name, how long leases are held in this process, and how often
+// an attempt after a pause succeeds.
 type holdStats struct {
 	mu     sync.Mutex
 	byName map[string]*habit
@@ -62,8 +62,8 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// polled records whether an attempt after a pause succeeded. The pause stops changing when every
-// second attempt succeeds, because the two factors then balance.
+// polled records whether an attempt after a pause succeeded. A success shortens the pause and a
+// failure lengthens it. If every second attempt succeeds, the two changes cancel each other out.
 func (t *holdStats) polled(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -114,7 +114,7 @@ func (b bounds) clamp(d time.Duration) time.Duration { return min(max(d, b.least
 type adaptiveBackoff struct{ bounds }
 
 // pause returns a random time between half of advice and all of it, so that waiters that were
-// refused together do not come back together.
+// refused together do not ask again together.
 func (b *adaptiveBackoff) pause(advice time.Duration) time.Duration {
 	d := b.clamp(advice)
 	return max(d/2+rand.N(d/2+1), b.least)

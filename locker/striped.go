@@ -11,15 +11,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// maxStripes keeps the number of stripes in the range in which more stripes still help.
+// maxStripes is the largest number of stripes. More stripes would not reduce conflicts any further.
 const maxStripes = 1 << 20
 
 // NewStriped returns a Locker over l for any number of keys. It has n locks, the stripes. Each key
-// always has the same stripe, and each stripe has about the same number of keys. Two keys with the
-// same stripe exclude each other although they need not. That is the price for a bounded number of
-// keys on the server. Use NewStriped where each lock costs something that is not given back, such
-// as the fence counter of a quorum or a row for each claim in a database. Otherwise a lock for
-// each key is better.
+// always has the same stripe, and each stripe has about the same number of keys. So the number of
+// keys on the server is limited, but two keys with the same stripe exclude each other although they
+// need not. Use NewStriped where each lock costs something that is not given back, such as the
+// fence counter of a quorum or a row for each claim in a database. Otherwise a lock for each key is
+// better.
 //
 // All processes must give the same n. With another n, a key has another stripe, and processes with
 // different n do not exclude each other. So change n only while no process holds a lock. The
@@ -28,13 +28,13 @@ const maxStripes = 1 << 20
 // stripe.
 //
 // [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
-// key with the same stripe joins the lease in its context, because it would otherwise wait for its
+// key with the same stripe uses the lease in its context, because it would otherwise wait for its
 // own caller. A nested Acquire of the same key waits, as with every Locker. Nested Acquires of
 // several keys can deadlock even if all callers take the keys in the same order, because the
 // stripes have another order: use RunAll for them.
 //
-// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. They say something about one key,
-// and a stripe would apply it to other keys too. Inspect, Revoke and all other methods belong to
+// Rule.Once and Rule.AtLeast are refused with ErrUnsupported. These two fields are about one key,
+// and a stripe would apply them to other keys too. Inspect, Revoke and all other methods belong to
 // the Engine inside; close it when the Locker is not used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
@@ -69,7 +69,7 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return s.families.found(root, rule.Key), nil
 }
 
-// acquireAll joins the leases in the context, and takes each of the other stripes once.
+// acquireAll makes parts of the leases in the context, and takes each of the other stripes once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
 	for i, rule := range rules {
@@ -162,8 +162,8 @@ func (s *striped) of(key string) uint64 {
 	return h.Sum64() % s.n
 }
 
-// enter joins a lease in ctx that has the same stripe for another key. It returns neither a lease
-// nor an error if there is no such lease.
+// enter makes a part of a lease in ctx that another key of the same stripe holds. It returns
+// neither a lease nor an error if there is no such lease.
 func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {

@@ -2,24 +2,25 @@ package locker
 
 import "time"
 
-// A process that was paused detects the pause at its next tick, because the monotonic clock went
-// on. While a machine is suspended (a closed laptop, a virtual machine that is saved and restored)
-// the monotonic clock stands still. So all deadlines of this process come late by the length of
-// the suspension. The wall clock shows the suspension by a jump ahead.
+// A process that was paused detects the pause at its next tick, because the monotonic clock
+// continued to run during the pause. While a machine is suspended (a closed laptop, a virtual
+// machine that is saved and restored) the monotonic clock stands still. So all deadlines of this
+// process come late by the length of the suspension. The wall clock shows the suspension by a jump
+// ahead.
 const (
 	// looksForSuspension is how often the clocks are compared while there are holds.
 	looksForSuspension = time.Second
-	// suspendedFor is how much the wall clock must gain between two looks. A clock that is
-	// adjusted slowly gains less than a millisecond.
+	// The machine counts as suspended if the wall clock gains at least suspendedFor between two
+	// looks. A clock that is adjusted slowly gains less than a millisecond.
 	suspendedFor = 500 * time.Millisecond
-	// answerAfterSuspension is how long a renewal may be without an answer after a suspension that
-	// may have outlasted the lease.
+	// answerAfterSuspension is the longest wait for the answer to a renewal after a suspension that
+	// may have been longer than the lease.
 	answerAfterSuspension = time.Second
 )
 
-// clocks compares the wall clock with the monotonic one.
+// clocks compares the wall clock with the monotonic clock.
 type clocks struct {
-	ahead time.Duration // the lead over the monotonic clock at the last look
+	ahead time.Duration // how far the wall clock was ahead of the monotonic clock at the last look
 	known bool
 	set   time.Duration // for tests: how far the wall clock was set forward
 }
