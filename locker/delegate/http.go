@@ -20,7 +20,7 @@ const MetadataKey = "latchkit-lock-bin"
 // URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil base is
 // http.DefaultTransport.
 //
-// A redirect carries the delegation on only if it leads to one of hosts.
+// When a request is redirected, it keeps the delegation only if the new target is one of hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
 	switch {
 	case s == nil:
@@ -44,7 +44,7 @@ type transport struct {
 	hosts  []string
 }
 
-// RoundTrip sends a copy of r when it must be changed.
+// RoundTrip sends r, or a changed copy of r when the delegation must be added or removed.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var token []byte
 	if slices.Contains(t.hosts, strings.ToLower(r.URL.Host)) {
@@ -67,8 +67,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Request returns a copy of request without its delegation header, so that no handler sends the
-// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. With the error
-// [ErrMalformed], the copy is also without the header.
+// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. Also with the error
+// [ErrMalformed], Request returns a copy without the header.
 func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	values, there := request.Header[Header]
 	if !there {

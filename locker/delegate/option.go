@@ -10,9 +10,9 @@ import (
 // An Option sets up a [Sender] or a [Receiver]. Give the same Options to both sides.
 type Option func(*config)
 
-// config has the values of the options. newConfig has their defaults.
+// config has the values of the options. newConfig sets their defaults.
 type config struct {
-	keys     [][]byte // the keys of signatures; none: delegations use a secret
+	keys     [][]byte // the keys of signatures; without keys, delegations use a secret
 	audience string
 	depth    int
 	within   time.Duration
@@ -50,8 +50,8 @@ func (c *config) validate() error {
 
 // WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for
 // each call. All services need the same key of at least 16 random bytes. A Receiver also accepts
-// signatures of older keys. To replace a key, give all services the new key in second place, then
-// in first place, and then alone.
+// signatures of older keys. To replace a key, take three steps, each in all services: give the new
+// key in second place, then in first place, and then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {
 		c.keys = nil
@@ -65,11 +65,11 @@ func WithSigning(key []byte, older ...[]byte) Option {
 // was made for another service. Default: all services that have the key.
 func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
 
-// WithDepth sets over how many hops a lease can be delegated. 1 hop leads to the called service
-// only. The first Sender decides. Default: 3.
+// WithDepth sets over how many hops a lease can be delegated. With 1 hop, only the called service
+// can use the lease. The first Sender decides. Default: 3.
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
-// WithTimeout bounds the time from the making of a delegation to the beginning of the call that
-// uses it. A call that has begun may continue as long as the lease is held. Default: 1 min. With
-// signatures, the clocks of the services must differ by less than d.
+// WithTimeout sets the longest time between the moment when a delegation is made and the moment
+// when the call that uses it begins. A call that has begun may continue as long as the lease is
+// held. Default: 1 min. With signatures, the clocks of the services must differ by less than d.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

@@ -15,15 +15,16 @@ import (
 // ErrRefused is locker.ErrRefused: the delegation was never valid, or is not valid any more.
 var ErrRefused = locker.ErrRefused
 
-// A Joiner is a Locker whose leases can be joined: an *locker.Engine whose Store supports that.
+// A Joiner is a Locker whose leases can be joined: an *locker.Engine whose Store supports joins.
 type Joiner interface {
 	locker.Locker
 	Join(ctx context.Context, rule locker.Rule, p locker.Delegation) (*locker.Lease, error)
 }
 
 // A Receiver is a Locker that lets a call join its caller's lease. It finds the delegation in the
-// context of Acquire, where [Receiver.With] has put it. If the caller does not hold the lock, the
-// Receiver takes it as usual. A Receiver is safe for concurrent use.
+// context of Acquire, where [Receiver.With] has put the delegation. If the context has no
+// delegation for the key, the Receiver takes the lock as usual. A Receiver is safe for concurrent
+// use.
 type Receiver struct {
 	config
 	locker Joiner
@@ -49,9 +50,9 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// With returns ctx with the delegations of a token that came with a call. tokens are all tokens
-// that came. More than one token is refused, because an attacker may have added one. Without a
-// token, With returns ctx unchanged. The error is [ErrMalformed].
+// With returns ctx with the delegations of the token that came with a call. tokens are all tokens
+// that came with the call. More than one token is refused, because an attacker may have added one.
+// Without a token, With returns ctx unchanged. The error is [ErrMalformed].
 //
 // With does not check whether a delegation is valid; Acquire does.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
@@ -107,7 +108,7 @@ func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locke
 	return r.locker.Join(ctx, rule, p)
 }
 
-// verify returns the defect of a signature, or "".
+// verify returns why a signature is not valid, or "".
 func (r *Receiver) verify(e *entry, key string) string {
 	good := false
 	for _, k := range r.keys {

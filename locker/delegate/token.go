@@ -15,9 +15,10 @@ var ErrMalformed = errors.New("the delegation cannot be read")
 
 const (
 	version = 1
-	// MaxToken is how many bytes a token can have.
+	// MaxToken is the largest number of bytes of a token.
 	MaxToken = 1 + maxEntries*signedBytes
-	// maxEntries is how many leases travel with a call. The innermost leases travel.
+	// maxEntries is the largest number of leases that travel with a call. If there are more, the
+	// innermost leases travel.
 	maxEntries = 8
 
 	hintBytes   = 8

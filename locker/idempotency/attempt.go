@@ -23,8 +23,8 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 	return a, ok
 }
 
-// Lease returns the lease on the request's key. Inside a further lock, locker.FromContext returns
-// the lease of that lock.
+// Lease returns the lease on the request's key. If the work has taken a further lock,
+// locker.FromContext returns the lease of that lock instead.
 func (a *Attempt) Lease() *locker.Lease { return a.lease }
 
 // Interrupted reports whether an earlier run of the same request began and stored no answer,
@@ -32,6 +32,6 @@ func (a *Attempt) Lease() *locker.Lease { return a.lease }
 // the fence of that run; it is 0 if the Locker cannot make fences.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
-// Discard keeps the answer of this run from being stored, for example because the request was
+// Discard prevents that the answer of this run is stored. Use it, for example, when the request was
 // refused before any work began. The next request with the same key runs again.
 func (a *Attempt) Discard() { a.discarded.Store(true) }

@@ -21,7 +21,7 @@ const (
 const (
 	// minDeflate is the smallest size in bytes for which compression is tried.
 	minDeflate = 256
-	// maxInflated bounds the size of a stored Response after decompression, in bytes.
+	// maxInflated is the largest size of a stored Response after decompression, in bytes.
 	maxInflated = 64 << 20
 )
 
@@ -30,7 +30,8 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Response)(nil)
 )
 
-// MarshalBinary returns r in the form that Stores keep: compressed where that saves room.
+// MarshalBinary returns r in the form that Stores keep: compressed if this makes the result
+// smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
 	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // read back the same way
 	text = appendHeader(text, r.Header)
@@ -104,7 +105,8 @@ func (r *Response) UnmarshalBinary(text []byte) error {
 	return nil
 }
 
-// decoder takes values from the front of rest. After a failure it is bad, and its values are empty.
+// decoder takes values from the front of rest. After a failure, bad is true and all further values
+// are empty.
 type decoder struct {
 	rest []byte
 	bad  bool

@@ -25,7 +25,8 @@
 //
 // [NewRedis] keeps answers in Redis, for all processes. [NewMemory] keeps them in this process. A
 // [Store] that is also a [Transactor] saves the answer in the database transaction of the work:
-// then the work is done exactly once, even if a process dies between the work and its commit.
+// with a Transactor the work is done exactly once, even if a process dies between the work and its
+// commit.
 //
 // Give answers a Redis of their own. Answers are large and live for a day, while locks are small
 // and live for seconds. A server that is full of answers cannot grant a lock.
@@ -43,8 +44,8 @@ import (
 // ErrReused means that an earlier, different request had the same key.
 var ErrReused = errors.New("the idempotency key belongs to a different request")
 
-// ErrOvertaken means that a later holder of the lock has begun the same request. It is a kind of
-// locker.ErrLost.
+// ErrOvertaken means that a later holder of the lock has begun the same request. errors.Is reports
+// that it is locker.ErrLost as well.
 var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
 
 // A State is how far a request has come.
@@ -62,7 +63,7 @@ const (
 
 // A Record is what a Store keeps of one request.
 type Record struct {
-	// Fingerprint distinguishes the request from another one with the same key.
+	// Fingerprint distinguishes the request from another request with the same key.
 	Fingerprint [32]byte
 	// Fence is the fence of the lease under which the request was begun. It is 0 only if the
 	// Locker cannot make fences.
@@ -83,8 +84,8 @@ type Response struct {
 	Body []byte
 }
 
-// A Store keeps Records. It is safe for concurrent use. Each method bounds its own calls, and also
-// ends with ctx.
+// A Store keeps Records. It is safe for concurrent use. Each method returns within a limited time,
+// and at the latest when ctx ends.
 //
 // After an unclear reply the caller may repeat a call: a second execution of the same call changes
 // nothing. Package storetest checks these rules.
@@ -107,7 +108,7 @@ type Store interface {
 	// Save returns nil. Save keeps every other Record, and returns [ErrOvertaken].
 	//
 	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
-	// an error that reports it.
+	// an error.
 	Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error
 
 	// Forget removes the Record that Begin has written with this fence. It keeps every other
@@ -122,10 +123,10 @@ type Transactor interface {
 
 	// Transact begins a transaction, calls work with a context that carries it, and commits when
 	// work returns nil. When work returns an error or panics, Transact rolls back, and returns that
-	// error unchanged or lets the panic go on. Transact calls work once. Any other error means that
-	// the commit failed or is unclear.
+	// error unchanged or lets the panic continue. Transact calls work once. Any other error means
+	// that the commit failed or is unclear.
 	//
-	// Save with the context of work belongs to the transaction. Load, Begin and Forget, and Save
-	// with another context, do not.
+	// A call of Save with the context of work belongs to the transaction. All other calls do not:
+	// Load, Begin, Forget, and Save with another context.
 	Transact(ctx context.Context, work func(ctx context.Context) error) error
 }

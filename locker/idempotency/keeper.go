@@ -37,8 +37,8 @@ type Request struct {
 	// Rule is the lock. Rule.Key also names the request's Record. Put the identity of the customer
 	// and the client's key into it, for example with key.Of("idempotency", customer, clientKey).
 	Rule locker.Rule
-	// Fingerprint distinguishes this request from another one with the same key: it is a SHA-256
-	// of the contents of the request.
+	// Fingerprint distinguishes this request from another request with the same key: it is a
+	// SHA-256 of the contents of the request.
 	Fingerprint [32]byte
 }
 
@@ -62,7 +62,7 @@ type Answer struct {
 	Replayed bool
 }
 
-// ErrNotStored means that the work was done and that its answer could not be stored. Do returns the
+// ErrNotStored means that the work was done, but its answer could not be stored. Do returns the
 // answer together with this error. A repeated request may run again.
 var ErrNotStored = errors.New("the answer could not be stored")
 

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Memory is a [Store] in this process, for tests and for a service that has one process. Only the
-// lifetime of the Records bounds its size. Make one with [NewMemory].
+// Memory is a [Store] in this process, for tests and for a service that has one process. Its size
+// is not limited, but a Record is deleted after its lifetime. Make a Memory with [NewMemory].
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]entry
-	sweepAt int // at this number of entries, the expired ones are deleted
+	sweepAt int // at this number of entries, all expired entries are deleted
 }
 
 type entry struct {

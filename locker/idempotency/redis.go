@@ -11,7 +11,7 @@ import (
 )
 
 // Client is the part of a go-redis client that [NewRedis] needs. *redis.Client,
-// *redis.ClusterClient and the other clients of go-redis have it.
+// *redis.ClusterClient and the other clients of go-redis have these methods.
 type Client interface {
 	redis.Scripter
 	HMGet(ctx context.Context, key string, fields ...string) *redis.SliceCmd
@@ -21,8 +21,8 @@ type Client interface {
 // recordPrefix separates Records from locks with the same name.
 const recordPrefix = "response:"
 
-// callTimeout bounds a call. go-redis itself may take longer when a server hangs, even after the
-// end of the context.
+// callTimeout is the time-out of each call. go-redis itself may take longer when a server hangs,
+// even after the end of the context.
 const callTimeout = 2 * time.Second
 
 // A RedisOption sets up the Store that [NewRedis] returns.
@@ -34,7 +34,7 @@ func WithPrefix(prefix string) RedisOption {
 	return func(s *Redis) { s.prefix = prefix + recordPrefix }
 }
 
-// Redis is a [Store] on a Redis server. Make one with [NewRedis].
+// Redis is a [Store] on a Redis server. Make a Redis with [NewRedis].
 type Redis struct {
 	client Client
 	prefix string
@@ -196,8 +196,9 @@ func readRecord(fields []any) (rec Record, found bool, err error) {
 	return rec, true, nil
 }
 
-// bounded calls go-redis and returns in time. The time-outs of go-redis end a call that hangs. The
-// server may execute that call later, which is harmless: every call may be executed twice.
+// bounded calls go-redis, and returns after callTimeout at the latest. A call that hangs then
+// continues until go-redis' own time-outs end it. The server may execute that call later, which is
+// harmless, because every call may be executed twice.
 func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	type reply struct {

@@ -16,11 +16,12 @@
 //
 // # What a key promises
 //
-// Different values make different keys, whatever a client sends. A ':' stands between two parts,
-// and in values ':', '{', '}', '%' and control bytes are percent-encoded. So "a:b" and "c" never
-// make the same key as "a" and "b:c", and a brace in a value cannot choose the cluster node of the
-// lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its
-// SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a hash.
+// Different values make different keys, whatever a client sends. Two parts have a ':' between them.
+// In values, the bytes ':', '{', '}' and '%' and control bytes are percent-encoded. So "a:b" and
+// "c" never make the same key as "a" and "b:c", and a brace in a value cannot choose the cluster
+// node of the lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~'
+// and its SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a
+// hash.
 //
 // The same values make the same key in every process and in every version. An empty part is refused
 // with an [Error] that names the part: a lock on "order:" would belong to everybody.
@@ -41,7 +42,7 @@
 //
 // # What must stay private
 //
-// Everybody who can read Redis can read keys. A part that ends with |hmac, such as
+// Whoever can read Redis can read the keys. A part that ends with |hmac, such as
 // {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under [Grammar.Secret].
 // All processes need the same secret. While a secret is being replaced, processes with different
 // secrets lock different keys.
@@ -54,6 +55,6 @@
 //
 // # For adapters
 //
-// A [Grammar] has the sources of one kind of request. Compile reads a Key once, when the program
-// starts, and returns a [Template], which makes the key of each request.
+// A [Grammar] has the sources of one kind of request. Its method Compile reads a Key once, when the
+// program starts, and returns a [Template]. The Template makes the key of each request.
 package key

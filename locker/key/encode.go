@@ -11,8 +11,8 @@ import (
 // hashMark begins a hash. No encoded value begins with it.
 const hashMark = '~'
 
-// special bytes of a value are percent-encoded: bytes with a meaning in keys, in hash tags and in
-// this encoding, and control bytes, which a terminal would obey.
+// special marks the bytes of a value that are percent-encoded: bytes with a meaning in keys, in
+// hash tags and in this encoding, and control bytes, because a terminal would obey them.
 var special = func() (table [256]bool) {
 	for b := range ' ' {
 		table[b] = true

@@ -17,7 +17,7 @@ const (
 	filterHMAC  = "hmac" // must be the last filter, because it is applied while the key is encoded
 )
 
-// A filter converts all spellings of a value to one. Its error is shown to the client.
+// A filter converts all spellings of a value to one spelling. Its error is shown to the client.
 type filter func(value string) (string, error)
 
 var filters = map[string]filter{
@@ -27,7 +27,7 @@ var filters = map[string]filter{
 	filterNFC:   func(value string) (string, error) { return norm.NFC.String(value), nil },
 }
 
-// filterForms lists what may follow a part. Errors show it.
+// filterForms is the list of filters in the text of errors.
 const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
 
 // parseFilters reads "lower|hmac".
@@ -78,7 +78,8 @@ func wholeNumber(value string) (string, error) {
 	return sign + digits, nil
 }
 
-// uuid reads the spellings that libraries accept: with and without dashes, in braces, as a URN.
+// The function uuid reads the spellings that libraries accept: with and without dashes, in braces,
+// as a URN.
 func uuid(value string) (string, error) {
 	text := strings.ToLower(value)
 	text = strings.TrimPrefix(text, "urn:uuid:")

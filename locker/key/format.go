@@ -10,7 +10,7 @@ import (
 
 // Format returns the text of a value that is not a string in its request: a claim, a field of a
 // message or of JSON. Each number has one text, however the request writes it: 1.0 and 1 make the
-// same key. nil is "". Any value but a string, a number or a boolean is an error.
+// same key. nil is "". For all other types, Format returns an error.
 func Format(value any) (string, error) {
 	switch v := value.(type) {
 	case nil:

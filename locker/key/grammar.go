@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// MaxValue is how many bytes an encoded value may have. A longer value is replaced by its hash.
-	// A UUID, an e-mail address or a SHA-256 in hexadecimal stays legible.
+	// MaxValue is the largest number of bytes of an encoded value. A longer value is replaced by
+	// its hash. A UUID, an e-mail address or a SHA-256 in hexadecimal stays legible.
 	MaxValue = 64
-	// MaxKey is how many bytes a key can have: 64 fewer than a Locker allows, for its prefix.
+	// MaxKey is the largest number of bytes of a key. It is 64 less than a Locker allows, so that
+	// the Locker can have a prefix.
 	MaxKey = 448
 )
 
-// reserved begins the names of the locks' own data.
+// reserved is the prefix of the names of latchkit's own data.
 const reserved = "latchkit:"
 
 // A Grammar defines the parts of keys for requests of type T. Its zero value knows no parts, only
@@ -36,8 +37,8 @@ type Source[T any] struct {
 	Noun string
 	// Alone means that a part is {source}, without a name.
 	Alone bool
-	// Bind returns the function that reads the part with this name. An error of Bind refuses the
-	// template. The error explains what to write instead.
+	// Bind returns the function that reads the part with this name. If Bind returns an error, the
+	// template is refused. The error explains what to write instead.
 	Bind func(name string) (Read[T], error)
 	// BindAll does what Bind does for a name with the step "*", such as items.*.sku. Such a part
 	// has several values. If BindAll is nil, the source has no such parts, and "*" is an ordinary
@@ -53,7 +54,7 @@ type Read[T any] func(ctx context.Context, in T) (string, error)
 // may change the slice.
 type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
 
-// Via adapts Sources of U to T; of returns the U of a T.
+// Via adapts Sources of U to T. The function of returns the U of a T.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
@@ -93,8 +94,8 @@ func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	return t, nil
 }
 
-// parse takes text apart. It requires a ':' between two parts. An encoded value has no ':', so
-// different values make different keys.
+// parse splits text into parts. It requires a ':' between two parts. An encoded value has no ':',
+// so different values make different keys.
 func (g Grammar[T]) parse(t *Template[T], text string) error {
 	const braces = "write parts as {SOURCE.NAME}, and leave braces out of literal text"
 	rest, longest := text, len(text)
@@ -181,7 +182,7 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 	return p, nil
 }
 
-// several is the step of a name for all elements of a list.
+// several is the step in a name that stands for all elements of a list.
 const several = "*"
 
 // forms lists the valid forms of a part with this name, for errors.

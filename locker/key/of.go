@@ -6,13 +6,13 @@ import (
 )
 
 // Of returns the key of name and values, encoded as a template would: Of("order", "acme:eu", 42) is
-// "order:acme%3Aeu:42", which is also the key of "order:{header.X-Tenant}:{param.id}". Use it
-// wherever a program makes a key by hand; plain concatenation lets two different requests share a
-// key.
+// "order:acme%3Aeu:42", which is also the key of "order:{header.X-Tenant}:{param.id}". Use Of
+// wherever a program makes a key by hand, because with plain concatenation two different requests
+// can have the same key.
 //
-// A value is a string, a number or a boolean, see [Format]. For an empty value or one of another
-// type, Of returns "", and every Locker refuses the empty key with locker.ErrInvalidKey. [Make]
-// returns the reason.
+// A value is a string, a number or a boolean, see [Format]. For an empty value or a value of
+// another type, Of returns "", and every Locker refuses the empty key with locker.ErrInvalidKey.
+// [Make] returns the reason.
 func Of(name string, values ...any) string {
 	key, err := Make(name, values...)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// A Template makes the keys of requests of type T. [Grammar.Compile] returns one. It is safe for
-// concurrent use.
+// A Template makes the keys of requests of type T. [Grammar.Compile] returns a Template. A Template
+// is safe for concurrent use.
 type Template[T any] struct {
 	text  Key
 	name  string
@@ -36,14 +36,14 @@ type Ref struct {
 	Several      bool   // the part has several values in one request
 }
 
-// MaxKeys is how many keys a request can have.
+// MaxKeys is the largest number of keys of a request.
 const MaxKeys = 100
 
 // String returns the template's text.
 func (t *Template[T]) String() string { return string(t.text) }
 
-// Name returns the literal text before the first ':', or "lock" when there is none. It suits as
-// the Name of a Rule, because no client can choose it.
+// Name returns the literal text before the first ':', or "lock" when there is none. It can be the
+// Name of a Rule, because no client can choose it.
 func (t *Template[T]) Name() string { return t.name }
 
 // Parts returns the parts that the template reads, in order.
@@ -115,7 +115,8 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// append adds the key of a request to key. value is one value of the part that has several.
+// The method append adds the key of a request to key. value is one of the values of the part that
+// has several values.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -147,7 +148,7 @@ func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string
 
 func (p *part[T]) fail(err error) error { return &Error{Part: p.ref, Noun: p.noun, Err: err} }
 
-// ErrMissing means that a request lacks a part of its key, or that the part is empty.
+// ErrMissing means that a part of the key is missing in the request, or is empty there.
 var ErrMissing = errors.New("it is missing or empty")
 
 var (
@@ -163,7 +164,7 @@ type Error struct {
 	Err  error  // ErrMissing, or the error of the function that reads the part
 }
 
-// Error returns for example `the request lacks the header "X-Tenant"`.
+// Error returns, for example, `the request lacks the header "X-Tenant"`.
 func (e *Error) Error() string {
 	what := "the " + e.Noun
 	if e.Part.Name != "" {

@@ -26,12 +26,13 @@ func Run(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(ctx con
 	return leader.Run(ctx, fn)
 }
 
-// A Leader is this process as a candidate, and as the leader when its turn comes. Its methods are
-// safe for concurrent use; its zero value is not usable. A Leader serves one call of Run.
+// A Leader represents this process in the election: as a candidate, and as the leader when its turn
+// comes. Its methods are safe for concurrent use; its zero value is not usable. A Leader serves one
+// call of Run.
 type Leader struct {
 	locker  locker.Locker
 	rule    locker.Rule   // the rule that the Locker gets
-	longest time.Duration // the longest time of a term; 0: no bound
+	longest time.Duration // the longest time of a term; 0: no limit
 	cfg     config
 
 	background sync.WaitGroup // goroutines that watch fn after the end of a term
@@ -44,13 +45,13 @@ type Leader struct {
 }
 
 // New returns a Leader for the key of rule. Processes with the same key, on the same server, elect
-// one leader. On a semaphore of n, they elect n leaders.
+// one leader. With a Locker of locker.NewSemaphore for n, they elect n leaders.
 //
 // The fields of rule: TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for
 // other processes; the default is HOST:PID. AtMost is the longest term. When AtMost is over, fn's
-// context ends, and the process waits again, behind all other candidates. fn has the time of
-// [WithGrace] to return; then the lease ends. Wait and Once must not be set. A Locker without
-// fences elects leaders as well, but their terms have no numbers.
+// context ends, and the process waits again, behind all other candidates. Then the lease continues
+// for the time of [WithGrace], so that fn can return before the lease ends. Wait and Once must not
+// be set. A Locker without fences elects leaders as well, but their terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
@@ -108,7 +109,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //
 // When a lease is lost, fn's context ends before the server gives the key away. But fn may not
 // return at once, and then it runs beside the next leader: only the fence protects the data. When
-// fn has not returned in time, [OnOverrun] is called.
+// fn has not returned in time, the function of [OnOverrun] is called.
 //
 // While the lock server is unavailable, Run tries again: after 500 ms, and later every TTL, 30 s
 // at most. After terms shorter than a TTL, and shorter than AtMost, it also pauses, for 500 ms to
@@ -180,7 +181,7 @@ func (l *Leader) end() {
 	close(l.terms)
 }
 
-// serve waits for a term and serves it. t is nil if there was none; err is the reason.
+// serve waits for a term, and runs fn for it. If there was no term, t is nil and err is the reason.
 func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *term, err error) {
 	err = locker.Run(ctx, l.locker, l.rule, func(ctx context.Context) error {
 		t = l.newTerm(ctx)
@@ -206,9 +207,9 @@ func (l *Leader) StepDown(reason string) bool {
 
 // Leading returns the term of this process, and whether this process leads now. It compares the
 // end of the lease with the clock at the moment of the call, and makes no call to the server. So
-// it returns false also when this process was paused for longer than its lease and has not noticed
-// that yet. When it returns true, no other process leads at that moment; a moment later another
-// may.
+// Leading returns false also when this process was paused for longer than its lease and has not
+// noticed the end of the lease yet. When Leading returns true, no other process leads at that
+// moment. A moment later another process may lead.
 func (l *Leader) Leading() (Term, bool) {
 	l.mu.Lock()
 	t := l.term

@@ -43,11 +43,11 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 // [Overrun]. Default: the TTL.
 func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
 
-// OnOverrun calls f when fn still runs after the end of its term and the time of [WithGrace], and
-// again every TTL. A program whose data does not check fences can end itself in f. f must return
-// soon; Run waits for it.
+// OnOverrun calls f when fn still runs and the time of [WithGrace] after the end of its term is
+// over. It calls f again every TTL. A program whose data does not check fences can end itself in f.
+// f must return soon; Run waits for it.
 func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
 
-// WithLogger sets the logger for the begin and end of each term, for outages of the lock server,
-// and for overruns. Default: slog.Default.
+// WithLogger sets the logger for the beginning and the end of each term, for outages of the lock
+// server, and for overruns. Default: slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }

@@ -27,7 +27,7 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
 		}
 		p.failed = true
-		return p.grow(min(l.rule.TTL, longestPause)) // a crash costs as much: one TTL without a leader
+		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL, because a crash costs a TTL without a leader too
 	}
 	p.failed = false
 	whole := l.rule.TTL

@@ -39,7 +39,7 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // runs the notifications of over, so that news of a term comes before news of the next term
+	once  sync.Once // makes the method over notify once, before the news of the next term
 	mu    sync.Mutex
 	ended time.Time // when the term ended; zero: this process leads
 	why   error
@@ -120,7 +120,7 @@ func (t *term) public() Term {
 	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.why}
 }
 
-// errorBeside returns the error of fn that is not about the end of ctx. t may be nil.
+// errorBeside returns the error of fn if the error is not that of ctx. t may be nil.
 func (t *term) errorBeside(ctx context.Context) error {
 	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
 		return nil

@@ -15,8 +15,9 @@ type Inspector interface {
 }
 
 // Watch yields the leader: at once, and then at each change, until ctx ends. Info.Held reports
-// whether a process leads, Info.Metadata which one, Info.Fence and Info.Since its term. Watch asks
-// the server every second, or every third of what is left of the leader's lease, if that is longer.
+// whether a process leads. Info.Metadata identifies this process, and Info.Fence and Info.Since
+// describe its term. Watch asks the server every second, or after a third of the remaining time of
+// the leader's lease, if this is longer.
 //
 // The yielded leader may be out of date, so do not base critical decisions on it; only the fence
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
@@ -25,8 +26,8 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
-// Watch is the function [Watch] for the key of this Leader. It also asks the server at once when a
-// term of this process begins or ends. The Locker must be an [Inspector].
+// Watch is the function [Watch] for the key of this Leader. This method also asks the server at
+// once when a term of this process begins or ends. The Locker must be an [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
@@ -38,7 +39,8 @@ func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	return watch(ctx, i, l.rule.Key, l.change)
 }
 
-// watch asks i until ctx ends. change returns a channel that is closed when it should ask at once.
+// watch asks i until ctx ends. change returns a channel that is closed when watch should ask at
+// once.
 func watch(ctx context.Context, i Inspector, key string, change func() <-chan struct{}) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		var last locker.Info

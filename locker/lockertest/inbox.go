@@ -11,12 +11,13 @@ import (
 )
 
 // inbox receives the events of a process, and holds the events that are on their way. One goroutine
-// delivers events in the order in which they were sent; it exists only while there are events. So
-// an event may come before or after the answer of the call that caused it.
+// delivers events in the order in which they were sent. It runs beside the calls, and exists only
+// while there are events. So an event may come before or after the answer of the call that caused
+// it.
 type inbox struct {
 	listeners []*listener
 	open      bool // the process has subscribed
-	cut       bool // the server forgot the subscription, and the process does not know that
+	cut       bool // the server has forgotten the subscription, and the process has not noticed that
 	mail      []letter
 	notifying chan struct{} // closed when the goroutine has ended; nil: there is no goroutine
 	silent    chan struct{} // closed when no Engine listens any more
@@ -142,8 +143,8 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// subscribed reports whether the server can send events to the process. The inbox need not be open
-// for that.
+// subscribed reports whether the server can send events to the process. The result may be true
+// although the inbox is not open.
 func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
 
 // reopen subscribes again.
@@ -175,7 +176,8 @@ func (p *Process) post(e store.Event) {
 	}
 }
 
-// deliver delivers the sent events, each when it is due and the process is not paused.
+// deliver delivers the sent events. Each event is delivered when it is due and the process is not
+// paused.
 func (p *Process) deliver() {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()

@@ -11,11 +11,11 @@ import (
 
 // Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and
 // done marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
-// testing/synctest bubble. It is for tests: it does not exclude other processes of the machine.
-// Make one with [NewMemory]. It is safe for concurrent use.
+// testing/synctest bubble. A Memory is for tests only, because it does not exclude other processes
+// of the machine. Make a Memory with [NewMemory]. It is safe for concurrent use.
 //
-// A Memory is also the first [Process] that uses it, so one Engine can use it directly.
-// [Memory.NewProcess] makes more, one for each further Engine.
+// A Memory is also the first [Process] that uses it, so one Engine can use the Memory directly. For
+// each further Engine, [Memory.NewProcess] makes a Process.
 type Memory struct {
 	*Process
 
@@ -75,8 +75,8 @@ func (m *Memory) forget() {
 // now returns the server's clock; m.mu is held.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
-// at returns the server's clock as a client reads it. It has no monotonic part, so that no caller
-// compares it with a local time.
+// The method at returns the server's clock as a client reads it. The result has no monotonic part,
+// so that no caller compares it with a local time.
 func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
 // lease returns key's lease unless it has run out. m.mu is held.
@@ -129,7 +129,8 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf returns one name for all readers of a phase. The note of a revocation has this name.
+// phaseOf returns a name that all readers of a phase have in common. The note of a revocation has
+// this name.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone reports whether key has a done mark. m.mu is held.

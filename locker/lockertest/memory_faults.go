@@ -32,8 +32,8 @@ func (m *Memory) LoseReplies(op locker.Op, n int) {
 	m.setFault(op, func(f *fault) { f.lost = n })
 }
 
-// Delay makes every call of op take d before it runs, even if its context ends: go-redis does not
-// stop a call in flight either. 0 ends the delay.
+// Delay makes every call of op take d before it runs, even if its context ends, because go-redis
+// does not stop a call in flight either. 0 ends the delay.
 func (m *Memory) Delay(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.delay = d })
 }
@@ -86,7 +86,7 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	return answer, err
 }
 
-// pass lets d pass. m.mu is held, but released meanwhile.
+// pass waits for d. m.mu is held, but released during the wait.
 func (m *Memory) pass(d time.Duration) {
 	if d > 0 {
 		m.mu.Unlock()

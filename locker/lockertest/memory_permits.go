@@ -15,7 +15,7 @@ import (
 type permits struct {
 	by   map[string]permit // the permits by owner
 	head string            // a waiter for which too few units are free
-	seen time.Time         // when head was notified of that
+	seen time.Time         // when head was notified that the units are too few
 }
 
 // permit is one owner's units.
@@ -31,7 +31,7 @@ type permit struct {
 }
 
 const (
-	standsStill = 3 * time.Second // a head that has not asked for this long after an event does not react
+	standsStill = 3 * time.Second // a head that has not asked again for this time after an event counts as gone
 	permitsLife = time.Minute     // how long expired permits are remembered
 )
 

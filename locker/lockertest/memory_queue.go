@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// queue is the waiters for one key. The server forgets it when no waiter has joined or asked again
-// for queueLife.
+// queue has the waiters for one key. The server forgets a queue when no waiter has come or asked
+// again for queueLife.
 type queue struct {
 	waiting []waiter // in the order in which they came
 	ends    time.Time
@@ -34,7 +34,7 @@ type waiter struct {
 
 const (
 	queueLife = time.Minute
-	longWait  = 500 * time.Millisecond // a waiter that has waited longer is notified of grants to others
+	longWait  = 500 * time.Millisecond // a waiter that has waited for longer is notified of grants to other waiters
 )
 
 // queue returns key's queue unless it was forgotten. m.mu is held here and below.
@@ -57,9 +57,9 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 	m.queues[key] = q
 }
 
-// enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off
-// lapsed also keeps its place if no other owner was granted the key since: the owner asks, so it
-// lives.
+// enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off lapsed
+// also keeps its place, unless another owner was granted the key after that. The owner asks, so its
+// process lives.
 func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
@@ -124,8 +124,8 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free: it serves the queue. If the queue is empty, it notifies
-// the waiters without a queue to ask again.
+// freed is called when key may be free. It serves the queue. If the queue is empty, it tells the
+// waiters that wait outside the queue to ask again.
 func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
@@ -189,15 +189,15 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// by adds the traceparent of c, which releases the key, to the events of grants, until the
-// function that by returns is called.
+// The method by adds the traceparent of c, which releases the key, to the events of grants. The
+// function that it returns ends this.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext notifies the first waiter that has waited long that another waiter was granted the
-// key, and for how long.
+// notifyNext tells the first waiter that has waited for longWait that another waiter was granted
+// the key, and for how long.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)

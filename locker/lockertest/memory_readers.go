@@ -74,8 +74,8 @@ func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	return g, true
 }
 
-// enter makes owner a reader of key's phase for at least ttl from now. The phase lasts at least as
-// long.
+// enter makes owner a reader of key's phase for at least ttl from now. The phase lasts at least
+// until the end of this reader's part.
 func (m *Memory) enter(key, owner, inbox string, ttl time.Duration) {
 	l := m.leases[key]
 	r := l.readers[owner]
@@ -152,7 +152,7 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
 		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // w is checked later, when its turn has come
+		case writer && w.mode == locker.Exclusive: // w is a writer behind a live writer; it is checked when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:

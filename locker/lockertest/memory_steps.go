@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The functions below are the steps of the Store. Each runs whole while Memory.mu is held, as a
-// script does on Redis.
+// The functions below are the steps of the Store. Memory.mu is held during each step, so each step
+// is atomic, like a script on Redis.
 
 var _ interface {
 	locker.Store

@@ -2,12 +2,12 @@ package lockertest
 
 import "time"
 
-// The functions below do what can happen to a server besides the calls of its Lockers.
+// The functions below simulate what can happen to a server besides the calls of its Lockers.
 
-// Steal gives key to another holder, as if the present holder had been paused past its lease. The
-// present holder learns of the loss at its next renewal, release or extension. The new holder
-// never renews, and keeps the key until [Memory.Free]. All permits of a semaphore are taken at
-// once.
+// Steal gives key to another holder, as if the present holder had been paused until after the end
+// of its lease. The present holder learns of the loss at its next renewal, release or extension.
+// The new holder never renews the lease, and keeps the key until [Memory.Free]. All permits of a
+// semaphore are taken at once.
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,12 +8,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Process is a [Memory] as one process sees it. Two Processes have the same leases and queues, as
-// two programs that share one Redis, but each has an inbox of its own. Make a Process with
-// [Memory.NewProcess] for each Engine. The methods of a Process disturb this process only.
+// A Process is the view that one process has of a [Memory]. Two Processes have the same leases and
+// queues, as two programs that share one Redis, but each has an inbox of its own. Make a Process
+// with [Memory.NewProcess] for each Engine. The methods of a Process disturb this process only.
 type Process struct {
 	memory *Memory
-	name   string // the name of its inbox
+	name   string // the name of the process's inbox
 
 	// memory.mu guards all fields below.
 	dead   bool
@@ -30,11 +30,12 @@ func (m *Memory) NewProcess() *Process {
 	return p
 }
 
-// errKilled leaves a call unclear, like a broken connection.
+// errKilled is the error of a call of a killed process. The call is unclear, as after a broken
+// connection.
 var errKilled = errors.New("lockertest: the process was killed")
 
-// Die kills the process. Its inbox has no subscriber any more, it receives no events, and its
-// calls fail unclear: they may have run. Its leases expire.
+// Die kills the process. Its inbox has no subscriber any more, and it receives no events. Its calls
+// fail with unclear errors, because they may have run. Its leases expire.
 func (p *Process) Die() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -69,8 +70,8 @@ func (p *Process) resume() {
 	}
 }
 
-// Deafen(true) ends the process's subscription without its notice. Its events are lost, and the
-// server answers that the inbox has no subscriber, until the process subscribes again
+// Deafen(true) ends the process's subscription without the process noticing it. Its events are
+// lost, and the server answers that the inbox has no subscriber, until the process subscribes again
 // ([Process.Reset]). Deafen(false) restores the subscription.
 func (p *Process) Deafen(cut bool) {
 	p.memory.mu.Lock()
@@ -89,7 +90,7 @@ func (p *Process) DelayEvents(d time.Duration) {
 	p.inbox.delay = d
 }
 
-// LoseEvents loses the next n events for this process, although the server saw a subscriber.
+// LoseEvents drops the next n events for this process, although the server sees a subscriber.
 func (p *Process) LoseEvents(n int) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -103,8 +104,8 @@ func (p *Process) RepeatEvents(on bool) {
 	p.inbox.repeat = on
 }
 
-// FailOpen makes Open return err, as on a server whose users may not subscribe. FailOpen(nil) ends
-// that.
+// FailOpen makes Open return err, as on a server whose users may not subscribe. FailOpen(nil) makes
+// Open work again.
 func (p *Process) FailOpen(err error) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

@@ -20,9 +20,12 @@ type attempt struct {
 }
 
 // call makes the steps WATCH, GET and EXEC. The server executes EXEC only if no key was written
-// since WATCH. EXEC is sent once: when its connection breaks, go-redis ends the transaction.
+// since WATCH. EXEC is sent only once, because go-redis ends the transaction when its connection
+// breaks.
 func (a *attempt) call(ctx context.Context) error {
-	sent := false // true: EXEC was sent. After some errors, the client of a Cluster calls the function again
+	// sent is true when EXEC was sent. After some errors, the client of a Cluster calls the
+	// function again, and EXEC must not be sent twice.
+	sent := false
 	var written error
 	err := a.watch(ctx, func(tx *redis.Tx) error {
 		if sent {
@@ -31,7 +34,8 @@ func (a *attempt) call(ctx context.Context) error {
 		executed := false
 		defer func() {
 			// The connection goes back to the pool, so it must watch no keys. go-redis sends
-			// UNWATCH only for keys that it has watched itself, and not for the keys of values.
+			// UNWATCH only for keys that go-redis itself has watched, and not for the keys that the
+			// method values has watched.
 			if !executed {
 				_ = tx.Unwatch(ctx).Err()
 			}
@@ -64,7 +68,7 @@ func (a *attempt) call(ctx context.Context) error {
 			}
 			return nil
 		})
-		// Before EXEC the server may have refused MULTI.
+		// The server may have refused MULTI, and then EXEC was not executed.
 		executed = written == nil || errors.Is(written, redis.TxFailedErr) || redis.IsExecAbortError(written)
 		return nil // the value of written says how EXEC ended
 	})
@@ -78,8 +82,9 @@ func (a *attempt) call(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, written)
 }
 
-// watch calls fn with one connection. A client of one server sends WATCH together with GET, which
-// saves a round trip. Other clients need the keys to find the server.
+// watch calls fn with one connection. For a client of one server, WATCH is sent together with GET,
+// which saves a round trip. Other clients need the keys to find the server, so go-redis sends WATCH
+// for them.
 func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error {
 	if c, ok := a.client.(*redis.Client); ok {
 		return c.Watch(ctx, fn)
@@ -87,10 +92,10 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 	return a.client.Watch(ctx, fn, a.keys...)
 }
 
-// values watches and reads the keys.
+// The method values watches the keys, and reads their values.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
-	// GET fails for data of another type, and returns nil for no data.
+	// GET returns an error for data of another type, and nil if there is no data.
 	_, err := tx.Pipelined(ctx, func(p redis.Pipeliner) error {
 		words := []any{"watch"}
 		for _, key := range a.keys {

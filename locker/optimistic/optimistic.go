@@ -17,19 +17,19 @@ var (
 	// ErrConflict means that other clients wrote the keys during each attempt. Nothing was written.
 	ErrConflict = errors.New("optimistic: other clients wrote the keys during each attempt")
 	// ErrUnknown means that the server did not answer the last step, so the new values may have
-	// been written, or may still be. Read the keys again.
+	// been written, or may still be written. Read the keys again.
 	ErrUnknown = errors.New("optimistic: it is not known whether the new values were written")
 )
 
 // Update sets a key to the value that fn computes from the present value, if no other client has
 // written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is
-// no such key. It returns nil to delete the key, and the same value to leave the key as it is. It
+// no such key. fn returns nil to delete the key, and the same value to leave the key as it is. fn
 // may change old in place. A key that expires keeps its expiry time.
 //
 // fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. An error
 // of fn ends Update, which writes nothing and returns the error unchanged. The end of ctx ends
-// Update at once, even while a call to the server hangs. If the new value was under way then, the
-// error is ErrUnknown.
+// Update at once, even while a call to the server hangs. If the new value was being written at that
+// moment, the error is ErrUnknown.
 //
 // Besides the error of fn, Update returns ErrConflict after [WithAttempts], ErrUnknown, ctx.Err(),
 // and errors of the client. After an error of the client, nothing was written. The client is a
@@ -44,7 +44,7 @@ func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ct
 	}, opts...)
 }
 
-// UpdateAll is [Update] for several keys, which are written together or not at all. fn gets the
+// UpdateAll is [Update] for several keys. The keys are written together or not at all. fn gets the
 // values of the keys that exist, and returns the values that it changes. A nil value deletes its
 // key. A key that is missing in the result stays as it is. On a Redis Cluster the keys must have
 // one hash tag.
@@ -73,7 +73,7 @@ func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn f
 // An Option sets up [Update] and [UpdateAll].
 type Option func(*update)
 
-// WithAttempts bounds the attempts. Default: 100.
+// WithAttempts sets the largest number of attempts. Default: 100.
 func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
 
 // WithBackoff sets the pauses after attempts that had a conflict. When the Backoff ends, Update
@@ -81,7 +81,7 @@ func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
 func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
 
 // WithObserver notifies o of the update as locker.OpUpdate, under name. Package otellock makes a
-// span "update NAME" of it. name must have few values.
+// span "update NAME" of each update. name must have few values.
 func WithObserver(o locker.Observer, name string) Option {
 	return func(u *update) { u.observer, u.name = o, name }
 }

@@ -13,8 +13,9 @@ type Claim struct {
 	Owner string // the token of one hold: a secret without ':', used for one hold only
 	Mode  Mode
 
-	// Limit > 0 makes the claim a claim of a semaphore: Owner gets a permit for Weight units if
-	// then at most Limit units of the key are held. Only a Permitter is given such claims.
+	// Limit > 0 makes the claim a claim of a semaphore: Owner gets a permit for Weight units if at
+	// most Limit units of the key are held after that. The Engine gives such claims only to a
+	// Permitter.
 	Limit  int
 	Weight int // with Limit: at least 1
 
@@ -52,10 +53,10 @@ func (c Claim) Format(f fmt.State, _ rune) {
 type Mode uint8
 
 const (
-	// Exclusive admits one holder. It is the zero value.
+	// Exclusive admits one holder. Exclusive is the zero value.
 	Exclusive Mode = iota
-	// Shared admits many holders, and no exclusive one. Lockers without readers return
-	// [ErrUnsupported].
+	// Shared admits many Shared holders at once, and no Exclusive holder. Lockers without readers
+	// return [ErrUnsupported].
 	Shared
 )
 
@@ -74,6 +75,6 @@ type Delegation struct {
 	// is no secret, and a signature proves that the other fields come from the holder.
 	Secret [32]byte
 	Fence  uint64 // the fence of the lease
-	Hold   uint64 // the fence by which the server knows its holder
+	Hold   uint64 // the fence by which the server knows the lease's holder
 	Depth  int    // how many more times the lease may be delegated by calls that join
 }

@@ -5,10 +5,10 @@ import (
 	"strconv"
 )
 
-// The errors that Stores return and that users check with errors.Is.
+// Stores return these errors, and users check them with errors.Is.
 var (
-	// ErrUnavailable: the lock server cannot be reached or cannot answer now. It is never reported
-	// as busy.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. Such an error is
+	// never ErrBusy as well.
 	ErrUnavailable = errors.New("the lock server is unavailable")
 
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
@@ -31,13 +31,14 @@ func (noQuorum) Error() string { return "too few nodes agreed" }
 
 func (noQuorum) Is(target error) bool { return target == ErrUnavailable }
 
-// ErrNotReplicated inside an error of Acquire: the lease was written, but too few replicas know it.
-// The Engine undoes the acquire, and does not repeat it.
+// ErrNotReplicated inside an error of Acquire means that the lease was written, but that too few
+// replicas know it. The Engine undoes the acquire, and does not repeat it.
 var ErrNotReplicated = errors.New("too few replicas have acknowledged the lease")
 
-// ErrMoving inside an error of a Store: the key's data is moving to another server, and the same
-// call will succeed when the data has arrived. The Engine repeats a first acquire for as long as
-// the Rule allows, instead of one second.
+// ErrMoving inside an error of a Store means that the key's data is moving to another server. The
+// same call will succeed when the data has arrived. After ErrMoving, the Engine repeats a first
+// acquire for as long as the Rule allows. After other errors, it repeats a first acquire for one
+// second.
 var ErrMoving = errors.New("the key's data is moving to another server")
 
 // NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
@@ -48,7 +49,7 @@ type NodeError struct {
 	Err  error
 }
 
-// Error returns for example "node 2 (10.0.0.7:6379): connection refused".
+// Error returns, for example, "node 2 (10.0.0.7:6379): connection refused".
 func (e *NodeError) Error() string {
 	where := "node " + strconv.Itoa(e.Node)
 	if e.Addr != "" {

@@ -11,8 +11,8 @@ type Grant struct {
 	Fence      uint64    // Granted: the first fence of the hold; 0 if the Store cannot make fences
 	FenceCount int       // Granted: how many fences are reserved
 	Holder     Holder    // Busy: the holder of the key
-	// Busy: the place in the server's queue, or the place that a waiter would get; 1 is the head,
-	// 0: there is no queue.
+	// Busy: the place in the server's queue, or the place that a waiter would get. 1 is the head. 0
+	// means that there is no queue.
 	Place        int
 	NotListening bool // Busy: the server that answered has no subscriber at Claim.Inbox
 	Rounds       int  // the round trips that a quorum needed; 0 on one server
@@ -61,9 +61,9 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// A Refusal is what a [Store] returns when the server's answer, or its absence, proves that the
-// call had no effect. Every other error of a Store counts as unclear: the call may have run, or may
-// still run.
+// A Refusal is the error of a [Store] when the server's answer, or the lack of an answer, proves
+// that the call had no effect. Every other error of a Store counts as unclear: the call may have
+// run, or may still run.
 type Refusal struct {
 	// Temporary means that the same call may succeed soon: the server loads its data, fails over,
 	// or cannot be dialled.

@@ -7,7 +7,8 @@ import (
 
 const ReservedPrefix = "latchkit:"
 
-// MaxKeyBytes bounds the key with its prefix. For a longer key, use its hash.
+// MaxKeyBytes is the largest length of a key with its prefix, in bytes. Instead of a longer key,
+// lock its hash.
 const MaxKeyBytes = 512
 
 // CheckKey returns an error if l cannot be locked.
@@ -26,7 +27,8 @@ func CheckKey(l string) error {
 }
 
 // HashTag returns the part of l that Redis Cluster hashes: the text between the first '{' and the
-// first '}' after it. Without such a pair, or with no text in it, that is all of l.
+// first '}' after it. Without such a pair, or with no text between the two, HashTag returns all of
+// l.
 func HashTag(l string) string {
 	if _, rest, ok := strings.Cut(l, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

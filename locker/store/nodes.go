@@ -13,8 +13,8 @@ const (
 	NodeUnknown NodeState = "unknown"
 	// NodeVotes: the node votes.
 	NodeVotes NodeState = "votes"
-	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. It
-	// votes when it has.
+	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. The
+	// node votes when it has received the change.
 	NodeBehind NodeState = "behind"
 	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
 	NodeJoins NodeState = "joins"
@@ -45,20 +45,22 @@ type Node struct {
 	// The time until the node votes if nothing else happens; 0 when it votes, or when the time is
 	// not known.
 	Left   time.Duration
-	Offset time.Duration // the difference of the node's clock to the median of all nodes' clocks
+	Offset time.Duration // the difference between the node's clock and the median of all nodes' clocks
 }
 
-// A Membership is a Store of several nodes, some of which may be without a vote for a while.
+// A Membership is a Store of several nodes. Some of the nodes may have no vote for a while.
 type Membership interface {
-	// Nodes asks all nodes for their state, and works to bring nodes that do not vote back.
+	// Nodes asks all nodes for their state, and takes the steps after which nodes that do not vote
+	// vote again.
 	Nodes(ctx context.Context) ([]Node, error)
-	// Watch makes the Store report when a node stops voting and when it votes again. It is called
-	// once, before all other methods.
+	// Watch makes the Store report when a node stops voting, and when the node votes again. The
+	// Engine calls Watch once, before all other methods.
 	Watch(report func(Warning))
 }
 
-// An Explainer is a Store that knows why its last calls have no answer. Its reason is for an
-// acquire whose wait ends before an answer comes. It returns nil when it knows no reason.
+// An Explainer is a Store that knows why its last calls have no answer. The Engine asks for the
+// reason when the wait of an acquire ends before an answer has come. A nil result means that the
+// Store knows no reason.
 type Explainer interface {
 	Explain() error
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
-// when they should call Acquire again. Events may be lost, late or repeated. In doubt the Engine
+// when they should call Acquire again. Events may be lost, late or repeated. In doubt, the Engine
 // calls Acquire again. While there is no inbox, waiters poll with the pauses of their Backoff, as
-// they do with other Stores.
+// with a Store that is no Notifier.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
 	// notify from one goroutine at a time; notify does not block. stop returns after the last call
@@ -22,7 +22,7 @@ type Notifier interface {
 	// subscription.
 	Open(ctx context.Context, key string) (string, error)
 	// Reset subscribes an inbox again, on another connection, because the server has answered
-	// NotListening. EventReopened follows.
+	// NotListening. Afterwards the Store calls notify with EventReopened.
 	Reset(inbox string)
 }
 

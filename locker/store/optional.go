@@ -9,11 +9,12 @@ import (
 type BatchAcquirer interface {
 	// AcquireAll grants all claims or none. If it grants all, it returns Granted for each claim.
 	// Otherwise it takes nothing. It then returns Busy, Done, Undone or Revoked for the claims
-	// that prevent the grant, and NotOurs for the claims that could have been granted. It never
-	// queues and never overtakes: a free key for which a token may be waiting is Busy, with a
-	// Holder that has no time Left. For an owner that holds its key already it returns Granted,
-	// with the lease unchanged, whatever it returns for the other claims. If the keys cannot be
-	// taken in one step, it returns a [*Refusal].
+	// that prevent the grant, and NotOurs for the claims that could have been granted. AcquireAll
+	// never puts a claim into a queue, and never overtakes a waiter: for a free key for which a
+	// token may be waiting, it returns Busy, with a Holder whose Left is 0. If an owner holds its
+	// key already, AcquireAll returns Granted for it and leaves the lease unchanged, whatever it
+	// returns for the other claims. If the keys cannot be taken in one step, it returns a
+	// [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -33,7 +34,7 @@ type Lister interface {
 
 // A Queuer is a Store that can show the queue of a key.
 type Queuer interface {
-	// Queue returns the entries of the queue, the next one first. No entry contains a secret.
+	// Queue returns the entries of the queue, the next waiter first. No entry contains a secret.
 	Queue(ctx context.Context, key string) ([]Waiter, error)
 }
 
@@ -79,7 +80,7 @@ type Downgrader interface {
 
 // A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. A
 // permit is granted if its units and the units that are held together exceed neither its own Limit
-// nor the Limit of any permit that is held. So if owners have different Limits, the smallest one
+// nor the Limit of any permit that is held. So if owners have different Limits, the smallest Limit
 // counts.
 //
 // The queue is strict: no waiter is granted units before the waiters ahead of it. Each permit
@@ -90,8 +91,8 @@ type Permitter interface {
 	Permits()
 }
 
-// A ServerChecker is a Store that can report unsafe settings of its server. It does not report
-// settings that it cannot read.
+// A ServerChecker is a Store that can report unsafe settings of its server. A ServerChecker reports
+// no setting that it cannot read.
 type ServerChecker interface {
 	CheckServer(ctx context.Context) []Warning
 }
@@ -110,7 +111,8 @@ type Info struct {
 	Metadata string
 
 	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
-	// Metadata and Since are those of the first reader of the phase; the other readers leave none.
+	// Metadata and Since, above, are those of the first reader of the phase. The server stores
+	// neither for the other readers.
 	Reading []Reader
 
 	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is
@@ -147,7 +149,7 @@ type Warning struct {
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
 	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
-	// delegate. A first Join must come within that time. It returns Granted or NotOurs.
+	// delegate. The first Join must come within the time within. It returns Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or

@@ -4,12 +4,12 @@ package store
 const traceparentBytes = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 
 // traceMark stands before and after a traceparent at the beginning of a lease's metadata. The
-// scripts that release a lease look for it too.
+// scripts that release a lease look for this mark too.
 const traceMark = '\x01'
 
 // Sign adds a traceparent of W3C's Trace Context, version 00, to the beginning of a lease's
-// metadata. The Engine calls Sign so that a waiter's span can link to the holder's. For a Store,
-// all metadata is plain text.
+// metadata. The Engine calls Sign so that a waiter's span can link to the holder's span. A Store
+// treats all metadata as plain text.
 func Sign(traceparent, metadata string) string {
 	if len(traceparent) != traceparentBytes {
 		return metadata

@@ -2,8 +2,8 @@
 // it to write a [Store] of your own: for etcd, a database or a service. locker.New makes a Locker
 // from a Store, and package storetest checks a Store.
 //
-// A Store makes atomic steps and nothing else. The engine owns tokens, deadlines, waiting,
-// renewal, and the undo of unclear calls. Steps that only some Stores can do have interfaces of
+// A Store makes atomic steps and nothing else. Tokens, deadlines, waiting, renewals and the undo of
+// unclear calls are the tasks of the engine. Steps that only some Stores can do have interfaces of
 // their own, which the engine looks for.
 package store
 
@@ -13,8 +13,8 @@ import (
 
 // A Store makes the atomic steps of one kind of lock. It does not wait until a key is free, and it
 // keeps no state of a lease in this process: the Engine owns tokens, deadlines, waiting, renewals
-// and undos. A Store may keep a queue of waiters on its server. Then a step that frees a key, or
-// finds it free, grants the key to the first waiter.
+// and undos. A Store may keep a queue of waiters on its server. With a queue, a step that frees a
+// key, or finds it free, grants the key to the first waiter.
 //
 // Each method is atomic for each claim. Each method is idempotent for each Owner: a repeated call
 // returns the same answer and the same fence, and changes nothing else. Each call goes to the
