@@ -9,9 +9,9 @@
 //
 // Package ginlock is httplock for Gin. The documentation of httplock applies here, too.
 //
-// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it. At
-// start-up, they report routes and parameters that do not exist. [Idempotency] stores responses,
-// so that a repeated request gets the stored response and does not run again.
+// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it.
+// Both report routes and parameters that do not exist when the program starts. [Idempotency] stores
+// responses, so that a repeated request gets the stored response and does not run again.
 //
 // # Keys
 //
@@ -29,9 +29,10 @@
 //	{body.items.0.sku}  a member of the body's JSON; every way of binding still works
 //	{name}              what a function of the program returns, see WithPart
 //
-// Of several values the first counts, as with Gin's own methods. Redis sees a part that ends with
-// |hmac, such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param]
-// and similar functions make the same text with the compiler's help. An empty part is refused.
+// If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
+// part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
+// [WithSecret]. [Join], [Param] and similar functions make the same text with the compiler's help.
+// An empty part is refused.
 //
 // # Replies
 //
@@ -58,19 +59,20 @@
 // A lost lock replaces the reply only if the handler has not begun its reply.
 // [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each
 // failure that an operator should know, as a private error; a busy lock is no failure. For
-// loggers, [Outcome] returns the Problem. Neither of them shows the key.
+// loggers, [Outcome] returns the Problem. Neither c.Error nor Outcome shows the key.
 //
 // # Order
 //
 // Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a
 // panic arrives after the release, the wait is in the trace, and no unauthorised client waits. A
-// time-out that ends the request's context bounds the wait as well. gin-contrib/timeout does not
-// end the context: it answers, and leaves the handler running with a Gin context that may then
-// serve another request.
+// time-out that ends the request's context also ends the wait. gin-contrib/timeout does not end the
+// context. It answers the request while the handler continues, and Gin may then use the handler's
+// Gin context for another request.
 //
-// The wait is always bounded, by [WithWait]. The body of a request is read before the lock is
-// taken. So a slow body does not hold the lock, and a client that leaves while its request waits
-// is noticed. [WithStallTimeout] bounds how long a client may block a handler that holds the lock.
+// The wait always ends after the time of [WithWait]. The body of a request is read before the lock
+// is taken. So a slow body does not hold the lock, and a client that leaves while its request waits
+// is noticed. [WithStallTimeout] sets for how long a client may block a handler that holds the
+// lock.
 //
 // To shut down, close the Locker first and then the server: requests that wait for a lock are
 // answered 503 at once, and requests that hold a lock finish.

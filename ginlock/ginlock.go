@@ -16,8 +16,8 @@ import (
 // New returns a middleware that runs the handlers after it under the lock that k names, such as
 // "order:{param.id}". The package's comment has the grammar of keys.
 //
-// It panics, with advice in the text, if l is nil, or if k or an option is invalid. Like a route
-// that Gin cannot register, this is a mistake in the program, found at start-up.
+// New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
+// is in the program and is found when the program starts, as with a route that Gin cannot register.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -58,7 +58,7 @@ type visit struct {
 	context.Context
 
 	c       *gin.Context
-	errors  int // the number of errors that Gin had before
+	errors  int // the number of errors in c.Errors before the handlers ran
 	problem *Problem
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
@@ -67,7 +67,7 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value finds the visit itself, and the values of the request's own context.
+// Value returns the visit itself, or a value of the request's own context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -81,8 +81,8 @@ func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*vi
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
 // resume is the handler under every lock: it continues with the visit of its request. One handler
-// serves all requests, because a separate handler would have to be wrapped in a lock for each
-// request.
+// serves all requests. With a separate handler for each request, each request would need a new
+// middleware.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
 // serve handles a request with locked, which is resume under a lock. A request without a route has
@@ -93,7 +93,8 @@ func serve(c *gin.Context, locked http.Handler) {
 	}
 	v := &visit{Context: c.Request.Context(), c: c, errors: len(c.Errors)}
 	r := c.Request.WithContext(v)
-	if read, ok := c.Get(gin.BodyBytesKey); ok { // read by ShouldBindBodyWith, which leaves nothing for other readers
+	// ShouldBindBodyWith has read the body, and has left nothing for other readers.
+	if read, ok := c.Get(gin.BodyBytesKey); ok {
 		if data, ok := read.([]byte); ok {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}

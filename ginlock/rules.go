@@ -17,8 +17,8 @@ import (
 )
 
 type (
-	// Rules define which routes are guarded, and how: all locks of a service on one page. A name
-	// is the method and the path of a route as registered, such as "POST /orders/:id/pay".
+	// Rules define which routes are guarded, and how. So all locks of a service are on one page. A
+	// name is the method and the path of a route as registered, such as "POST /orders/:id/pay".
 	// [ParseRules] reads Rules from YAML.
 	Rules = httplock.Rules
 
@@ -78,8 +78,8 @@ func (g *Guard) Mount(engine *gin.Engine) (validate func() error) {
 }
 
 // Handler returns a middleware that locks each request by the Rule of its route. Requests of
-// routes without a Rule run without a lock. Register it before the routes, on a group. For all
-// routes of an engine, call Mount instead.
+// routes without a Rule run without a lock. Register the middleware on a group of routes, before
+// the routes. For all routes of an engine, call Mount instead.
 func (g *Guard) Handler() gin.HandlerFunc {
 	g.mu.Lock()
 	g.used = true
@@ -100,9 +100,9 @@ func (g *Guard) Handler() gin.HandlerFunc {
 	}
 }
 
-// method returns the method of the route that Gin has found. A middleware before the guard may
-// have changed the request's method since. Then the route is looked up among the routes that
-// Validate has seen, and ok is false when there are several.
+// method returns the method of the route that Gin has found. A middleware before the guard may have
+// changed the request's method after Gin found the route. Then the route is looked up among the
+// routes that Validate has seen, and ok is false when several of them match.
 func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	known := g.methods.Load()
 	if known == nil {
@@ -121,7 +121,7 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
 // not pass the guard: because Handler was not called, or because the route was registered before
 // Mount. Call Validate with engine.Routes() when all routes are registered, and end the program
-// when it fails. A lock that guards nothing is worse than no lock.
+// when it fails. Otherwise a route could seem guarded although it is not.
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 // writer is Gin's writer over a response that httplock holds back.
 type writer struct {
-	gin.ResponseWriter // for what a response that is held back does not need
+	gin.ResponseWriter // for the methods that need no change while a response is held back
 
 	to     http.ResponseWriter
 	status int
@@ -58,7 +58,8 @@ func (w *writer) Flush() { w.WriteHeaderNow() }
 // Hijack is refused: a connection cannot be held back.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
 
-// Unwrap keeps http.ResponseController from bypassing the response that is held back.
+// Unwrap returns the response that is held back, so that http.ResponseController does not bypass
+// it.
 func (w *writer) Unwrap() http.ResponseWriter { return w.to }
 
 // settle forwards a status that came without a body. It does not forward Gin's initial status,
@@ -74,12 +75,12 @@ type pacer interface {
 	http.ResponseWriter
 	// PaceWrite writes p to a writer that ends at the client, as fast as a client must read.
 	PaceWrite(to io.Writer, p []byte) (int, error)
-	// FlushError sends what is buffered, with the same bound.
+	// FlushError sends what is buffered. The client must read it within the same time limit.
 	FlushError() error
 	Unwrap() http.ResponseWriter
 }
 
-// pacedWriter is Gin's own writer, with httplock's bound on slow clients.
+// pacedWriter is Gin's own writer, with httplock's time limit for slow clients.
 type pacedWriter struct {
 	gin.ResponseWriter
 	pacer pacer

@@ -16,7 +16,7 @@ import (
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
 // permits that. Each repetition follows after the time in the RetryInfo of a status of this
-// package. Refused calls have had no effect. The interceptor repeats a call up to [WithRetries]
+// package. A refused call has had no effect. The interceptor repeats a call up to [WithRetries]
 // times, and only while the call's deadline leaves time for it. It returns other errors unchanged.
 //
 // gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use only one of
@@ -32,7 +32,7 @@ func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, 
 // A ClientOption sets up a client's interceptor.
 type ClientOption func(*client)
 
-// client has the values of the options; newClient has their defaults.
+// client has the values of the options. newClient sets their defaults.
 type client struct {
 	retries int
 	within  time.Duration
@@ -82,8 +82,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 			return err
 		}
 		pause = max(pause, shortest(tries))
-		// Clients that were refused together must not retry together, and no client before its
-		// time.
+		// Clients that were refused together must not retry together. So a random time is added to
+		// the pause.
 		pause += rand.N(pause/10 + 1)
 		again := time.Now().Add(pause)
 		if deadline, ok := ctx.Deadline(); ok && again.After(deadline) || again.Sub(began) > c.within {

@@ -74,7 +74,7 @@ func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Con
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// receive takes the delegation out of a call's metadata, so that no handler sends it on. If this
+// receive removes the delegation from a call's metadata, so that no handler sends it on. If this
 // server accepts delegations, receive keeps it for the Locker.
 func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	came := metadata.ValueFromIncomingContext(ctx, delegate.MetadataKey)

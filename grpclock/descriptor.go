@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// option is the full name of the annotation. The option is found by its name instead of its
-// number. The reason is an organisation that uses the number 57305 for an option of its own: it
-// copies lock.proto, changes the number there, and generates the code of its services with the
+// option is the full name of the annotation. The option is found by its name instead of its number,
+// because the number can differ. An organisation that uses the number 57305 for an option of its
+// own changes the number in a copy of lock.proto, and generates the code of its services with the
 // copy. For the same reason, this package does not import lockpb, which registers the number.
 const option protoreflect.FullName = "latchkit.lock.v1.lock"
 

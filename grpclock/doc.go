@@ -6,7 +6,7 @@
 //	  option (latchkit.lock.v1.lock) = { key: "sku:{req.sku}" wait { seconds: 2 } };
 //	}
 //
-// The interceptors of the server enforce it:
+// The interceptors of the server take the lock:
 //
 //	rules := grpclock.FromDescriptors()
 //	options, err := grpclock.ServerOptions(l, rules)
@@ -27,7 +27,7 @@
 //
 // A [RuleMap] has the same rules in Go, for methods whose .proto file is not yours. [KeyOf] makes
 // the key by a typed function. A service that is a [KeyProvider] chooses the lock of each call.
-// Package contrib/connectlock does the same for connect-go.
+// Package contrib/connectlock is grpclock for connect-go.
 //
 // # Keys
 //
@@ -70,20 +70,20 @@
 // outside of this one, even if the handler receives on another goroutine.
 //
 // A client that does not read, or sends no message, would hold the lock for as long as it likes.
-// [WithMaxStall] bounds that.
+// [WithMaxStall] limits this time.
 //
 // # Idempotency
 //
 // A unary method with idempotency: "pay:{claim.sub}:{meta.idempotency-key}" gives a repeated call
-// the answer of the first one; see [Idempotency].
+// the answer of the first call; see [Idempotency].
 //
 // # Replies
 //
-// A call that does not get its lock ends with a status that has an ErrorInfo. Its domain is
-// [Domain], and its reason is in the table. RetryInfo has the time after which the client may
-// retry. The trailer grpc-retry-pushback-ms has the same time. gRPC's own clients obey the trailer
-// if their retry policy has the code: see [RetryServiceConfig]. [UnaryClientInterceptor] retries
-// by the RetryInfo.
+// A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
+// ErrorInfo is [Domain], and its reason is in the table. RetryInfo has the time after which the
+// client may retry, and so has the trailer grpc-retry-pushback-ms. gRPC's own clients obey the
+// trailer if their retry policy has the code: see [RetryServiceConfig]. [UnaryClientInterceptor]
+// retries by the RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
@@ -106,8 +106,8 @@
 // # Order
 //
 // Chain tracing, recovery, authentication and limits before grpclock: then a panic arrives after
-// the release of the lock, and a caller that is not allowed does not wait. An interceptor that has
-// sent a header has made automatic retries impossible.
+// the release of the lock, and a caller that is not allowed does not wait. If an interceptor sends
+// a header before grpclock refuses a call, gRPC's client cannot retry the call automatically.
 //
 // # Shutdown
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// requestObserver is a Locker whose Observer counts requests. Every Engine is one.
+// requestObserver is a Locker whose Observer counts requests. Every Engine is a requestObserver.
 type requestObserver interface {
 	ObserveRequest(ctx context.Context, e locker.RequestEvent)
 }
@@ -31,7 +31,7 @@ func (g *guard) event(ctx context.Context, name, result string, waited time.Dura
 	}
 }
 
-// acquired reports that a call got its locks. began is when the call asked for them.
+// acquired reports that a call got its locks. began is when the call asked for the locks.
 func (g *guard) acquired(ctx context.Context, locks []locker.Rule, began time.Time) {
 	if g.events != nil {
 		g.event(ctx, locks[0].Name, eventAcquired, time.Since(began))

@@ -22,7 +22,8 @@ type path struct {
 // anyElement is the step of a path for each element of the list before it.
 const anyElement = "*"
 
-// pathOf finds the fields of a path once, so that a call only follows them.
+// pathOf finds the fields of a path when the rule is compiled, so that each call only reads these
+// fields.
 func pathOf(request protoreflect.MessageDescriptor, text string) (path, error) {
 	p := path{request: request, list: -1}
 	if request == nil {
@@ -172,7 +173,7 @@ func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 		return strconv.Itoa(int(v.Enum()))
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		return strconv.FormatUint(v.Uint(), 10)
-	default: // the signed kinds, because pathOf has refused all others
+	default: // the signed integers, because pathOf has refused all other kinds
 		return strconv.FormatInt(v.Int(), 10)
 	}
 }

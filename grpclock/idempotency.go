@@ -25,12 +25,12 @@ import (
 
 // Idempotency configures stored answers, for rules with [Rule].Idempotency. Only Store is required.
 //
-// The answer of a call is its status, its response, and the metadata that the handler has set. It
-// is looked up before any lock is taken. A repeated call waits while the first one is under way,
-// and gets the first one's answer, with "true" in the header [ReplayedKey]. The handler's context
-// does not end when the client leaves: the handler finishes, and a repeated call finds the answer.
-// The lock of the method's other keys is taken inside, so locker.FromContext finds the lease of
-// that lock.
+// The answer of a call is its status, its response, and the metadata that the handler has set. The
+// answer is looked up before any lock is taken. A repeated call waits while the first call is under
+// way. Then it gets the first call's answer, with "true" in the header [ReplayedKey]. The handler's
+// context does not end when the client leaves: the handler finishes, and a repeated call finds the
+// answer. The locks of the rule's other keys are taken after that, so locker.FromContext finds the
+// lease of such a lock.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
@@ -41,18 +41,18 @@ type Idempotency struct {
 	Lifetime time.Duration
 	// FinishWithin is how long a handler may continue after its client has left. Default: 1 min.
 	FinishWithin time.Duration
-	// MaxResponse is how many bytes an encoded answer may have. If the answer is larger, the Store
-	// keeps only the fact that the work is done, and a repeated call is answered with
+	// MaxResponse is the largest size of an encoded answer, in bytes. If the answer is larger, the
+	// Store keeps only the fact that the work is done, and a repeated call is answered with
 	// ALREADY_EXISTS. Default: 64 KiB.
 	MaxResponse int
 	// Storable reports whether an answer with this status is stored. If it is not stored, a
-	// repeated call runs again. Default: OK, and the failures that would repeat themselves:
-	// INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION and
-	// OUT_OF_RANGE.
+	// repeated call runs again. Default: OK, and the failures that a repeated call would meet
+	// again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION
+	// and OUT_OF_RANGE.
 	Storable func(code codes.Code) bool
-	// Fingerprint returns the data that a repeated call must share with the first one. Default: the
-	// whole request. A call with the same name and another fingerprint is refused with
-	// INVALID_ARGUMENT.
+	// Fingerprint returns the data that must be the same in a repeated call as in the first call.
+	// Default: the whole request. A call whose [Rule].Idempotency makes the same name, but whose
+	// fingerprint differs, is refused with INVALID_ARGUMENT.
 	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
 }
 
@@ -123,7 +123,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	switch {
 	case w.ran && err == nil:
 		return w.resp, w.failure
-	case w.ran && errors.Is(err, idempotency.ErrNotStored): // because of an error, the client would repeat work that is done
+	case w.ran && errors.Is(err, idempotency.ErrNotStored): // the call still succeeds, because after an error the client would repeat work that is done
 		g.report(ctx, unavailable.problem(c, err))
 		return w.resp, w.failure
 	case w.ran && endedEarly(err):
@@ -182,7 +182,7 @@ func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name}
 	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)
 	out.Failed = w.failure != nil
-	if _, refused := w.failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // ours, not one of a call that the handler made
+	if _, refused := w.failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // this package's own Problem, and not the Problem of a call that the handler made
 		return out
 	}
 	if out.Keep = w.guard.Storable(status.Code(w.failure)); !out.Keep {
@@ -293,5 +293,6 @@ func (r *recorder) response(code int, body []byte) idempotency.Response {
 	return idempotency.Response{Status: code, Header: r.header, Trailer: r.trailer, Body: body}
 }
 
-// idempotencyKey returns the template of a rule after the name that keeps answers and locks apart.
+// idempotencyKey puts a name before the template of a rule, so that the keys of answers differ from
+// the keys of locks.
 func idempotencyKey(k key.Key) key.Key { return key.Join(idempotencyName, k) }

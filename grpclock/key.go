@@ -36,15 +36,15 @@ func Peer() key.Key { return key.Part("peer", "") }
 // {name}.
 func Part(name string) key.Key { return key.Part(name, "") }
 
-// A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return one.
+// A KeyFunc makes the keys of a call from its request. [KeyOf] and [KeysOf] return a KeyFunc.
 type KeyFunc struct {
 	of      func(req any) ([]string, error)
 	request protoreflect.FullName // the type of the request; "" where it is not known
 }
 
-// KeyOf makes the key of a call by a function of its request. It is the fastest way, and it
-// survives renamed fields. "" is refused as a missing part. The key is not encoded: make it with
-// [key.Of] if a client can choose a part of it.
+// KeyOf makes the key of a call by a function of its request. It is the fastest way to make a key,
+// and it still works when a field is renamed. The result "" is refused as a missing part. The key
+// is not encoded: make it with [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}
@@ -52,8 +52,8 @@ func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	return KeysOf(func(req Request) []string { return []string{of(req)} })
 }
 
-// KeysOf is [KeyOf] for several keys: a call takes the locks of all of them together, or none. No
-// keys are refused as a missing part.
+// KeysOf is [KeyOf] for several keys: a call takes the locks of all of them together, or none. An
+// empty result is refused as a missing part.
 func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}
@@ -118,7 +118,7 @@ func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar
 	return key.Grammar[*call]{Secret: v.secret, Sources: sources}
 }
 
-// bindMeta reads metadata. Of several values the first one counts.
+// bindMeta reads metadata. If there are several values, the first value counts.
 func bindMeta(name string) (read, error) {
 	name = strings.ToLower(name)
 	return func(ctx context.Context, _ *call) (string, error) {
@@ -146,7 +146,7 @@ func bindPeer(string) (read, error) {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
 			return host, nil
 		}
-		return p.Addr.String(), nil // the address of a socket that has no port
+		return p.Addr.String(), nil // a socket's address without a port
 	}, nil
 }
 

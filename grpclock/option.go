@@ -16,7 +16,7 @@ import (
 // An Option sets up a server's interceptors.
 type Option func(*config)
 
-// config has the values of the options; newConfig has their defaults.
+// config has the values of the options. newConfig sets their defaults.
 type config struct {
 	mustBind bool
 	wait     time.Duration
@@ -102,30 +102,32 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
 
 // WithMaxStall sets for how long the client of a guarded stream may keep the handler waiting while
-// the stream holds its lock. That is the time in which the handler is in Recv or Send and no
-// message passes in either direction. When it is over, Recv and Send fail, the stream's context
-// ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works, or waits for
-// something other than its client, does not count. Raise the limit for streams that are quiet for
-// long, or set [Rule].MaxStall for one method. Default: 30 s.
+// the stream holds its lock. Only the time counts in which the handler is in Recv or Send and no
+// message passes in either direction. When the limit is reached, Recv and Send fail, the stream's
+// context ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works, or waits
+// for something other than its client, does not count. Raise the limit for streams that are quiet
+// for a long time, or set [Rule].MaxStall for one method. Default: 30 s.
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
-// run at the same time, and no call is idempotent. Choose it if an outage is worse than a double.
-// Only the calls that are under way when the outage begins wait for the lock server; later calls
-// run at once, and the server is probed in the background. WithObserve receives each call that
-// runs without a lock. Default: without the lock server, calls are refused with UNAVAILABLE.
+// run at the same time, and no call is idempotent. Choose it if an outage is worse than work that
+// runs twice. Only the calls that are under way when the outage begins wait for the lock server;
+// later calls run at once, and the server is probed in the background. WithObserve receives each
+// call that runs without a lock. Default: without the lock server, calls are refused with
+// UNAVAILABLE.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
-// WithObserve calls see with each Problem: a call did not get its locks, lost a lock, ran without
-// locks (see [WithFailOpen]), or succeeded without the server's confirmation that Rule.Once or the
-// answer is stored. see is for logs and counters; ctx is the context of the call, so it has the
-// surrounding span. With several WithObserves, all functions are called.
+// WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
+// lost a lock, ran without locks (see [WithFailOpen]), or succeeded without the server's
+// confirmation that Rule.Once or the answer is stored. see is for logs and counters; ctx is the
+// context of the call, so it has the surrounding span. With several WithObserves, all functions are
+// called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }
 
 // WithBoundRules refuses every call with INTERNAL until [Rules.Bind] has succeeded. [ServerOptions]
-// includes it; use it if you install the interceptors one by one.
+// includes this option. Give it if you install the interceptors one by one.
 func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
 // WithFilter guards only calls for which guarded returns true; all other calls run without a lock.

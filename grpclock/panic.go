@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// carrier carries a panic of another goroutine to the interceptor's goroutine, around which
-// recovery interceptors stand. On any other goroutine, a panic ends the process.
+// carrier carries a panic of another goroutine to the interceptor's goroutine, where recovery
+// interceptors catch it. On any other goroutine, a panic ends the process.
 type carrier struct{ first atomic.Pointer[carried] }
 
 // carried is a panic that continues on another goroutine.

@@ -47,13 +47,13 @@ const (
 // forbids retries.
 const pushback = "grpc-retry-pushback-ms"
 
-// soon is the time after which a client should try again when no better time is known.
+// soon is the time after which a client should try again if no better time is known.
 const soon = time.Second
 
 // A Problem is the reason why a call did not get its lock, or lost it. It is the error that the
-// interceptors return; gRPC sends its status. Its text is for logs and does not contain the key.
-// errors.Is and errors.As find the Locker's error in it, and the handler's error if the handler
-// ran.
+// interceptors return; gRPC sends its status. The error's text is for logs and does not contain the
+// key. errors.Is and errors.As find in it the Locker's error, and the handler's error if the
+// handler ran.
 type Problem struct {
 	Code       codes.Code
 	Reason     string        // the reason in the ErrorInfo
@@ -66,7 +66,7 @@ type Problem struct {
 	err error
 }
 
-// Error returns for example "grpclock: LOCK_UNAVAILABLE: acquire: the lock server is unavailable:
+// Error returns, for example, "grpclock: LOCK_UNAVAILABLE: acquire: the lock server is unavailable:
 // EOF".
 func (p *Problem) Error() string {
 	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of *locker.Error has the key
@@ -78,7 +78,8 @@ func (p *Problem) Error() string {
 // Unwrap returns the Locker's error.
 func (p *Problem) Unwrap() error { return p.err }
 
-// ErrorType returns a name with few values for the problem, for OpenTelemetry's error.type.
+// ErrorType returns the reason of the Problem for OpenTelemetry's error.type. There are few
+// reasons.
 func (p *Problem) ErrorType() string { return p.Reason }
 
 // GRPCStatus returns the status for the client.
@@ -98,7 +99,7 @@ func (p *Problem) GRPCStatus() *status.Status {
 			Field: p.Field, Description: p.Message,
 		}}})
 	}
-	if whole, err := st.WithDetails(details...); err == nil { // our own details always marshal
+	if whole, err := st.WithDetails(details...); err == nil { // never fails, because the details are of known types
 		return whole
 	}
 	return st
@@ -110,7 +111,7 @@ func (p *Problem) retryAfterMS() int64 {
 }
 
 // trailer returns the trailer by which gRPC's own clients decide whether to retry, and when. It
-// returns none where the clients would not retry anyway.
+// returns nil if the clients would not retry anyway.
 func (p *Problem) trailer() metadata.MD {
 	switch {
 	case p.RetryAfter > 0:
@@ -253,7 +254,7 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 // reply stands.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
-		// The work succeeded, and with Rule.Once it is unknown whether the mark "done" was written.
+		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
 		g.report(ctx, problem(ctx, c, err, g.busy))
 		return nil
 	}

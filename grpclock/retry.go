@@ -14,12 +14,12 @@ import (
 // own client repeats refused calls after the time that the server requests, and does not repeat
 // calls that may have had an effect. methods are full methods, as in
 // Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all methods of
-// the service; without methods, it holds for all methods of all services.
+// the service; without methods, the config applies to all methods of all services.
 //
-// A call is tried up to five times, the most that gRPC allows. ABORTED, UNAVAILABLE and
-// RESOURCE_EXHAUSTED are repeated even if they do not come from grpclock. If the server requests
-// no time, the repetition follows after 50 ms to 2 s. So name only methods for which these
-// repetitions are safe.
+// A call is tried up to five times, which is the largest number that gRPC allows. ABORTED,
+// UNAVAILABLE and RESOURCE_EXHAUSTED are repeated even if they do not come from grpclock. If the
+// server requests no time, the repetition follows after 50 ms to 2 s. So name only methods for
+// which these repetitions are safe.
 func RetryServiceConfig(methods ...string) string {
 	type name struct {
 		Service string `json:"service,omitempty"`
@@ -57,9 +57,10 @@ func RetryServiceConfig(methods ...string) string {
 // attempts.
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// shortest returns the least time that a client must wait before it repeats a call that was
-// repeated so many times. A client has a few attempts. If nothing is known about the holder, the
-// Locker's advice is 50 ms each time, and all attempts would be over in 0.3 s.
+// shortest returns the least time that a client must wait before it repeats a call once more.
+// repeated is how many times the client has repeated the call already. A client has only a few
+// attempts. If nothing is known about the holder, the Locker's advice is 50 ms each time, so
+// without this minimum all attempts would be over in 0.3 s.
 func shortest(repeated int) time.Duration {
 	if repeated <= 0 {
 		return 0

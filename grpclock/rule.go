@@ -9,12 +9,13 @@ import (
 )
 
 // A Rule defines the locks of a method's calls: give Key, Keys or Func, or Idempotency. An empty
-// field of a Rule has the default of the interceptor. The zero Rule lets the calls run without a
-// lock. It overrides the .proto file.
+// field of a Rule has the default of the interceptor. With the zero Rule, the calls run without a
+// lock, even if the .proto file has a rule for the method.
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	// Key is a template such as "order:{req.order_id}". [Field] and [Meta] make parts of one.
+	// Key is a template such as "order:{req.order_id}". [Field] and [Meta] make parts of a
+	// template.
 	Key key.Key
 	// Keys are several templates. A call takes the locks of all of them together, or none. A
 	// template such as "stock:{req.items.*.sku}" makes a key for each element of a repeated field.
@@ -24,9 +25,9 @@ type Rule struct {
 	Func KeyFunc
 	// Idempotency is a template that names the request, such as
 	// "payment:{claim.sub}:{meta.idempotency-key}". A repeated call with the same name gets the
-	// answer of the first one, and the handler does not run again. It needs [WithIdempotency], and
-	// is for unary methods only. Begin the template with the identity of the customer, so that no
-	// client gets the answer of another client.
+	// answer of the first call, and the handler does not run again. Idempotency needs
+	// [WithIdempotency], and is for unary methods only. Begin the template with the identity of the
+	// customer, so that no client gets the answer of another client.
 	Idempotency key.Key
 	// Name is the lock's name in traces and metrics. Default: the text of the first key before its
 	// first ':'; with Func, the name of the method.

@@ -105,7 +105,8 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 //   - an invalid rule: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
 //   - a rule for a method that the server does not have;
-//   - a rule for a stream without a stream interceptor of these Rules; the same for unary calls;
+//   - a rule for a stream, if no stream interceptor was made of these Rules; also a rule for a
+//     unary method without a unary interceptor;
 //   - no rule at all.
 func (r *Rules) Bind(server interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
@@ -237,7 +238,7 @@ func (r *Rules) method(fullMethod string) *method {
 		}
 	}
 	m, exists := r.resolve(fullMethod)
-	if !exists { // a client may have made up the name, so it must not be remembered
+	if !exists { // the name is not remembered, because a client may have made it up
 		return nil
 	}
 	r.mu.Lock()

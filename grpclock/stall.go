@@ -61,8 +61,8 @@ func (w *watch) progress() {
 	w.since = time.Now()
 }
 
-// look runs each time the client could have kept the stream waiting for the whole limit. So
-// messages need no timers.
+// look runs when the client can have kept the stream waiting for the whole limit, and not for each
+// message. So messages need no timers of their own.
 func (w *watch) look() {
 	if w.tooLong() {
 		w.stalled()

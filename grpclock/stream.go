@@ -51,13 +51,13 @@ type guardedStream struct {
 	guard *guard
 	call  *call
 	base  context.Context // the stream's context without a lease
-	held  context.Context // the context under which the lock is held; it descends from base
+	held  context.Context // the context with which the lock is taken; it descends from base
 	ctx   *streamContext  // the context that the handler sees
 
 	endBase, endHeld context.CancelCauseFunc
 
 	mu       sync.Mutex
-	asked    bool          // a holder was started, or none is needed
+	asked    bool          // a holder was started, or no holder is needed
 	granted  bool          // the holder has the lock for the handler
 	over     bool          // the handler has returned
 	result   error         // the handler's result, for the holder
@@ -256,8 +256,8 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.await(func() error { return s.ServerStream.SendMsg(m) })
 }
 
-// await calls f, which waits for the client, on a goroutine of its own. await returns when the
-// lock ends. f itself then ends with the stream.
+// await calls f on a goroutine of its own, because f waits for the client. If the lock ends first,
+// await returns, and f ends later with the stream.
 func (s *guardedStream) await(f func() error) error {
 	if stopped := s.stopped(); stopped != nil {
 		return stopped
@@ -283,7 +283,7 @@ func (s *guardedStream) await(f func() error) error {
 		if stopped := s.stopped(); stopped != nil {
 			return stopped
 		}
-		return <-done // the call has ended, and f ends with it
+		return <-done // the call has ended, and so f ends as well
 	}
 }
 
@@ -332,7 +332,7 @@ type streamContext struct {
 
 func (c *streamContext) hold(ctx context.Context) { c.lease.Store(&ctx) }
 
-// Value finds the lease, and the values of the stream's context.
+// Value returns the lease, or a value of the stream's context.
 func (c *streamContext) Value(name any) any {
 	if ctx := c.lease.Load(); ctx != nil {
 		return (*ctx).Value(name)
@@ -340,8 +340,8 @@ func (c *streamContext) Value(name any) any {
 	return c.Context.Value(name)
 }
 
-// AfterFunc lets package context watch c without a goroutine. It is needed because the parent that
-// Value finds is another context than c.
+// AfterFunc lets package context watch c without a goroutine. The method is needed because Value
+// can find a parent that is another context than c.
 func (c *streamContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(c.Context, f)
 }

@@ -93,7 +93,7 @@ func bodyError(r *http.Request, err error) error {
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded): // because of the server's ReadTimeout
+	case errors.Is(err, os.ErrDeadlineExceeded): // the server's ReadTimeout was over
 		return fmt.Errorf("%w: %w", errSlowBody, err)
 	case r.Context().Err() != nil || errors.Is(err, io.ErrUnexpectedEOF):
 		return errLeft
@@ -138,8 +138,8 @@ func (c *config) bodySteps(path string) ([]string, error) {
 	return steps, nil
 }
 
-// jsonBody returns the body for a key. The handler could read a body of another type differently:
-// then the lock would be on one thing and the work on another.
+// jsonBody returns the body for a key. A body that is not JSON is refused. The handler could read
+// such a body differently, and then the lock would be on one thing and the work on another.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 	if !c.readsJSON(r.Header.Get("Content-Type")) {
 		return nil, errNotJSONType

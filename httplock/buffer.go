@@ -12,7 +12,7 @@ import (
 // errResponseTooLarge makes the reply 500. The handler's Write returns it too.
 var errResponseTooLarge = errors.New("the response is longer than may be held back")
 
-// defaultMaxResponse bounds the responses that a Store keeps, in bytes.
+// defaultMaxResponse is the largest size of a response that a Store keeps, in bytes.
 const defaultMaxResponse = 64 << 10
 
 // held is a response that is held back.
@@ -80,8 +80,8 @@ func (h *held) Flush() {
 	}
 }
 
-// SetReadDeadline sets the read deadline of the connection. While the response is held back, only
-// the deadlines of the connection can be reached.
+// SetReadDeadline sets the read deadline of the connection. It is for http.ResponseController,
+// which reaches only the deadlines of the connection while the response is held back.
 func (h *held) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetReadDeadline(t)
 }
@@ -91,8 +91,8 @@ func (h *held) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetWriteDeadline(t)
 }
 
-// send sends the response. If the handler has written nothing, a middleware outside may still
-// write the reply, which is sent as it is written.
+// send sends the response. If the handler has written nothing, a middleware outside of this one may
+// still write the reply. Such a reply is sent as it is written.
 func (h *held) send() {
 	h.sent = true
 	if h.over {

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// ErrStalled is the cause of a handler's context when the client makes no progress. The client
-// then sends nothing of the body that the handler reads, or takes nothing of the response, for the
-// time of [WithStallTimeout].
+// ErrStalled is the cause of a handler's context when the client makes no progress for the time of
+// [WithStallTimeout]: it has sent nothing of the body that the handler reads, or has taken too
+// little of the response.
 var ErrStalled = errors.New("the client makes no progress")
 
-// pace is the context of a handler that holds the lock. It bounds how long the client can block
-// the handler. The time that the handler spends elsewhere does not count.
+// pace is the context of a handler that holds the lock. It limits the time for which the client can
+// block the handler. The time in which the handler does other things does not count.
 type pace struct {
 	context.Context
 	end    context.CancelCauseFunc
-	limit  time.Duration // 0: no bound
+	limit  time.Duration // 0: no limit
 	waited time.Duration // the wait for the lock
 	client response
 	writer pacedWriter // the writer to client
@@ -37,7 +37,7 @@ func newPace(ctx context.Context, waited time.Duration, client response, limit t
 	return p
 }
 
-// Value finds the pace itself, and the values of the context around it.
+// Value returns the pace itself, or a value of the context around it.
 func (p *pace) Value(k any) any {
 	if _, ok := k.(waitedKey); ok {
 		return p
@@ -65,8 +65,8 @@ func (p *pace) writing() (end func() bool) {
 var past = time.Unix(1, 0)
 
 // within ends the handler's context when the limit is over. It calls interrupt to end the read or
-// write in which the handler is blocked. If the server does not support deadlines, only the
-// context ends; such a server bounds reads and writes itself.
+// write in which the handler is blocked. If the server does not support deadlines, only the context
+// ends. Such a server must have time-outs of its own for reads and writes.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }
@@ -81,7 +81,8 @@ func (p *pace) within(interrupt func(*http.ResponseController) error) (end func(
 	}).Stop
 }
 
-// body returns b with the bound. A body that was read before needs no bound.
+// The method body returns b with the time limit. A body that was read before the lock was taken
+// needs no limit.
 func (p *pace) body(b io.ReadCloser) io.ReadCloser {
 	if b == nil || b == http.NoBody {
 		return b
@@ -108,7 +109,7 @@ type pacedWriter struct {
 	pace *pace
 }
 
-// maxPaced is how many bytes a client must take within the limit.
+// maxPaced is the number of bytes that a client must take within the limit.
 const maxPaced = 64 << 10
 
 func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
@@ -155,7 +156,7 @@ func (w *pacedWriter) FlushError() error {
 	return http.NewResponseController(w.response).Flush()
 }
 
-// Hijack takes over the connection. From then on, the connection has no bound.
+// Hijack takes over the connection. From then on, the connection has no time limit.
 func (w *pacedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.response).Hijack()
 }

@@ -28,9 +28,9 @@
 //	{body.items.0.sku}  a member of the body's JSON; the body stays readable
 //	{name}              what a function of the program returns, see WithPart
 //
-// Of several values the first counts. Redis sees a part that ends with |hmac, such as
-// {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param] and similar
-// functions make the same text with the compiler's help.
+// If a part has several values, the first value counts. Redis sees a part that ends with |hmac,
+// such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param] and
+// similar functions make the same text with the compiler's help.
 //
 // # Replies
 //
@@ -56,19 +56,20 @@
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
 // [WithBufferedResponse] holds the reply back until the lock is released. For loggers,
-// [WithObserve] receives each Problem. Neither of them shows the key.
+// [WithObserve] receives each Problem. Neither the reply nor the Problem shows the key.
 //
 // # Slow clients
 //
 // The body of a request is read before the lock is taken, up to [WithMaxBody], and handlers can
 // read it as if it had not been read. So a slow body does not hold the lock, and a client that
-// leaves while its request waits is noticed. [WithStallTimeout] bounds how long a client may block
-// a handler that holds the lock.
+// leaves while its request waits is noticed. [WithStallTimeout] sets for how long a client may
+// block a handler that holds the lock.
 //
 // # Clients
 //
-// A [Transport] is the counterpart for clients, for services that call one another. It repeats a
-// refused request when the server wants it again, with one Idempotency-Key for all attempts.
+// A [Transport] is for the clients of such a handler, for example for services that call one
+// another. It repeats a refused request when the server wants it again, with one Idempotency-Key
+// for all attempts.
 //
 // # Shutdown
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// requestObserver is a Locker whose Observer counts requests. Every Engine is one.
+// requestObserver is a Locker whose Observer counts requests. Every Engine is a requestObserver.
 type requestObserver interface {
 	ObserveRequest(ctx context.Context, e locker.RequestEvent)
 }

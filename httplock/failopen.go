@@ -24,12 +24,12 @@ const (
 	longestPause = 30 * time.Second
 	// patience is how long a request waits before it checks whether the server answers at all.
 	patience = time.Second
-	// probeTimeout bounds that check.
+	// probeTimeout is the time-out of this check.
 	probeTimeout = 500 * time.Millisecond
 )
 
-// asks reports whether a request shall ask the server. During an outage, one request at a time
-// asks the server, after a pause; all other requests run without a lock.
+// asks reports whether a request must ask the server. During an outage, one request at a time asks
+// the server, after a pause. All other requests run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +51,7 @@ func (b *breaker) asked(err error) {
 	switch {
 	case !errors.Is(err, locker.ErrUnavailable):
 		b.pause = 0
-	case time.Now().After(b.open): // of several waiting requests, the first one counts
+	case time.Now().After(b.open): // of several requests that have waited, only the first failure counts
 		b.pause = min(max(2*b.pause, firstPause), longestPause)
 		b.open = time.Now().Add(b.pause)
 	}
@@ -64,7 +64,7 @@ type inspector interface {
 }
 
 // impatience ends the wait for a server that gives no answer. A wait for a busy lock continues.
-// Middlewares without WithFailOpen have a nil impatience, which sets no bound.
+// Middlewares without WithFailOpen have a nil impatience, which does not limit the wait.
 type impatience struct {
 	ctx     context.Context
 	end     context.CancelCauseFunc
@@ -109,7 +109,7 @@ func (w *impatience) context(ctx context.Context) context.Context {
 func (w *impatience) giveUp(why error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.granted { // once the lock is granted, only its end may end the work
+	if !w.granted { // after the grant, only the end of the lock may end the work
 		w.outage = why
 		w.end(why)
 	}

@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Guard holds the middlewares of Rules. [FromRules] makes one. It is safe for concurrent use.
+// A Guard has the middlewares of Rules. [FromRules] makes a Guard. A Guard is safe for concurrent
+// use.
 type Guard struct {
 	made map[string]func(http.Handler) http.Handler
 
@@ -50,7 +51,7 @@ func (g *Guard) Wrap(route string, h http.Handler) http.Handler {
 	return middleware(h)
 }
 
-// Mux is the part of http.ServeMux that [Guard.Handle] needs. A chi.Router has it, too.
+// Mux is the part of http.ServeMux that [Guard.Handle] needs. A chi.Router is a Mux, too.
 type Mux interface {
 	Handle(pattern string, h http.Handler)
 }

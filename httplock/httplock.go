@@ -197,8 +197,8 @@ func (m *middleware) unguarded(out response, r *http.Request, next http.Handler,
 	next.ServeHTTP(out, r)
 }
 
-// receive takes a delegation out of the request's header, so that no handler forwards it, and keeps
-// it for the Locker if this middleware accepts delegations.
+// receive removes a delegation from the request's header, so that no handler forwards it. If this
+// middleware accepts delegations, receive keeps the delegation for the Locker.
 func (m *middleware) receive(r *http.Request) (*http.Request, error) {
 	if m.receiver == nil {
 		return delegate.Strip(r), nil
@@ -246,8 +246,8 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	for _, adjust := range m.adjust {
 		adjust(r, &rule)
 	}
-	// Without a name, the Locker would take the beginning of the key, which the client may have
-	// chosen. Without a bound, the wait of a client that has left may have no end.
+	// Without a name, the Locker would use the beginning of the key as the name, and the client may
+	// have chosen it. Without a time limit, the wait of a client that has left may have no end.
 	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
 	if m.buffers() {
 		rule.AtMost = cmp.Or(rule.AtMost, alone)
@@ -255,9 +255,9 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	return rule
 }
 
-// alone is a bound that no request reaches. As the AtMost of a Rule, it prevents a hand-off of the
-// lease inside the process. So the lease is released at the server, whose answer proves that the
-// lease was held until then.
+// alone is a time that no request reaches. As the AtMost of a Rule, it prevents a hand-off of the
+// lease inside the process. So the lease is released at the server, and the server's answer proves
+// that the lease was held until then.
 const alone = 365 * 24 * time.Hour
 
 // safe reports whether a method is safe: it changes nothing (RFC 9110, section 9.2.1).
@@ -285,7 +285,7 @@ func (m *middleware) handle(ctx context.Context, waited time.Duration, out respo
 // result reports whether the handler has succeeded.
 func (m *middleware) result(out response, r *http.Request, stalled bool) error {
 	switch {
-	case stalled && !begun(out): // in Gin, the status of an unwritten reply is 200 already
+	case stalled && !begun(out): // checked first, because in Gin the status of an unwritten reply is 200
 		return ErrStalled
 	case m.succeeded(r, out):
 		return nil
@@ -337,8 +337,8 @@ func carry(to, from *http.Request) {
 }
 
 // buffered runs the handler, releases the lock, and then sends the response. The answer to the
-// release proves that the lock was held until then. The reply of a failed handler needs the proof
-// as well, because it may contain data that the handler read under the lock.
+// release proves that the lock was held until then. The reply of a failed handler also needs this
+// proof, because it may contain data that the handler has read under the lock.
 func (m *middleware) buffered(ctx context.Context, waited time.Duration, out response, r *http.Request, next http.Handler) error {
 	leases := leasesOf(ctx, r)
 	if len(leases) == 0 {
@@ -355,7 +355,9 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 		if result == nil {
 			release = lease.Complete
 		}
-		if err := release(r.Context()); err != nil { // as Run would do, but after the work
+		// The leases are released here and not by Run, because the response is sent only after the
+		// release.
+		if err := release(r.Context()); err != nil {
 			return err
 		}
 	}
@@ -378,10 +380,10 @@ func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 	return all[:len(all)-len(locker.LeasesFromContext(r.Context()))]
 }
 
-// FromContext returns the lease under which r is handled: the innermost one that is not the lease
-// of [Idempotency]. Where a request has locked several keys, it is the lease whose key sorts last;
-// locker.LeasesFromContext returns all of them. Without another lock it is the lease of
-// Idempotency.
+// FromContext returns the lease under which r is handled: the innermost lease that is not the lease
+// of [Idempotency]. If a request has locked several keys, FromContext returns the lease whose key
+// sorts last; locker.LeasesFromContext returns all leases. Without another lock, FromContext
+// returns the lease of Idempotency.
 func FromContext(r *http.Request) (*locker.Lease, bool) {
 	attempt, ok := idempotency.FromContext(r.Context())
 	if !ok {

@@ -36,8 +36,9 @@ import (
 //	whose response was too large        409  already-done
 //	while the Store is unavailable      503  lock-unavailable: nothing was done
 //
-// If the client leaves, the handler continues. Its context ends with the lock, and at most 1 min
-// after the client has left ([WithFinishWithin]). So a retry gets the answer of finished work.
+// If the client leaves, the handler continues. Its context ends with the lock, and at the latest 1
+// min after the client has left ([WithFinishWithin]). So a retry gets the answer of the finished
+// work.
 //
 // A response is stored for 24 h ([WithLifetime]). These responses are not stored, so the request
 // runs again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more
@@ -51,8 +52,8 @@ import (
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
 // the interrupted run.
 //
-// Put Idempotency outside of other locks, so that a replay needs no other lock. The Rules of
-// [FromRules] do that: [Rule].Idempotency.
+// Put Idempotency outside of other locks, so that a replay needs no other lock. With [FromRules],
+// [Rule].Idempotency does so.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := MakeIdempotency(l, store, scope, opts...)
 	if err != nil {
@@ -114,7 +115,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 	err = wait.stop(ran, err)
 	switch {
 	case ran && errors.Is(err, idempotency.ErrNotStored):
-		m.report(r, unavailable.problem(err)) // the work is done, and after another reply the client would repeat it
+		m.report(r, unavailable.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
 		h.send()
 	case ran && err != nil:
 		m.spoiled(out, r, err)
@@ -134,8 +135,8 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 // outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
-	// If the handler failed and has written nothing, a middleware outside writes the response
-	// later. A failure after the client has left may be a consequence of that.
+	// If the handler failed and has written nothing, a middleware outside of this one writes the
+	// response later. If the client has left, its leaving may be the reason of the failure.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
 		DoneOnly: h.over,
@@ -182,8 +183,8 @@ func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err er
 	return [sha256.Size]byte(hash.Sum(nil)), nil
 }
 
-// sameBody removes what clients change when they send the same request again: parameters of the
-// type, and the boundary between the parts of a form.
+// sameBody removes the parts that clients change when they send the same request again: the
+// parameters of the media type, and the boundary between the parts of a form.
 func sameBody(contentType string, body []byte) (media string, same []byte) {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil {
@@ -203,8 +204,8 @@ func (h *held) repeat(answer idempotency.Response) {
 	h.body.Write(answer.Body)
 }
 
-// memorable returns h without the headers that belong to one connection, one moment or one
-// browser.
+// memorable returns h without the headers that must not be repeated, because they belong to one
+// connection, one moment or one browser.
 func memorable(h http.Header) http.Header {
 	for _, name := range []string{
 		"Set-Cookie", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer", "Proxy-Authenticate", "Server-Timing",

@@ -18,14 +18,14 @@ var (
 	errTooMany   = errors.New("the list is too long")
 )
 
-// every is the step for all elements of a list.
+// every is the step that stands for all elements of a list.
 const every = "*"
 
 // member returns the value at steps, or "" when there is none.
 //
 // If an object has a member several times, encoding/json takes the last one, and it ignores the
-// case of members' names. Other libraries do not. A body in which two libraries could find
-// different values is refused: the lock could be on one value and the work on the other.
+// case of members' names. Other libraries may take another member. A body in which two libraries
+// could find different values is refused: the lock could be on one value and the work on the other.
 func member(data []byte, steps []string) (string, error) {
 	values, err := members(data, steps)
 	if err != nil || len(values) == 0 {
@@ -42,7 +42,7 @@ func members(data []byte, steps []string) ([]string, error) {
 	}
 	var values []string
 	err := walk(data, steps, func(value []byte) error {
-		if len(values) > key.MaxKeys*10 { // far more than can be locked, even if most values are equal
+		if len(values) > key.MaxKeys*10 { // more values than a request can lock, even if most values are equal
 			return errTooMany
 		}
 		text, err := scalar(value)
@@ -52,9 +52,9 @@ func members(data []byte, steps []string) ([]string, error) {
 	return values, err
 }
 
-// walk calls found with each value at steps, and with nil for an element that has none. data is
-// valid JSON. It is read once, without copies, because a large body must not cost much before the
-// lock is taken.
+// walk calls found with each value at steps, and with nil for an element that has no such value.
+// data is valid JSON. It is read once, without copies, because a large body must not cost much
+// before the lock is taken.
 func walk(data []byte, steps []string, found func(value []byte) error) error {
 	data = bytes.TrimSpace(data)
 	if len(steps) == 0 {
@@ -110,8 +110,8 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 	return found(nil)
 }
 
-// indexOf returns the index that a step names, or -1 when it names none. "01" and "+1" name none,
-// so that an element has one key.
+// indexOf returns the index that a step names, or -1 when it names no index. "01" and "+1" are no
+// indexes, so that each element has only one key.
 func indexOf(step string) int {
 	n, err := strconv.Atoi(step)
 	if err != nil || strconv.Itoa(n) != step {

@@ -52,8 +52,8 @@ type (
 	readAll = key.ReadAll[*http.Request]
 )
 
-// sources are the parts of a request. Of several values the first counts, as with the methods that
-// handlers use.
+// sources are the parts of a request. If a part has several values, the first value counts, as with
+// the methods that handlers use.
 func (c *config) sources() map[string]source {
 	sources := map[string]source{
 		"param":           {Noun: "path parameter", Bind: c.bindParam},
@@ -113,7 +113,7 @@ func firstQuery(query, name string) string {
 
 func bindHeader(name string) (read, error) {
 	name = textproto.CanonicalMIMEHeaderKey(name)
-	if name == "Host" { // net/http takes it out of the headers
+	if name == "Host" { // net/http removes it from the headers
 		return func(_ context.Context, r *http.Request) (string, error) { return r.Host, nil }, nil
 	}
 	return func(_ context.Context, r *http.Request) (string, error) {
@@ -128,7 +128,7 @@ func bindCookie(name string) (read, error) {
 	return func(_ context.Context, r *http.Request) (string, error) {
 		cookie, err := r.Cookie(name)
 		if err != nil {
-			return "", nil //nolint:nilerr // ErrNoCookie says that the part is missing, and so does ""
+			return "", nil //nolint:nilerr // "" has the same meaning as ErrNoCookie: the part is missing
 		}
 		return cookie.Value, nil
 	}, nil
@@ -183,14 +183,15 @@ type partError struct{ err error }
 func (e *partError) Error() string { return e.err.Error() }
 func (e *partError) Unwrap() error { return e.err }
 
-// idempotencySource is the header Idempotency-Key, in the form of the IETF's draft and of the
-// services before it: with quotation marks or without.
+// idempotencySource is the source for the header Idempotency-Key. The value may have quotation
+// marks, as in the IETF's draft, or none, as in services that are older than the draft.
 const idempotencySource = "idempotency-key"
 
 // idempotencyHeader is the header in which a client names its request.
 const idempotencyHeader = "Idempotency-Key"
 
-// maxIdempotencyKey is more than clients are known to send.
+// maxIdempotencyKey is the largest length of an idempotency key. It is larger than all lengths that
+// clients are known to send.
 const maxIdempotencyKey = 255
 
 func bindIdempotencyKey(string) (read, error) {

@@ -18,7 +18,7 @@ import (
 // An Option sets up the middleware that [New] returns.
 type Option func(*config)
 
-// config has the values of the options; newConfig has their defaults.
+// config has the values of the options. newConfig sets their defaults.
 type config struct {
 	wait         time.Duration
 	ttl          time.Duration
@@ -107,7 +107,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// shortestTTL leaves time for a round trip to the lock server and a renewal.
+// shortestTTL is the smallest TTL. It leaves time for a round trip to the lock server and a
+// renewal.
 const shortestTTL = 20 * time.Millisecond
 
 // refuse notes an error if bad is true, and returns bad.
@@ -143,8 +144,9 @@ func WithStatus(code int) Option { return func(c *config) { c.status = code } }
 func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
 
 // WithFailOpen runs requests without a lock while the lock server is unavailable. Then two
-// requests can run at the same time: choose it if an outage is worse than a double. WithObserve
-// receives the Problem all the same. Default: without the lock server, requests are answered 503.
+// requests can run at the same time: choose it if an outage is worse than work that runs twice.
+// WithObserve receives the Problem also in this case. Default: without the lock server, requests
+// are answered 503.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
@@ -163,8 +165,8 @@ func WithBufferedResponse(most int) Option {
 // WithDelegation lets a request that carries a delegation join the lease of its caller. opts are
 // options of package delegate; give the same options to the Sender of the caller, whose Transport
 // sends the delegation. Use it for services that only your own services can reach. If several
-// middlewares are around a handler, give it to the outermost as well. Default: a delegation that
-// comes with a request is removed from its header and has no effect.
+// middlewares are around a handler, give the option to the outermost middleware as well. Default: a
+// delegation that comes with a request is removed from its header and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
@@ -174,7 +176,7 @@ func WithDelegation(opts ...delegate.Option) Option {
 func WithMaxBody(most int64) Option { return func(c *config) { c.maxBody = most } }
 
 // WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
-// the same in all processes. Default: none; then these parts are refused.
+// the same in all processes. Default: no secret, and these parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
 // WithPart makes {name} a part of keys, read by value. If value returns "", the request lacks the
@@ -189,8 +191,9 @@ func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	}
 }
 
-// WithClaims makes {claim.NAME} a part of keys. The part is the value of NAME among the claims
-// that claims returns, as authentication has set them. Default: keys have no claims.
+// WithClaims makes {claim.NAME} a part of keys. The part is the value of NAME in the result of
+// claims. claims returns the claims that authentication has found. Default: a key with {claim.NAME}
+// is refused.
 func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	return func(c *config) {
 		if !c.refuse(claims == nil, "WithClaims(nil): give a function that returns the claims of an authenticated request") {
@@ -315,16 +318,16 @@ func WithKeys(keys ...Key) Option {
 
 // WithStreamedBody does not read the request's body before the handler does. Default: up to
 // [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
-// the lock. [WithStallTimeout] bounds a read while the lock is held. Keys with {body.NAME} and
-// [Idempotency] read the body in any case.
+// the lock. [WithStallTimeout] limits the time of a read while the lock is held. Keys with
+// {body.NAME} and [Idempotency] read the body in any case.
 func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 
-// WithStallTimeout bounds how long a client may block a handler that holds the lock. A client
+// WithStallTimeout sets for how long a client may block a handler that holds the lock. A client
 // blocks the handler if it sends nothing of the body that the handler reads, or takes less than 64
-// KiB of the response. When the bound is reached, the read or write fails, and the handler's
-// context ends with [ErrStalled]. A request without a reply is then answered 408. The time that a
-// handler spends elsewhere does not count, so a quiet stream of events is not a stall. 0: no
-// bound. Default: 30 s.
+// KiB of the response. When this time is over, the read or write fails, and the handler's context
+// ends with [ErrStalled]. A request without a reply is then answered 408. The time in which a
+// handler does other things does not count, so a quiet stream of events is not a stall. 0: no
+// limit. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
@@ -332,8 +335,8 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 // with +json, and requests without a type. Requests of other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
-// WithStore makes [New] store responses under its key, as [Idempotency] does. It is for requests
-// that are not recognized by the header Idempotency-Key, but for example by
+// WithStore makes [New] store responses under its key, as [Idempotency] does. Use it for requests
+// that are recognized by something else than the header Idempotency-Key, for example by
 // "payment:{body.request_id}". Responses to every method are stored.
 func WithStore(store idempotency.Store) Option {
 	return func(c *config) {
@@ -371,8 +374,8 @@ func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)
 	}
 }
 
-// WithStorable says which responses are stored. Default: all responses but those with the status
-// 5xx, 408, 425 or 429, and those with a Retry-After.
+// WithStorable says which responses are stored. Default: all responses are stored, except responses
+// with the status 5xx, 408, 425 or 429, and responses with a Retry-After.
 func WithStorable(storable func(status int, h http.Header) bool) Option {
 	return func(c *config) {
 		if !c.refuse(storable == nil, "WithStorable(nil); leave it out to go by the status") {

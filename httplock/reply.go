@@ -39,19 +39,19 @@ const (
 )
 
 // StatusClientGone is the status of a request whose client gave up while it waited. No client
-// receives it; access logs know the code from nginx.
+// receives it. The code is for access logs, and nginx uses it too.
 const StatusClientGone = 499
 
 // typePrefix and a code make the type of a Problem: the address of the page that explains it.
 const typePrefix = "https://pkg.go.dev/github.com/latchkit/latchkit/httplock#"
 
-// soon is the time after which a client should try again when no better time is known.
+// soon is the time after which a client should try again if no better time is known.
 const soon = time.Second
 
 // A Problem is the reason why a request did not get its lock, or lost it. Its exported fields are
-// the members of application/problem+json (RFC 9457), and contain nothing of the request. As an
-// error, its text is suitable for logs and does not show the key; errors.Is and errors.As find the
-// Locker's error in it.
+// the members of application/problem+json (RFC 9457), and contain nothing of the request. A Problem
+// is also an error. The error's text is for logs, and does not show the key. errors.Is and
+// errors.As find the Locker's error in it.
 type Problem struct {
 	Type         string `json:"type"`
 	Title        string `json:"title"`
@@ -65,7 +65,7 @@ type Problem struct {
 	failure bool
 }
 
-// Error returns for example "lock-unavailable: acquire: the lock server is unavailable: EOF".
+// Error returns, for example, "lock-unavailable: acquire: the lock server is unavailable: EOF".
 func (p *Problem) Error() string {
 	if p.err == nil {
 		return p.Code
@@ -172,7 +172,7 @@ func (m *middleware) replyTo(err error) reply {
 			return r
 		}
 	}
-	if e, ok := errtype.As[*key.Error](err); ok { // the client may see its text
+	if e, ok := errtype.As[*key.Error](err); ok { // the client may see the text of a *key.Error
 		return reply{status: http.StatusBadRequest, code: CodeInvalidKey, title: "The request cannot be locked", detail: e.Error()}
 	}
 	return unavailable
@@ -207,8 +207,8 @@ func (m *middleware) spoiled(out response, r *http.Request, err error) {
 	case m.buffers() || m.store != nil:
 		m.answer(out, r, unconfirmed, err)
 	default:
-		// The work succeeded, and with Rule.Once it is unknown whether the mark "done" was written:
-		// the reply stands.
+		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
+		// The handler's reply is sent.
 		m.report(r, unavailable.problem(err))
 	}
 }
@@ -221,7 +221,7 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	// These headers describe a reply that is not sent.
+	// These headers describe the handler's reply, which is not sent.
 	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
 		h.Del(name)
 	}

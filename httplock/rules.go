@@ -14,12 +14,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Rules define which routes are guarded, and how: all locks of a service on one page. A name is
-// the method and the path of a route as the router has it, such as "POST /orders/{id}/pay".
+// Rules define which routes are guarded, and how. So all locks of a service are on one page. A name
+// is the method and the path of a route, in the spelling of the router, such as "POST
+// /orders/{id}/pay".
 type Rules map[string]Rule
 
-// A Rule guards a route. Its fields are those of locker.Rule and of the options. The options that
-// come with the Rules, and their defaults, set the empty fields.
+// A Rule guards a route. Its fields are those of locker.Rule and of the options. An empty field has
+// the value of the options that come with the Rules, or the default of the option.
 type Rule struct {
 	_ struct{} // keyed literals only
 
@@ -96,7 +97,7 @@ func (r Rule) common() []Option {
 	return opts
 }
 
-// keys returns the keys of the lock. There are none for a Rule with Idempotency or NoLock alone.
+// keys returns the keys of the lock. A Rule that has only Idempotency or NoLock has no keys.
 func (r Rule) keys() []Key {
 	if r.Key != "" {
 		return []Key{r.Key}

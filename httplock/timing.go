@@ -9,8 +9,8 @@ import (
 
 type waitedKey struct{}
 
-// Waited returns how long the request of ctx has waited for its lock; of several locks, for the
-// innermost. Waited is for logs and traces.
+// Waited returns how long the request of ctx has waited for its lock. If the request has several
+// locks, Waited returns the wait for the innermost lock. Waited is for logs and traces.
 func Waited(ctx context.Context) (wait time.Duration, locked bool) {
 	p, ok := ctx.Value(waitedKey{}).(*pace)
 	if !ok {

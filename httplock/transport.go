@@ -19,9 +19,10 @@ import (
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
 // It repeats requests with a reply of status 409, 423, 429 or 503 and a Retry-After: such a reply
-// says that the server did nothing, and when to retry. From a reply of this package, it uses the
-// member retry_after_ms, which is more exact. The pauses grow: the first pause is at least 100 ms,
-// each next pause at least twice as long. All other replies, such as lock-lost, are returned.
+// means that the server did nothing, and names the time of the retry. If the reply is from this
+// package, the Transport uses the member retry_after_ms, which is more exact. The pauses grow: the
+// first pause is at least 100 ms, and each further pause is at least twice as long. All other
+// replies, such as lock-lost, are returned.
 //
 // A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
 // repeated after an error of the connection. Then it is unknown whether the server has served the
@@ -36,21 +37,21 @@ type Transport struct {
 	Base http.RoundTripper
 	// Retries is how many times a request is repeated; a negative number means never. Default: 6.
 	Retries int
-	// Within bounds the time from the first attempt to the last one. Default: 30 s.
+	// Within is the longest time from the first attempt to the last attempt. Default: 30 s.
 	Within time.Duration
-	// IdempotencyKeys gives each request whose method is not safe an Idempotency-Key, the same one
-	// in all attempts. A request that has an Idempotency-Key keeps it. Set IdempotencyKeys for
-	// servers that obey the header, such as servers with [Idempotency]. Other servers can serve a
-	// repeated request twice. Default: no key is added.
+	// IdempotencyKeys adds an Idempotency-Key to each request whose method is not safe. All
+	// attempts of a request have the same key. A request that has an Idempotency-Key keeps it. Set
+	// IdempotencyKeys for servers that obey the header, such as servers with [Idempotency]. Other
+	// servers can serve a repeated request twice. Default: no key is added.
 	IdempotencyKeys bool
 }
 
 const (
 	defaultRetries = 6
 	defaultWithin  = 30 * time.Second
-	// firstBackoff is the shortest first pause. Each next pause is at least twice as long.
+	// firstBackoff is the shortest first pause. Each further pause is at least twice as long.
 	firstBackoff = 100 * time.Millisecond
-	// maxRefusal is how long the body of a refusal may be.
+	// maxRefusal is the largest length of a refusal's body, in bytes.
 	maxRefusal = 64 << 10
 )
 
@@ -80,8 +81,8 @@ func (t *Transport) base() http.RoundTripper {
 	return t.Base
 }
 
-// first returns the request of the first attempt. That is r itself, which must not be changed, or
-// a copy with a key.
+// first returns the request of the first attempt. It is r itself, or a copy of r with an
+// Idempotency-Key, because r must not be changed.
 func (t *Transport) first(r *http.Request) *http.Request {
 	if !t.IdempotencyKeys || safe(r.Method) || r.Method == "" || r.Header.Get(idempotencyHeader) != "" {
 		return r
