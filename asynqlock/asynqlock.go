@@ -33,8 +33,8 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	return g, nil
 }
 
-// A Guard runs tasks under locks. [New] returns one. A Guard is safe for concurrent use, and can
-// guard the tasks of any number of servers.
+// A Guard runs tasks under locks. [New] returns a Guard. A Guard is safe for concurrent use, and
+// can guard the tasks of any number of servers.
 type Guard struct {
 	config
 	locker  locker.Locker
@@ -84,10 +84,10 @@ type job struct {
 	staying bool // the task waits in its worker, because it cannot be put off
 	counted bool // the waker counts this delivery
 	called  bool // the task has been at the front of its key's line since an earlier delivery
-	ahead   int  // tasks before this one in its key's line, when the task joined
+	ahead   int  // how many tasks were before this task in its key's line when this task was put into it
 	inLine  bool // the task has a place in the line
 	left    bool // the task had a place and gave it up
-	line    bool // there were other tasks in the line
+	line    bool // other tasks were in the line
 
 	ran    bool          // the handler was called
 	began  time.Time     // when the handler was called
@@ -124,7 +124,7 @@ func (j *job) process(ctx context.Context) error {
 }
 
 // deliver makes attempts until the handler has run or the task is given up. A second attempt is
-// made only if asynq would count the first one as a retry.
+// made only if asynq would count the end of the first attempt as a retry.
 func (j *job) deliver(ctx context.Context) error {
 	for {
 		err := j.attempt(ctx)
@@ -216,10 +216,11 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 // concluded returns the result of a task whose handler has run.
 func (j *job) concluded(ctx context.Context) error {
 	j.endUnique(ctx, j.failed == nil)
-	err := j.lease.Release(ctx) // the lease is released already; this call returns the outcome
+	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
-		// The work succeeded. With Once, an unclear release may not have recorded the success.
-		// Repeating the work would be the larger mistake. The trace shows the release.
+		// The work succeeded. With Once, an unclear release may not have recorded the success. The
+		// task still counts as done, because to repeat the work would be the larger mistake. The
+		// trace shows the unclear release.
 		return j.failed
 	}
 	p := lost.problem(j, err)

@@ -19,21 +19,21 @@ import (
 
 // A Client enqueues tasks. It adds to the task's headers the context of the trace, and the fences
 // of the leases under which the task is enqueued. For rules with [Unique], a Client enqueues one
-// task at a time for each type and key. That key is the key that guards the task's runs.
-// [Guard.Client] returns a Client. A Client is safe for concurrent use.
+// task at a time for each type and key. This key is also the key of the lock that guards the task's
+// runs. [Guard.Client] returns a Client. A Client is safe for concurrent use.
 //
 // The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique in
 // its queue exactly as long as it exists there: while it is scheduled, pending, running, put off
 // or kept as completed. [asynq.Unique] uses a separate lock instead, which can end before or after
-// the task. If the Client has an Inspector, a new task can be enqueued beside an archived one.
+// the task. If the Client has an Inspector, a new task can be enqueued beside an archived task.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
 	inspector *asynq.Inspector
 }
 
-// Client returns a Client that enqueues through c. i may be nil; then a new task counts as a
-// duplicate of an archived one.
+// Client returns a Client that enqueues through c. If i is nil, a new task counts as a duplicate of
+// an archived task.
 func (g *Guard) Client(c *asynq.Client, i *asynq.Inspector) *Client { return &Client{g, c, i} }
 
 // EnqueueContext enqueues t like [asynq.Client.EnqueueContext]. The options with which t was made
@@ -83,8 +83,8 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	sum := sha256.Sum256([]byte(t.Type() + "\x00" + text))
 	first := "unique-" + base64.RawURLEncoding.EncodeToString(sum[:])
 
-	// An archived task keeps its ID. The next task's ID gets the next number, so all processes that
-	// enqueue the task try the same ID.
+	// An archived task keeps its ID, so a new task gets an ID with the next number. All processes
+	// that enqueue the task try the same ID.
 	id, n := first, 0
 	for range mostConflicts {
 		info, err := c.client.EnqueueContext(ctx, t, append(slices.Clip(opts), asynq.TaskID(id))...)
@@ -152,7 +152,7 @@ type Fence struct {
 func Fences(t *asynq.Task) []Fence {
 	var fences []Fence
 	if text := t.Headers()[headerFences]; text != "" {
-		_ = json.Unmarshal([]byte(text), &fences) // an invalid text was not written by a Client
+		_ = json.Unmarshal([]byte(text), &fences) // no error: an invalid text was not written by a Client
 	}
 	return fences
 }

@@ -12,7 +12,7 @@ import (
 
 const (
 	// taskCheckInterval is how often a configured server looks for tasks, on average, when it is
-	// idle. A task that is called must not wait for asynq's default of 1 s.
+	// idle. With asynq's default of 1 s, a task that is called would wait too long.
 	taskCheckInterval = 50 * time.Millisecond
 	// delayedTaskCheckInterval is how often a configured server looks for delayed tasks that are
 	// due.

@@ -13,9 +13,9 @@
 //	server := asynq.NewServerFromRedisClient(rdb, g.Configure(asynq.Config{Concurrency: 10}))
 //	err = g.Run(ctx, server, mux)
 //
-// The rule holds in all processes that share the Redis. When the lock is lost, the handler's
-// context ends at once, with a cause. locker.FromContext returns the lease and its fence from the
-// context. The lock is released when the handler returns or panics.
+// Tasks with the same key run one at a time in all processes that share the Redis. When the lock is
+// lost, the handler's context ends at once, with a cause. locker.FromContext returns the lease and
+// its fence from the context. The lock is released when the handler returns or panics.
 //
 // # What asynq does, and what this package adds
 //
@@ -68,7 +68,7 @@
 // # Enqueueing
 //
 // A [Client] enqueues tasks with their trace and with the fences under which they are enqueued.
-// With [Unique] there is one task at a time of each type and key.
+// With [Unique], at most one task of each type and key exists at a time.
 //
 // # Schedules
 //
@@ -78,9 +78,9 @@
 // # Keys of this package
 //
 // Besides the keys of the rules, this package locks asynq-scheduler (see [SchedulerKey]),
-// asynq-tick:SCHEDULER:ENTRY:SECOND (asynq-tick:SCHEDULER is a trial at the begin of a term), and
-// asynq-task:QUEUE:ID where Drop or Archive need it. The names of these locks in traces are
-// asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the key of a
-// task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
+// asynq-tick:SCHEDULER:ENTRY:SECOND and asynq-task:QUEUE:ID where Drop or Archive need it. At the
+// beginning of a term, it also locks asynq-tick:SCHEDULER as a trial. The names of these locks in
+// traces are asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the
+// key of a task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and
 // asynqlock:call:{KEY} ([WithWaking]), and asynqlock:ticks:{SCHEDULE} ([CatchUp]).
 package asynqlock

@@ -13,9 +13,10 @@ import (
 
 // A rule that drops or archives tasks must distinguish a task from its duplicates. When a server
 // stops while a handler runs, asynq delivers the task again without counting a retry. Then the key
-// may be busy with the earlier run of that task, or with the lease that the run left behind. So
-// the lease names its task. If the Locker cannot show that name, or if the key stays busy after
-// the lease (AtLeast), the task holds a second lock on its own ID. The second lock lasts longer.
+// may be busy with the earlier run of that task, or with the lease that the run left behind. So the
+// lease names its task. In two cases the task holds a second lock, on its own ID: if the Locker
+// cannot show the name, and if the key stays busy after the lease (AtLeast). The second lock lasts
+// longer than the first.
 
 // named runs the handler under a lease that names the task.
 func (j *job) named(ctx context.Context) error {
@@ -81,7 +82,7 @@ func (j *job) beside(ctx context.Context) error {
 	switch {
 	case alone:
 		if rest := time.Until(j.began.Add(j.lock.AtLeast)); j.ran && j.failed != nil && rest >= time.Millisecond {
-			own.AtLeast = rest // best effort: an error is not repeated
+			own.AtLeast = rest // an error is ignored, and the call is not repeated
 			_ = locker.Run(context.WithoutCancel(ctx), j.guard.locker, own, func(context.Context) error { return nil })
 		}
 		return err
@@ -94,9 +95,9 @@ func (j *job) beside(ctx context.Context) error {
 }
 
 // outlive extends own, which was granted for ttl, so that own ends after the handler's lock if
-// this process dies. own is extended to twice that time, because the handler's lock may have been
-// renewed a moment ago, and own a third of its TTL ago. If locker.WithMaxTTL refuses that, both
-// locks last equally long.
+// this process dies. own is extended to twice ttl. The reason is that the handler's lock may have
+// been renewed a moment ago, and own a third of its TTL ago. If locker.WithMaxTTL does not allow
+// twice ttl, both locks last equally long.
 func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration) {
 	long := max(ttl, j.lock.TTL, j.lock.AtLeast)
 	if errors.Is(own.Extend(ctx, 2*long), locker.ErrInvalidRule) {

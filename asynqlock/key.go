@@ -23,14 +23,14 @@ type Keys struct {
 	ofTask  bool // every task has its own key
 }
 
-// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors: a retry of the task
-// would fail too.
+// keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors. After such an error,
+// a retry of the task would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
 // Key makes the key by a function of the payload. The decoder of [WithDecoder], by default JSON,
 // decodes the payload into a T. The returned text is the key, without encoding. So two payloads
-// whose values contain ':' may get the same key; [Fields] and [Template] prevent that. "" is
-// refused.
+// whose values contain ':' may get the same key. [Fields] and [Template] prevent this. An empty
+// text is refused.
 func Key[T any](of func(payload T) string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
 		if of == nil {
@@ -51,8 +51,8 @@ func Key[T any](of func(payload T) string) Keys {
 }
 
 // KeyFunc makes the key by a function of the task. The returned text is the key, without encoding.
-// "" is refused. A task for which of returns an error is archived. So of itself must repeat
-// operations that failed temporarily.
+// An empty text is refused. A task is archived if the function of returns an error for it. So the
+// function itself must repeat operations that failed temporarily.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {
@@ -124,14 +124,14 @@ type message struct {
 	task   *asynq.Task
 	known  bool   // asynq delivered the task: the fields below are set
 	taskID string // this task's ID
-	id     string // the ID of the original, which is this task's ID unless it is a clone
+	id     string // the ID of the original, which is this task's ID unless this task is a clone
 	queue  string
 
 	retried, most int // retries used, and allowed
 
 	before bool // the task has run or tried to run before, so it is not a duplicate
 
-	members map[string]any // the members of the payload, once a template has read one
+	members map[string]any // the members of the payload; set when a template has read a member
 }
 
 func (m *message) read(ctx context.Context, t *asynq.Task) {
@@ -154,7 +154,7 @@ type (
 	read   = key.Read[*message]
 )
 
-// outside are the parts that are not in the payload.
+// outside has the sources of the parts that are not in the payload.
 var outside = map[string]source{
 	"header": {Noun: "header", Bind: func(name string) (read, error) {
 		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil

@@ -55,7 +55,8 @@ func Fields[T any](prefix string) Keys {
 	}}
 }
 
-// tagged appends a part for each tagged field of the struct typ. path leads to typ.
+// tagged appends a part for each tagged field of the struct typ. path is the path to typ in the
+// payload.
 func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	if typ.Kind() != reflect.Struct {
 		return fmt.Errorf("%v is not a struct, so it has no tags; use Key", typ)

@@ -37,9 +37,10 @@ const (
 	lineBound = 5 * time.Second
 )
 
-// lines keeps the tasks that were put off in order of arrival, with one line for each locked key.
-// The lines are in asynq's Redis. A line is only an index: asynq stores the tasks, and each task
-// comes back after its pause. So losing a line costs time and order, but no task.
+// lines has one line for each locked key. A line contains the tasks that were put off, in the order
+// of their arrival. The lines are in asynq's Redis. A line is only an index: asynq stores the
+// tasks, and each task comes back after its pause. So losing a line costs time and order, but no
+// task.
 type lines struct {
 	redis   redis.UniversalClient
 	prefix  string
@@ -47,7 +48,8 @@ type lines struct {
 	clock   serverClock
 }
 
-// keys returns the Redis keys of the line of key, and of its call. The two share a cluster slot.
+// keys returns two Redis keys: of the line for key, and of the line's call. Both keys are in the
+// same cluster slot.
 func (ls *lines) keys(key string) []string {
 	tag := "{" + braces.Replace(key) + "}"
 	return []string{ls.prefix + "line:" + tag, ls.prefix + "call:" + tag}
@@ -60,16 +62,16 @@ var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 type place struct {
 	ahead  int           // how many tasks are before this one
 	had    bool          // the task was in the line before
-	called time.Duration // how long ago the front task was called; negative if it was not
+	called time.Duration // how long ago the front task was called; negative if it was not called
 	late   bool          // tasks of this line may run out of order
 }
 
 // mayTry reports whether the task may take the lock if the lock is free.
 func (p place) mayTry() bool { return p.ahead == 0 || p.late || p.called > lateAfter }
 
-// join adds task to the line, ordered by the arrival of its delivery, and returns its place. A
-// task that is in the line already keeps its place. former is the task whose place it takes over,
-// or "". putOff is true if the task will not take the lock now.
+// join puts task into the line, at the place that follows from the arrival of its delivery, and
+// returns this place. A task that is in the line already keeps its place. former is another task
+// whose place task takes over, or "". putOff is true if the task will not take the lock now.
 func (ls *lines) join(ctx context.Context, key, task, former string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
@@ -126,7 +128,7 @@ func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task
 	return "", 0, fmt.Errorf("asynqlock: unexpected answer %v of a line", answer)
 }
 
-// leave takes task out of its line, and returns how many tasks are left.
+// leave removes task from its line, and returns how many tasks are left.
 func (ls *lines) leave(ctx context.Context, key, task string) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()

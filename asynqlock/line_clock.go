@@ -12,7 +12,7 @@ type serverClock struct {
 	mu     sync.Mutex
 	now    translation
 	before translation // for times before the field from of now
-	until  time.Time   // after that, the server's time is read again, because clocks drift
+	until  time.Time   // after until, the server's time is read again, because clocks drift
 }
 
 // translation relates the clock of this process to the server's clock, by one reply of the server.
@@ -24,7 +24,7 @@ type translation struct {
 	least  int64 // the previous translation of from; 0 if there was none
 }
 
-// remeasureAfter is how long a reply is used.
+// remeasureAfter is how long the server's time in a reply is used.
 const remeasureAfter = time.Minute
 
 // needed reports whether the server's time must be read: it is unknown, or was read too long ago.

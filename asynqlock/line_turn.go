@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// lineKept is the shortest time for which a line is kept after the last task joined it.
+	// lineKept is the shortest time for which a line is kept after the last task was put into it.
 	lineKept = 10 * time.Minute
-	// calledWait is how long a called task waits for its key in the worker. A watcher may hold the
-	// key for a moment.
+	// calledWait is how long a called task waits for its key in the worker, because a watcher may
+	// hold the key for a moment.
 	calledWait = 200 * time.Millisecond
 	// backInLine is the pause of a task that is not at the front of its line. Usually the task is
-	// called sooner, because each task that finishes calls the next one.
+	// called sooner, because each task that finishes calls the next task.
 	backInLine = 30 * time.Second
 )
 
@@ -26,8 +26,8 @@ func (j *job) queues() bool {
 	return j.guard.waker != nil && j.known && !j.staying && !j.throwsAway()
 }
 
-// isItsTurn reports whether the task may try to take its key now. It may if no task is before it in
-// the line, or if asynq's Redis does not answer.
+// isItsTurn reports whether the task may try to take its key now. The result is true if no task is
+// before this task in the line, or if asynq's Redis does not answer.
 func (j *job) isItsTurn(ctx context.Context) bool {
 	if !j.queues() || j.called {
 		return true
@@ -77,7 +77,7 @@ func (j *job) leaveLine(ctx context.Context) {
 	rest, err := j.guard.waker.lines.leave(context.WithoutCancel(ctx), j.lock.Key, j.entry())
 	j.inLine, j.left, j.line = false, true, err != nil || rest > 0
 	if j.ran && j.line && together(j.lock) {
-		j.guard.waker.call(j.lock.Key) // the next task may run at the same time
+		j.guard.waker.call(j.lock.Key) // with Shared or a Limit, the next task may run at the same time
 	}
 }
 
@@ -106,5 +106,5 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 	return p.ahead
 }
 
-// lineTTL is how long a line is kept after a task of the rule joined it.
+// lineTTL is how long a line is kept after a task of the rule was put into it.
 func (r *rule) lineTTL() time.Duration { return max(lineKept, 2*r.snooze) }

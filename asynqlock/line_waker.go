@@ -12,19 +12,23 @@ import (
 )
 
 const (
-	// abandonedAfter is how long a called task may stay on its way. Then it loses its place: its
-	// queue is paused or has no server, or the worker that had the task died.
+	// abandonedAfter is the longest time that a called task may need to reach a worker. After that,
+	// it loses its place: its queue is paused or has no server, or the worker that had the task has
+	// died.
 	abandonedAfter = 10 * time.Second
-	// watchFor bounds one wait of a watcher. The watcher waits again while the line has tasks.
+	// watchFor is the longest time of one wait of a watcher. The watcher waits again while the line
+	// has tasks.
 	watchFor = time.Minute
-	// watchTTL is how long the key stays busy if a process dies just after its watcher got the key.
+	// watchTTL is the TTL of a watcher's lease. If a process dies just after its watcher got the
+	// key, the key stays busy for this time.
 	watchTTL = 5 * time.Second
-	// mostWatchers bounds the watchers of a Guard. Tasks of further keys run after a pause.
+	// mostWatchers is the largest number of watchers of a Guard. Tasks of further keys come back
+	// only after their pause.
 	mostWatchers = 1000
 )
 
-// A waker runs the task at the front of a key's line when the key becomes free. Each process does
-// that for the tasks that it has put off:
+// A waker runs the task at the front of a key's line when the key becomes free. Each process has
+// one waker, for the tasks that the process has put off:
 //
 //   - If a delivery of this process has or wants the key, the end of that delivery calls the front
 //     task.
@@ -113,14 +117,14 @@ func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	}
 }
 
-// forget deletes the interest in key if it is empty. The mutex is held.
+// forget deletes the interest in key if nothing is left to do for the key. The mutex is held.
 func (w *waker) forget(key string) {
 	if in := w.keys[key]; in != nil && *in == (interest{}) {
 		delete(w.keys, key)
 	}
 }
 
-// change applies a function to the interest in key.
+// The method change applies the function change to the interest in key.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,9 +174,9 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	})
 	switch {
 	case err == nil:
-		_ = lease.Release(w.ctx) // without an answer, the Locker repeats the release in the background
+		_ = lease.Release(w.ctx) // the error is ignored, because the Locker repeats a release without an answer in the background
 		w.call(lock.Key)
-	case w.ctx.Err() != nil: // another process gets the task and starts a watcher
+	case w.ctx.Err() != nil: // this Guard stops, so another process gets the task and starts a watcher
 		w.callFront(context.WithoutCancel(w.ctx), lock.Key)
 	}
 	return false
@@ -290,7 +294,7 @@ func (w *waker) expect(key string, left time.Duration) {
 
 // end waits until the goroutines have ended. ctx has ended before, so no new goroutines start.
 func (w *waker) end() {
-	w.mu.Lock()   // every started goroutine is counted now
+	w.mu.Lock()   // after this, every goroutine that was started is counted
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
 }

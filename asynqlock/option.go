@@ -59,10 +59,10 @@ func (c *config) validate() error {
 	return c.rules.compile(c)
 }
 
-// On guards the tasks whose type is pattern or begins with pattern. keys makes their keys, and
-// policies sets how they run. As in asynq.ServeMux, the longest pattern wins, so a pattern matches
-// the same tasks here as in a ServeMux. pattern may end with a '*', which changes nothing. The
-// pattern "*" matches all tasks.
+// On guards the tasks whose type is pattern or begins with pattern. keys makes the keys of these
+// tasks, and policies set how the tasks run. If several patterns match, the longest pattern wins,
+// so a pattern matches the same tasks here as in an asynq.ServeMux. pattern may end with a '*',
+// which changes nothing. The pattern "*" matches all tasks.
 func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
@@ -84,17 +84,17 @@ func WithDecoder(decode Decoder) Option {
 }
 
 // WithSecret sets the secret for parts like {payload.email|hmac}: at least 16 random bytes, the
-// same in all processes. Default: none; then such parts are refused.
+// same in all processes. Default: no secret, and such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
 // WithWaking runs tasks that were put off as soon as their key is free, one after the other, in
 // the order of their arrival. c is a client of asynq's Redis, and must outlive the Guard. Use this
-// option in every Guard of a service, so that all Guards keep the order. Without it, a task that
-// was put off comes again after a pause, in no order. Use it wherever more than a few tasks share
-// a key.
+// option in every Guard of a service, so that all Guards keep the order. Without WithWaking, a task
+// that was put off comes again after a pause, in no order. Use WithWaking wherever more than a few
+// tasks share a key.
 //
-// Waking uses asynq's Inspector. No worker is blocked: asynq would archive a task without retries
-// left, so that task is replaced by a clone. A clone has the same payload, time-out, deadline and
+// Waking uses asynq's Inspector. No worker is blocked. A task without a retry left is replaced by a
+// clone, because asynq would archive the task. A clone has the same payload, time-out, deadline and
 // retention. Its ID is the old ID, '~' and a number. But if the program chose the task's ID, or if
 // the rule has [Unique], the task waits in its worker, unless [WithClones] is given too.
 //
@@ -103,9 +103,9 @@ func WithWaking(c redis.UniversalClient) Option {
 	return func(cfg *config) { cfg.redis, cfg.wakes = c, true }
 }
 
-// WithKeyPrefix sets the prefix of the keys that [WithWaking] keeps in asynq's Redis. Use the
-// prefix of the Locker, if it has one: the same key under two prefixes is two locks, and needs two
-// lines. Default: none.
+// WithKeyPrefix sets the prefix of the keys that [WithWaking] keeps in asynq's Redis. If the Locker
+// has a prefix, use the same prefix. The same key under two prefixes is two locks, and needs two
+// lines. Default: no prefix.
 func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
 // WithLogger sets the logger for warnings about servers without [Guard.Configure]. Default:

@@ -20,19 +20,21 @@ import (
 type Policy func(*rule)
 
 // Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off
-// together do not come back together. No retry is used: see [Guard.Configure]. asynq stores these
-// times in whole seconds, and looks for due tasks every Config.DelayedTaskCheckInterval, by
-// default every 5 s. With [Drop] or [Archive], Snooze applies to the tasks that these policies put
-// off. Default: as long as the Locker expects the holder to need, from 1 s to 10 s.
+// together do not all run again at the same time. No retry is used: see [Guard.Configure]. asynq
+// stores these times in whole seconds, and looks for due tasks every
+// Config.DelayedTaskCheckInterval, by default every 5 s. With [Drop] or [Archive], Snooze applies
+// to the tasks that these policies put off. Default: the time for which the Locker expects the
+// holder to keep the key, from 1 s to 10 s.
 func Snooze(d time.Duration) Policy {
 	return func(r *rule) { r.snooze = r.atLeast("Snooze", d, time.Second) }
 }
 
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
-// run before is put off instead: a retry, or a task that asynq delivers again while its earlier run
-// may still hold the key. To recognise such tasks, a task with Drop or [Archive] may hold a second
-// lock on its own ID, until the task has used a retry. (A retry that Config.IsFailure does not
-// count is distinguished from a duplicate only while the earlier run keeps the key.)
+// run before is put off instead. Such a task is a retry, or asynq delivers it again while its
+// earlier run may still hold the key. To recognise such tasks, a task with Drop or [Archive] may
+// hold a second lock on its own ID, until the task has used a retry. If Config.IsFailure does not
+// count a retry, this retry can be distinguished from a duplicate only while the earlier run keeps
+// the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where an operator can inspect the task and
@@ -53,13 +55,15 @@ func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier. With
-// [Drop], two tasks of one cron tick, enqueued by schedulers whose clocks differ, count as one.
+// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier. Use
+// AtLeast with [Drop] if several schedulers whose clocks differ enqueue a task for the same cron
+// tick: only one of these tasks runs.
 func AtLeast(d time.Duration) Policy {
 	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
 }
 
-// TTL sets how long the server keeps the lock after this process dies. Default: the Locker's, 30 s.
+// TTL sets how long the server keeps the lock after this process dies. Default: the TTL of the
+// Locker, 30 s.
 func TTL(d time.Duration) Policy {
 	return func(r *rule) { r.lock.TTL = r.atLeast("TTL", d, time.Millisecond) }
 }
@@ -83,8 +87,8 @@ func Limit(n int) Policy {
 	}
 }
 
-// Unique refuses to enqueue a task of the same type and key while one is queued, put off, running
-// or kept as completed: see [Client].
+// Unique lets a [Client] refuse a task while another task of the same type and key is queued, put
+// off, running or kept as completed.
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
 // Adjust lets change alter the Rule of a task. An empty Name becomes the task's type. A changed Key
@@ -127,7 +131,7 @@ func newRule(pattern string, keys Keys, policies []Policy) *rule {
 	return r
 }
 
-// refuse records a mistake in the rule; only the first one counts.
+// refuse records a mistake in the rule. Only the first mistake is kept.
 func (r *rule) refuse(format string, args ...any) {
 	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
 }
@@ -166,14 +170,14 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// begins returns the beginning of the types that r guards.
+// begins returns the text with which all types begin that r guards.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules has the rules sorted by pattern, the longest first.
 type rules []*rule
 
-// match finds the rule of a type as asynq.ServeMux finds a handler. That is the rule with that
-// type, or otherwise the rule with the longest beginning of the type.
+// match finds the rule of a type as asynq.ServeMux finds a handler. It is the rule whose pattern
+// equals the type, or otherwise the rule with the longest pattern with which the type begins.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
 		if strings.HasPrefix(typename, r.begins()) {
@@ -222,9 +226,9 @@ func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) lo
 	return lock
 }
 
-// patience bounds a wait so that it ends before ctx, by a tenth of the time left and at most a
-// second. If ctx ended first, asynq would count a retry of the task. A wait of 0 has no bound of
-// its own.
+// patience shortens a wait so that it ends before ctx: earlier by a tenth of the time left, but at
+// most by a second. If ctx ended first, asynq would count a retry of the task. A wait of 0 means:
+// as long as ctx allows.
 func patience(ctx context.Context, wait time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || wait == locker.NoWait {

@@ -52,7 +52,7 @@ type Problem struct {
 	note  string
 }
 
-// Error returns for example "asynqlock: lock-busy: acquire: another holder has the lock (snoozed
+// Error returns, for example, "asynqlock: lock-busy: acquire: another holder has the lock (snoozed
 // for 10s)".
 func (p *Problem) Error() string {
 	text := p.err
@@ -97,8 +97,8 @@ type ruling struct {
 }
 
 // rulings are for tasks that did not run; the first ruling that matches the error counts. A task
-// whose error may pass is put off, because an outage or a wrong configuration must not lose the
-// task.
+// with a temporary error is put off, so that the task is not lost in an outage or by a wrong
+// configuration.
 var rulings = []ruling{
 	{locker.ErrDone, CodeDone, Dropped},
 	{locker.ErrTooManyWaiters, CodeTooManyWaiters, Snoozed},
@@ -149,7 +149,7 @@ func (r ruling) problem(j *job, err error) *Problem {
 		case CodeBusy, CodeRunning, CodeTooManyWaiters:
 		case CodeClosed:
 			p.RetryAfter = time.Second // another process can run the task
-		default: // Snooze is for a busy key; an outage may be over soon
+		default: // the time of Snooze is not used, because it is for a busy key, and an outage may be over sooner
 			p.RetryAfter = min(p.RetryAfter, soon+rand.N(time.Second))
 		}
 	case Failed:

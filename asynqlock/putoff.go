@@ -22,8 +22,8 @@ const (
 	headerFences = "latchkit-fences" // the leases under which a Client enqueued the task
 )
 
-// putOff puts the task off if that uses none of the task's retries and ends before the task's
-// deadline. It reports whether it has put the task off.
+// putOff puts the task off if this uses no retry of the task, and if the pause ends before the
+// task's deadline. It reports whether it has put the task off.
 func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	longest, ok := j.longestPause(ctx, p.RetryAfter)
 	if !ok {
@@ -63,9 +63,9 @@ func (j *job) mayReturn(ctx context.Context) bool {
 	return !j.known || j.retried < j.most && configured
 }
 
-// longestPause returns pause, or less if pause is too long: at most half of the time until the
-// task's deadline, so that time is left for the work. It returns false if that is too short for
-// asynq, which counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
+// longestPause returns pause, or half of the time until the task's deadline if this is less, so
+// that time is left for the work. It returns false if the result is too short for asynq, because
+// asynq counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
 	const least = time.Second
 	look, configured := ctx.Value(configured{j.guard}).(time.Duration)
@@ -93,7 +93,7 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 }
 
 // canBeCloned reports whether the task may continue under another ID. An ID that the program chose
-// may have a meaning: it may make the task unique, or be used to find a result.
+// may be needed: to make the task unique, or to find its result.
 func (j *job) canBeCloned() bool {
 	g := j.guard
 	return g.clones || g.waker != nil && madeByAsynq(j.id) && !j.rule.unique
@@ -113,10 +113,10 @@ func madeByAsynq(id string) bool {
 	return true
 }
 
-// moved replaces the task by a clone, if it can, and returns the clone's ID. If the process
-// crashes before the clone is enqueued, asynq delivers the task again. If it crashes later, both
-// tasks exist, and the original is delivered again. Then the original finds the clone's ID taken,
-// or runs as a further task of its key.
+// moved replaces the task by a clone if this is possible, and returns the clone's ID. If the
+// process crashes before the clone is enqueued, asynq delivers the task again. If the process
+// crashes after that, both tasks exist, and the original is delivered again. Then the original
+// finds the clone's ID taken, or runs as a further task of its key.
 func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 	g := j.guard
 	if !j.canBeCloned() {

@@ -20,8 +20,9 @@ import (
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
 // started again. build must make the scheduler with the given options, and may set options that are
-// not set. Give your own PreEnqueueFunc to [SchedulerBase]. A PreEnqueueFunc that build sets must
-// call the given one; RunScheduler checks that once, with a task "asynqlock:probe":
+// not set. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another PreEnqueueFunc,
+// this function must call the given function. RunScheduler checks this once, with a task
+// "asynqlock:probe":
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
@@ -84,16 +85,16 @@ func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls
 // Default: 10 s.
 func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
 
-// SchedulerBase sets the options on which the options for build are based. Its PreEnqueueFunc is
-// called for the ticks that are enqueued.
+// SchedulerBase sets the options on which the options for build are based. The PreEnqueueFunc in
+// base is called for the ticks that are enqueued.
 func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 	return func(ls *leadership) { ls.base = base }
 }
 
 // SchedulerClient enqueues ticks through c. Their tasks carry the trace of RunScheduler's ctx and
 // the fence of the leader. A tick of a rule with [Unique] is not enqueued while the task of an
-// earlier tick exists; then PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's history of the
-// schedule does not show ticks that c enqueued.
+// earlier tick exists; for such a tick, PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's
+// history of the schedule does not show ticks that c enqueued.
 func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
 		ls.client = c
@@ -107,9 +108,9 @@ func SchedulerClient(c *Client) SchedulerOption {
 // The next leader enqueues each such tick at once, if the tick was due less than window ago. The
 // last slot of each entry is kept in the scheduler's Redis, in a hash named
 // asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [SchedulerKey]. Schedules that share a Redis
-// need different keys. An entry is identified by its spec, its task and its options. Ticks from
-// before the first leader with an entry are not made up. If a process is killed while it enqueues a
-// tick, the tick is neither lost nor doubled.
+// need different keys. An entry is identified by its spec, its task and its options. A tick is not
+// made up if it was due before any leader had its entry. If a process is killed while it enqueues a
+// tick, the tick is enqueued exactly once.
 //
 // The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
 // has [Unique]. The task also has a Retention of at least a minute. It is kept as completed for
@@ -130,8 +131,8 @@ func CatchUp(window time.Duration) SchedulerOption {
 // HOST:PID.
 func OnLeading(f func(leads bool)) SchedulerOption { return func(ls *leadership) { ls.onLeading = f } }
 
-// SchedulerLogger sets where a leader logs the begin and end of its term, and the ticks that it
-// makes up. Default: slog.Default.
+// SchedulerLogger sets the logger to which a leader logs the beginning and the end of its term, and
+// the ticks that it makes up. Default: slog.Default.
 func SchedulerLogger(l *slog.Logger) SchedulerOption { return func(ls *leadership) { ls.logger = l } }
 
 // scheduler is a Scheduler or a PeriodicTaskManager.
@@ -228,13 +229,13 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	return err
 }
 
-// asks reports whether hook calls the PreEnqueueFunc that build was given. It calls hook with the
-// probe, which is never enqueued.
+// The method asks reports whether hook calls the PreEnqueueFunc that build was given. It calls hook
+// with the probe, which is never enqueued.
 func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)
 	go func() {
 		defer func() { called <- t.probed.Load() }()
-		hook(t.probe, nil) // ends this goroutine if hook calls the given function
+		hook(t.probe, nil) // the given function ends this goroutine, if hook calls it
 	}()
 	return <-called
 }

@@ -28,26 +28,27 @@ var (
 )
 
 const (
-	// lookAgain is how often a leader looks for due slots that its ticks have not enqueued.
+	// lookAgain is the pause after which a leader looks again for due slots that its ticks have not
+	// enqueued.
 	lookAgain = 5 * time.Second
 	// tickKept is the shortest time for which the completed task of a tick is kept. The task's ID
 	// stays taken during that time, so another leader cannot enqueue the slot again.
 	tickKept = time.Minute
-	// forgottenAfter, added to the window, is how long the last slot of an entry is kept after the
-	// entry was removed from the schedule.
+	// After an entry was removed from the schedule, its last slot is kept for forgottenAfter plus
+	// the window.
 	forgottenAfter = 30 * 24 * time.Hour
 )
 
 // catchUp enqueues the slots of a schedule one after the other. A slot is enqueued even if its tick
-// comes late or never. For each entry the server keeps the last slot. A slot is enqueued in three
-// steps:
+// comes late or never. For each entry, the scheduler's Redis keeps a value with the last slot. A
+// slot is enqueued in three steps:
 //
 //	claim    the value becomes "SLOT?", if it was the previous slot
 //	enqueue  under an ID made of entry and slot
 //	record   the value becomes "SLOT"
 //
 // Two leaders cannot both claim a slot. A leader that finds "SLOT?" enqueues the slot once more. If
-// the slot's task exists, its ID is taken, and nothing happens.
+// the slot's task exists already, its ID is taken, so it is not enqueued twice.
 type catchUp struct {
 	term   *term
 	cron   *cron.Cron
@@ -83,7 +84,7 @@ type scheduled struct {
 	schedule cron.Schedule
 }
 
-// entries returns the scheduler's present entries.
+// The method entries returns the scheduler's present entries.
 func (c *catchUp) entries() ([]scheduled, error) {
 	var all []scheduled
 	for _, e := range c.cron.Entries() {
@@ -247,7 +248,7 @@ func (c *catchUp) send(ctx context.Context, e scheduled, slot time.Time) (*asynq
 	return c.client.EnqueueContext(ctx, e.task, opts...)
 }
 
-// change replaces an entry's value by to, if the value is still from.
+// The method change replaces an entry's value by to, if the value is still from.
 func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (bool, error) {
 	n, err := claimScript.Run(ctx, c.redis, []string{c.key()}, e.id, from, to, (c.term.window + forgottenAfter).Milliseconds()).Int()
 	return n == 1, err

@@ -52,14 +52,14 @@ func (t *term) options() *asynq.SchedulerOpts {
 			}
 			if t.client == nil {
 				t.observe(locker.ResultEnqueued, nil)
-				return // asynq enqueues it
+				return // asynq itself enqueues the tick
 			}
 			info, err := t.client.EnqueueContext(t.ctx, task, opts...)
 			t.observe(resultOf(err), err)
 			t.report(task, opts, info, err)
 		}
 		// When PreEnqueueFunc returns, asynq enqueues the tick. Each tick has its own goroutine, so
-		// ending the goroutine here prevents that.
+		// asynq enqueues nothing if the goroutine ends here.
 		runtime.Goexit()
 	}
 	t.opts, t.announce = &o, after
@@ -90,15 +90,15 @@ func (t *term) report(task *asynq.Task, opts []asynq.Option, info *asynq.TaskInf
 		t.opts.PostEnqueueFunc(info, err)
 	}
 	if err != nil && t.opts.EnqueueErrorHandler != nil { //nolint:staticcheck // deprecated, but asynq calls it as well
-		t.opts.EnqueueErrorHandler(task, opts, err) //nolint:staticcheck // as above
+		t.opts.EnqueueErrorHandler(task, opts, err) //nolint:staticcheck // asynq calls this deprecated function as well
 	}
 }
 
 const (
-	// slotKept is how long a claimed slot stays claimed. The clocks of two leaders may differ by
-	// that much.
+	// slotKept is how long a claimed slot stays claimed. The clocks of two leaders may differ by at
+	// most this time.
 	slotKept = 30 * time.Second
-	// slotWithin bounds how long a tick waits for the answer to its claim.
+	// slotWithin is the longest time that a tick waits for the answer to its claim.
 	slotWithin = 5 * time.Second
 )
 
@@ -107,7 +107,8 @@ const (
 // passes checks the lease's deadline first, because the end of the context may come too late: when
 // a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
 // that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
-// due later, unless the clocks of the two leaders differ. The slots cover that case.
+// due later, unless the clocks of the two leaders differ. If they differ, the slots prevent that a
+// tick is enqueued twice.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	switch {
 	case !t.leads():

@@ -19,8 +19,8 @@
 // of the holder whose release ended the wait. If those spans are sampled, links also lead into
 // other processes and other traces. See [WithoutLinks].
 //
-// These are the instruments, in seconds or in their own unit. Each has latchkit.lock.name and the
-// listed attributes:
+// These are the instruments, in seconds or in their own unit. Each instrument has
+// latchkit.lock.name and the listed attributes:
 //
 //	latchkit.lock.acquire.duration   histogram: mode, result, contended, error.type
 //	latchkit.lock.wait.duration      histogram: mode, result; acquires that met another holder

@@ -21,8 +21,8 @@ func (o *observer) Waiting(ctx context.Context, rule locker.Rule, e locker.WaitE
 	return func() { o.waiting.Add(ctx, -1, m.add...) }
 }
 
-// nearlyLost is the bound for late renewals. A renewal is due when two thirds of the lease are
-// left. If less than a quarter is left, the lease was nearly lost.
+// A lease was nearly lost if less than 1/nearlyLost of it was left when its renewal succeeded. A
+// renewal is due when two thirds of the lease are left.
 const nearlyLost = 4
 
 // Renewed counts a renewal, and logs a renewal that failed or nearly came too late.

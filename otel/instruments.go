@@ -74,7 +74,7 @@ type enabled interface{ Enabled(context.Context) bool }
 // readers shows whether the measurements are read.
 type readers struct {
 	off   bool      // the measurements are never read
-	asked []enabled // report whether the measurements are read; a view may drop some of them; empty: unknown
+	asked []enabled // instruments that report whether their measurements are read, because a view may drop some of them; empty: unknown
 }
 
 // measured makes the readers. Before version 1.40 of OpenTelemetry, only no-op instruments show

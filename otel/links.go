@@ -28,7 +28,7 @@ func (o *observer) Traceparent(ctx context.Context) string {
 }
 
 // parse reads a text that Traceparent has returned, in this process or in another one. It ignores
-// other texts: other programs can write to the server's keys, so their values are not trusted.
+// all other texts, because other programs can write to the server's keys.
 func parse(traceparent string) (trace.SpanContext, bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || parts[0] != "00" {

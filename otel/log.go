@@ -14,17 +14,17 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// limits bound the records about losses, renewals and deadlocks, because a failing server concerns
-// all locks at once.
+// limits has a limiter for each kind of record, because a failing server concerns all locks at
+// once.
 type limits struct{ loss, trouble, hint limiter }
 
 const (
-	// mostRecords is how many records of one sort are written within perWhile.
+	// mostRecords is the largest number of records of one kind that are written within perWhile.
 	mostRecords = 10
 	perWhile    = 10 * time.Second
 )
 
-// limiter bounds the records of one sort.
+// limiter limits the number of records of one kind.
 type limiter struct {
 	mu      sync.Mutex
 	since   time.Time
@@ -135,7 +135,7 @@ func (o *observer) textOf(err error, key string) string {
 	return text
 }
 
-// slog returns the logger: the one of WithLogger, or slog's present default.
+// slog returns the logger: the logger of WithLogger, or slog's present default.
 func (o *observer) slog() *slog.Logger {
 	if o.logger != nil {
 		return o.logger

@@ -7,7 +7,7 @@ import (
 )
 
 // This file has every name that this package exports to back-ends. OpenTelemetry has no
-// conventions for distributed locks, so the names are our own, in its style.
+// conventions for distributed locks, so the names are our own, in the style of OpenTelemetry.
 
 // ScopeName is the name of the instrumentation scope.
 const ScopeName = "github.com/latchkit/latchkit/otel"
@@ -46,7 +46,7 @@ const (
 // other replaces a name beyond the first maxNames, and an error that is not in kinds.
 const other = "_OTHER"
 
-// verbs begin the names of spans. An operation without a verb has no span.
+// verbs has the first word of each operation's span. An operation without a verb has no span.
 var verbs = [...]string{
 	locker.OpAcquire: "acquire",
 	locker.OpHold:    "hold",
@@ -97,13 +97,13 @@ var (
 	out     = described{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
 )
 
-// The bounds of the histograms.
+// The bucket boundaries of the histograms.
 var (
-	// acquireBounds are bounds for database calls with a long tail, because an acquire is one call
-	// or a long wait.
+	// acquireBounds are the usual boundaries for database calls, with larger ones added, because an
+	// acquire is one call or a long wait.
 	acquireBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}
 	releaseBounds = acquireBounds[:10] // a release takes 2 s at most
-	// holdBounds reach from one statement to a nightly job.
+	// holdBounds reach from the time of one statement to the time of a nightly job.
 	holdBounds   = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 3600}
 	marginBounds = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60}
 	queueBounds  = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}

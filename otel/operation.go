@@ -22,7 +22,7 @@ type operation struct {
 	rule     locker.Rule
 	target   *target
 	mode     locker.Mode
-	span     trace.Span // nil: no span, or one that does not record
+	span     trace.Span // nil: no span, or a span that does not record
 	measured bool
 	attrs    []attribute.KeyValue // the attributes of measurements that come from ctx
 	began    time.Duration        // see observer.now

@@ -69,9 +69,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // the work's spans are children of the caller's span.
 func WithHoldSpans() Option { return func(c *config) { c.holdSpans = true } }
 
-// WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers,
-// whom all readers of the traces then see. Metrics never have the key. Default: only a salted hash
-// of the key is exported, see [WithKeySalt].
+// WithKey adds the key to the spans and logs, as latchkit.lock.key. Keys often name customers, and
+// all readers of the traces can see these names. Metrics never have the key. Default: only a salted
+// hash of the key is exported, see [WithKeySalt].
 func WithKey() Option { return func(c *config) { c.key = true } }
 
 // WithSpanAttributes adds these attributes to every span, from its start. Default: none.
@@ -101,8 +101,8 @@ func WithKeySalt(salt []byte) Option {
 }
 
 // WithoutLinks leaves out the links from waiters to holders. Then the traceparents of sampled
-// holders are not stored with their leases on the server either. Default: links, because they show
-// which holder blocked which waiter.
+// holders are not stored with their leases on the server either. Default: spans have these links,
+// because they show which holder blocked which waiter.
 func WithoutLinks() Option { return func(c *config) { c.links = false } }
 
 // WithLogger sets the logger for losses, late or failed renewals, excluded nodes and warnings
@@ -113,8 +113,8 @@ func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l }
 
 // WithMetricAttributesFn adds the result of f to every measurement of an operation: for example
 // the route or the tenant in ctx. Each value makes more time series, so there must be few values.
-// f is called on the path of every operation, so it must be fast. Default: none; then measuring
-// allocates no memory.
+// f is called on the path of every operation, so it must be fast. Default: no such attributes, and
+// measuring allocates no memory.
 func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
 	return func(c *config) {
 		c.metricAttributesFn = f

@@ -35,14 +35,14 @@ func New(opts ...Option) (locker.Observer, error) {
 	return o, nil
 }
 
-// observer is called by every operation on every lock. It makes what it needs for a name once per
-// name. So an operation that is neither sampled nor measured costs no more than the tracer's
-// Start.
+// observer is called by every operation on every lock. It prepares all values that depend only on a
+// name once for each name. So an operation that is neither sampled nor measured costs no more than
+// the tracer's Start.
 type observer struct {
 	config
 	instruments
 	readers
-	started    time.Time // times are counted from here, which costs half as much as time.Now
+	started    time.Time // times are counted from started, because time.Since costs half as much as time.Now
 	tracer     trace.Tracer
 	targets    targets
 	operations sync.Pool          // contains *operation

@@ -14,8 +14,8 @@ import (
 )
 
 // Redislock returns a client that locks through c and traces the calls. It is for services that
-// use bsm/redislock directly. The client and its locks have the methods of redislock's, so only
-// the constructor changes:
+// use bsm/redislock directly. The client and its locks have the same methods as those of redislock,
+// so only the constructor changes:
 //
 //	client := redislock.New(redisClient)                          // before
 //	client, err := otellock.Redislock(redislock.New(redisClient)) // after
@@ -25,7 +25,7 @@ import (
 // Obtain to Release. NAME is the key up to its first ':', or "lock" when there is none. Each
 // Refresh counts as a renewal. If a lock is neither refreshed nor released, its expiry is not
 // seen, so it counts as held. There are no links to the holder and no fences, because redislock
-// does not show them. The methods return the results of redislock.
+// shows neither. The methods return the results of redislock.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -37,8 +37,8 @@ func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	return &RedislockClient{client: c, observer: o.(*observer)}, nil
 }
 
-// RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes one; its zero
-// value is not usable. It is safe for concurrent use.
+// RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes a
+// RedislockClient; the zero value is not usable. A RedislockClient is safe for concurrent use.
 type RedislockClient struct {
 	client   *redislock.Client
 	observer *observer
@@ -125,7 +125,7 @@ func (c *counted) waited() {
 func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
 	out := c.result(err, rule)
 	if c.refused > 0 {
-		out.Waited = max(time.Since(c.since), 1) // not 0, because the caller has met another holder
+		out.Waited = max(time.Since(c.since), 1) // at least 1, because 0 would mean that the caller has met no other holder
 	}
 	return out
 }

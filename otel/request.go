@@ -11,8 +11,9 @@ import (
 )
 
 // Request counts a request that an adapter guards. It also describes the lock on the span around
-// the request, usually the server's. On that span, a refusal of the lock and a refusal of the
-// handler can be distinguished. If a request has several locks, the last event counts.
+// the request, which is usually the span of the HTTP or gRPC server. So a reader of the trace can
+// distinguish a refusal of the lock from a refusal of the handler. If a request has several locks,
+// the last event counts.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	t := o.targets.of(e.Name)
 	if o.measures(ctx) {
@@ -37,7 +38,7 @@ const replayed = "replayed"
 
 type surroundingKey struct{}
 
-// surrounding returns the span around the work of ctx, even if a "hold NAME" is in between.
+// surrounding returns the span around the work of ctx, even if a span "hold NAME" is between them.
 func surrounding(ctx context.Context) trace.Span {
 	if span, ok := ctx.Value(surroundingKey{}).(trace.Span); ok {
 		return span

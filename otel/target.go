@@ -13,12 +13,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// maxNames bounds how many names are distinguished. So a Rule whose Name is a key by mistake does
-// not flood the back-end.
+// maxNames is the largest number of names that are distinguished. So a Rule whose Name is a key by
+// mistake does not flood the back-end.
 const maxNames = 256
 
-// targets knows the names seen so far. Reading takes no lock, because the map is replaced instead
-// of changed. It is replaced at most maxNames times.
+// targets has the names that were seen so far. A reader takes no lock, because the map is never
+// changed. It is replaced by a new map, at most maxNames times.
 type targets struct {
 	config config
 	known  atomic.Pointer[map[string]*target]
@@ -62,7 +62,7 @@ func (ts *targets) add(name string) *target {
 	return t
 }
 
-// target has everything that is made once per name.
+// target has all values that are made once for each name.
 type target struct {
 	name  string
 	extra []attribute.KeyValue // further attributes of measurements
@@ -71,7 +71,7 @@ type target struct {
 	start [2][]trace.SpanStartOption // by mode
 
 	lock  [2]*measurement                            // the series with only the mode
-	usual [len(verbs)][2]atomic.Pointer[measurement] // by operation and mode: the last one
+	usual [len(verbs)][2]atomic.Pointer[measurement] // the last measurement, by operation and mode
 
 	mu   sync.RWMutex
 	more map[series]*measurement
@@ -109,8 +109,8 @@ func answerTo(question bool) answer {
 	return no
 }
 
-// measurement has the options of one series, for each kind of instrument. They are made once, so
-// later measurements need not make them.
+// measurement has the options of one series, for each kind of instrument. The options are made
+// once, and used for all later measurements of the series.
 type measurement struct {
 	series series
 	record []metric.RecordOption
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// at returns the options of a series of an operation. Most operations end like the one before. For
-// these, at looks nothing up.
+// at returns the options of a series of an operation. Most operations end like the operation before
+// them, and for these, the method looks nothing up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {

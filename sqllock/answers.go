@@ -176,7 +176,7 @@ type querier interface {
 }
 
 // apart runs work in a separate transaction. It repeats a transaction that has collided with
-// another one.
+// another transaction.
 func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec i
 	return rec, err == nil, err
 }
 
-// write writes the Record of key. found means that the Record exists and is locked.
+// write writes the Record of key. found reports whether the Record exists; then its row is locked.
 func (a *Answers) write(
 	ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration, found bool,
 ) error {
@@ -228,7 +228,7 @@ func (a *Answers) write(
 			return err
 		}
 	}
-	if !found { // an expired Record may exist
+	if !found { // the key may still have an expired Record
 		if _, err := q.ExecContext(ctx, a.call.stmts["answer_remove"], []byte(key), time.Now().UnixMilli()); err != nil {
 			return err
 		}

@@ -14,14 +14,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// attempt is one try at the transaction: begin, claim, work, commit.
+// attempt is one try of the transaction: begin, claim, work, commit.
 type attempt struct {
 	*call
 	leases  []*locker.Lease
 	id      string // the name of the operation in the ledger
-	lent    any    // what Begin has returned for the function
+	lent    any    // the value that Begin has returned for the function
 	tx      Transaction
-	spoilt  func() error // returns the error that has ended the transaction; may be nil
+	spoilt  func() error // returns the error that has ended the transaction, or nil; may itself be nil
 	around  *attempt     // the attempt whose function began this one; nil: none
 	idle    idleness
 	before  int64 // the result of written when the transaction began
@@ -32,8 +32,8 @@ type attempt struct {
 
 type attemptKey struct{}
 
-// nested refuses to claim a resource that an outer transaction has claimed: this transaction would
-// wait for the outer one, and the outer one waits for this one.
+// nested refuses to claim a resource that an outer transaction has claimed. This transaction would
+// wait for the outer transaction, which waits for this transaction.
 func (a *attempt) nested() error {
 	for out := a.around; out != nil; out = out.around {
 		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
@@ -52,8 +52,9 @@ func (a *attempt) nested() error {
 	return nil
 }
 
-// sameTables reports whether two calls may claim in the same tables. With the same dialect and
-// prefix, the answer is no only for different pools: a single connection may belong to any pool.
+// sameTables reports whether two calls may claim in the same tables. With the same dialect and the
+// same prefix, the result is false only if the two calls have different pools. A single connection
+// may belong to any pool.
 func (c *call) sameTables(other *call) bool {
 	if c.dialect != other.dialect || c.prefix != other.prefix {
 		return false
@@ -61,7 +62,7 @@ func (c *call) sameTables(other *call) bool {
 	return c.pool == nil || other.pool == nil || c.pool == other.pool
 }
 
-// maxOwner is the length of the owner column.
+// maxOwner is the largest length of an owner, which is the length of its column.
 const maxOwner = 64
 
 // process names this process as the owner of claims. The name also helps operators who read the
@@ -85,7 +86,7 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 //	bound   ends with the caller's context or with a lease: fn and the statements run under it
 //	ends    ends with bound, but only until COMMIT is sent: the transaction runs under it
 //
-// Once COMMIT was sent, try waits for its answer. Giving up would leave the outcome unknown.
+// Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
 	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
@@ -111,7 +112,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	}
 	open := true
 	defer func() {
-		if open { // after an error, a loss or a panic
+		if open { // the transaction is still open after an error, a loss or a panic
 			a.rollback(bound)
 		}
 	}()
@@ -131,7 +132,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		again, failure := a.failed(err)
 		return again, a.because(bound, failure)
 	}
-	if !detach() { // bound has ended, with the lease or with the caller's context
+	if !detach() { // bound has ended, because the lease or the caller's context has ended
 		return false, context.Cause(bound)
 	}
 	if rest := left(leases); rest < margin && !c.reads {
@@ -141,7 +142,8 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	return a.commit(bound, end)
 }
 
-// work calls fn, and keeps the server from ending the transaction for idleness meanwhile.
+// work calls fn. Meanwhile it prevents that the server ends the transaction because the transaction
+// is idle.
 func (a *attempt) work(ctx context.Context) error {
 	stop := a.keepAlive(ctx)
 	defer stop()
@@ -155,7 +157,8 @@ func (a *attempt) work(ctx context.Context) error {
 }
 
 // failed handles an error of fn, or an error after fn. A transaction that the server may have ended
-// for idleness is not retried: fn would be idle again, and fn may have called other services.
+// because it was idle is not retried: fn would be idle again, and fn may have called other
+// services.
 func (a *attempt) failed(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
@@ -192,7 +195,7 @@ func (a *attempt) because(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back, even if ctx has ended, and waits for a bounded time. The bound is needed
+// rollback rolls back, even if ctx has ended, and waits for a bounded time. The time is limited
 // because some drivers wait without end, and the lock is held meanwhile. An error of the rollback
 // is ignored: a server that gets no ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {

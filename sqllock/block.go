@@ -13,7 +13,7 @@ type step struct {
 	args []any
 }
 
-// withoutBlocks has the pools whose servers, such as MySQL, do not support blocks.
+// withoutBlocks has the pools whose servers do not support blocks. MySQL is such a server.
 var withoutBlocks sync.Map
 
 // play runs steps, the last of which may be a query with one row. MariaDB gets all steps in one

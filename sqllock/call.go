@@ -21,11 +21,11 @@ type call struct {
 	pool   pool          // identifies the database; nil: unknown
 	begin  begin
 	fn     func(ctx context.Context, a *attempt) error
-	reads  bool // the transaction only reads: it compares fences and does not claim them
+	reads  bool // the transaction only reads, so it compares fences and claims none
 }
 
-// begin opens a transaction. It returns the transaction twice: for the function, and for this
-// package.
+// begin opens a transaction. It returns the transaction in two forms: for the function, and for
+// this package.
 type begin func(ctx context.Context, opts *sql.TxOptions) (lent any, tx Transaction, err error)
 
 // newCall checks terms and options.

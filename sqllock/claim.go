@@ -53,7 +53,7 @@ func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 		ahead.rollback(ctx)
 		return a.dialect.passing(err) || a.dialect.lockTimeout(err), err
 	}
-	// If COMMIT gets no answer, the claim is repeated: the same owner may claim twice.
+	// If COMMIT gets no answer, the claim is repeated: the same owner may claim a fence twice.
 	if err := ahead.sendCommit(ctx, end); err != nil {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
@@ -79,7 +79,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing refuses the leases if the number of claims that stand is not want.
+// standing refuses the leases unless as many claims stand as want says.
 func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.refuse(ctx)

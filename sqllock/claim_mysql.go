@@ -7,8 +7,8 @@ import (
 )
 
 // enterMySQL claims all rows before it reads any of them. InnoDB takes its snapshot with the first
-// plain SELECT. The snapshot must contain everything that earlier holders have committed, including
-// holders for which the claims have waited.
+// plain SELECT. The snapshot must contain everything that earlier holders have committed. The
+// claims may have waited for some of these holders.
 func (a *attempt) enterMySQL(ctx context.Context) error {
 	claims, shares := a.split()
 	var steps []step

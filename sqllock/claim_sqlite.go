@@ -17,7 +17,7 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 		}
 		a.before, err = a.written(ctx)
 		return err
-	case a.strategy == VerifyLast: // leave writes the operation, because writing it here would take the only write lock
+	case a.strategy == VerifyLast: // the method leave writes the operation later, because a write here would take SQLite's only write lock
 		return nil
 	}
 	claims, shares := a.split()

@@ -27,8 +27,8 @@ type connection interface {
 	Raw(f func(driverConn any) error) error
 }
 
-// openStandard begins a transaction of db. On MySQL it keeps the connection, because the session's
-// settings must be restored after the transaction.
+// openStandard begins a transaction of db. On MySQL, openStandard keeps the connection, because the
+// session's settings must be restored after the transaction.
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
 	s := &standard{done: func() {}}
 	switch db := db.(type) {
@@ -53,7 +53,7 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 	switch {
 	case s.conn != nil:
 		s.Tx, err = s.conn.BeginTx(ctx, opts)
-	case d == MySQL: // the settings must be restored before its next use
+	case d == MySQL: // the settings must be restored before the next use of the connection
 		s.Tx, err = db.BeginTx(context.WithoutCancel(ctx), opts)
 	default:
 		s.Tx, err = db.BeginTx(ctx, opts)
@@ -66,7 +66,8 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 }
 
 // unused refuses a connection with an open transaction. On MySQL, BEGIN would commit the open
-// transaction; on PostgreSQL, the later COMMIT would. SQLite itself refuses a second transaction.
+// transaction. On PostgreSQL, the later COMMIT would commit it. SQLite itself refuses a second
+// transaction.
 func (d Dialect) unused(ctx context.Context, conn connection) error {
 	const savepoint = "latchkit_unused"
 	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)
@@ -102,12 +103,12 @@ type standard struct {
 	use    sync.RWMutex // read-locked while a statement of the function runs
 	mu     sync.Mutex
 	open   []*sql.Rows // the rows that the function may still read
-	opaque bool        // the function may use the transaction without being seen
+	opaque bool        // the function may use the transaction without this package noticing it
 }
 
-// OnConn returns the [Transaction] for tx, which began on conn: for libraries above database/sql,
-// in [Database.Begin]. After the transaction, the settings of conn's session are restored, and conn
-// is closed.
+// OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
+// database/sql: call it in [Database.Begin]. After the transaction, the settings of conn's session
+// are restored, and conn is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
 	return &standard{Tx: tx, conn: conn, done: func() { _ = conn.Close() }, opaque: true}
 }
@@ -117,7 +118,7 @@ var (
 	_ pinger      = (*standard)(nil)
 )
 
-// tidyWithin bounds the clean-up of a connection after its transaction.
+// tidyWithin is the time-out of the clean-up of a connection after its transaction.
 const tidyWithin = 5 * time.Second
 
 func (s *standard) Exec(ctx context.Context, query string, args ...any) error {
@@ -175,7 +176,7 @@ func (s *standard) lend(rows *sql.Rows) {
 	s.open = append(stillOpen(s.open), rows)
 }
 
-// blind records that the function may use the transaction without being seen.
+// blind records that the function may use the transaction without this package noticing it.
 func (s *standard) blind() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +201,8 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 }
 
 // rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows, and only the
-// rows show when that has happened. database/sql does not export them.
+// rows themselves show when this has happened. database/sql does not export them, so rowsOf reads
+// an unexported field.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
@@ -209,7 +211,7 @@ func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	return (*sql.Rows)(field.UnsafePointer()), true
 }
 
-// errInUse: the connection is in use, or may be.
+// errInUse: the connection is in use, or may be in use.
 var errInUse = errors.New("sqllock: the connection is in use")
 
 // Ping sends a statement to the server, unless the function uses the connection or may use it.

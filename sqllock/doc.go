@@ -10,9 +10,9 @@
 // If a holder is paused for longer than its lease, it may still write afterwards. Redis cannot
 // prevent that, but the database can. Every lease has a fence, a number that only grows. [Do]
 // writes the fence into a row of the resource, in the transaction that does the work and before
-// the work begins. Once a fence is committed there, no transaction with a smaller fence commits. A
-// holder whose claim succeeds reads everything that earlier holders have committed. [Migrate]
-// creates the tables for the fences.
+// the work begins. When a fence is committed in this row, no transaction with a smaller fence
+// commits any more. A holder whose claim succeeds reads everything that earlier holders have
+// committed. [Migrate] creates the tables for the fences.
 //
 // PostgreSQL, MariaDB, MySQL and SQLite are recognized by the driver's package; use [WithDialect]
 // for a driver that is wrapped. *sql.DB, *sql.Conn and *sqlx.DB work as they are. The modules
@@ -36,15 +36,15 @@
 // of the transaction that does the work. So the successor of a paused holder claims without
 // waiting. The paused holder then finds that its claim is gone, and rolls back. The rows that the
 // paused holder has written stay locked until then. VerifyLast costs another short transaction, and
-// detects stale work only at its end. Use VerifyLast if transactions are long.
+// detects stale work only when the work is done. Use VerifyLast if transactions are long.
 //
 // Both are safe at every isolation level but READ UNCOMMITTED, which is refused. At REPEATABLE READ
 // and SERIALIZABLE, a claim may fail with a serialization failure. Then the transaction is retried:
 // see [WithRetries].
 //
 // A transaction only reads if all leases are Shared, or if WithTxOptions sets ReadOnly. Such a
-// transaction compares the fence as its first statement and claims nothing: many readers have the
-// same fence. It reads one snapshot, at REPEATABLE READ.
+// transaction compares the fence in its first statement. It claims nothing, because many readers
+// have the same fence. It reads one snapshot, at REPEATABLE READ.
 //
 // # When COMMIT gets no answer
 //
@@ -57,7 +57,7 @@
 //
 // The database must be the primary. An asynchronous replica that takes over may lose claims,
 // together with the data that they guard. On SQLite, a paused holder blocks all writers, and no
-// server ends its transaction. Every transaction begins with a write there, so _txlock=immediate
-// is not needed; a busy_timeout saves attempts. On MySQL, the function must not run DDL, because
-// DDL commits.
+// server ends its transaction. On SQLite every transaction of this package begins with a write, so
+// _txlock=immediate is not needed. With a busy_timeout, fewer attempts fail. On MySQL, the function
+// must not run DDL, because DDL commits.
 package sqllock

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Sentinels for [errors.Is]. All but ErrIdle are wrapped in an [*Error].
+// Sentinels for [errors.Is]. All of them except ErrIdle are wrapped in an [*Error].
 var (
 	// ErrStaleFence: a newer holder has claimed the resource, so this holder is too late. Nothing
 	// was changed.
@@ -27,9 +27,9 @@ var (
 	// Later statements ran without a claim; on MySQL they were rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
 		"leave COMMIT and ROLLBACK to Do, and return errors of statements")
-	// ErrIdle: the server has ended the transaction because it was idle for longer than its limit.
-	// Nothing was changed. The transaction is not retried, because the function may have called
-	// other services.
+	// ErrIdle: the database server has ended the transaction, because the transaction was idle for
+	// longer than its limit. Nothing was changed. The transaction is not retried, because the
+	// function may have called other services.
 	ErrIdle = errors.New("sqllock: the server has ended the transaction, which was idle for too long; " +
 		"give a longer WithIdleLimit, or do slow work before the transaction")
 )
@@ -62,8 +62,8 @@ type Error struct {
 	Err error
 }
 
-// Error returns for example
-// "sqllock: account:42 with fence 7: a newer holder has claimed the resource, with fence 9".
+// Error returns, for example, "sqllock: account:42 with fence 7: a newer holder has claimed the
+// resource, with fence 9".
 func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "sqllock: %s with fence %d", e.Resource, e.Fence)
@@ -91,8 +91,8 @@ func (e *Error) ErrorType() string {
 }
 
 // A RetriesError wraps the error of the last of several attempts. The database has refused each
-// attempt for a temporary reason. [WithRetries] allows no more attempts, or the lease is too short
-// for another attempt. Nothing was changed.
+// attempt for a temporary reason. There is no further attempt, because [WithRetries] allows none or
+// the lease is too short for one. Nothing was changed.
 type RetriesError struct {
 	// Attempts is how many attempts were made, the first one included.
 	Attempts int
@@ -100,7 +100,7 @@ type RetriesError struct {
 	Err error
 }
 
-// Error returns for example "sqllock: gave up after 4 attempts: …".
+// Error returns, for example, "sqllock: gave up after 4 attempts: …".
 func (e *RetriesError) Error() string {
 	return fmt.Sprintf("sqllock: gave up after %d attempts: %v", e.Attempts, e.Err)
 }

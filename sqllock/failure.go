@@ -24,9 +24,9 @@ func state(err error) string {
 }
 
 // number returns the number of a server's error, or 0 for other errors. Errors of MySQL's drivers
-// have a field Number. Errors of SQLite's drivers have a method or a field Code. number uses
-// reflection, because this package imports no driver. It reads only types of drivers, because
-// errors of other packages have codes too.
+// have a field Number. Errors of SQLite's drivers have a method or a field Code. The method uses
+// reflection, because this package imports no driver. It reads only errors whose types are declared
+// in drivers, because errors of other packages have codes too.
 func (d Dialect) number(err error) int {
 	found := 0
 	walk(err, func(e error) bool {
@@ -58,8 +58,8 @@ func (d Dialect) number(err error) int {
 	return found
 }
 
-// field returns a field of the struct v, or of the struct to which v points; the zero Value when
-// there is none.
+// field returns a field of the struct v, or of the struct to which v points. If there is no such
+// field, it returns the zero Value.
 func field(v reflect.Value, name string) reflect.Value {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -78,7 +78,7 @@ func walk(err error, see func(error) bool) bool {
 	if see(err) {
 		return true
 	}
-	switch e := err.(type) { //nolint:errorlint // this is how errors.As walks
+	switch e := err.(type) { //nolint:errorlint // errors.As walks in the same way
 	case interface{ Unwrap() error }:
 		return walk(e.Unwrap(), see)
 	case interface{ Unwrap() []error }:
@@ -103,12 +103,12 @@ func (d Dialect) code(err error) string {
 	return ""
 }
 
-// Numbers of errors of MySQL, MariaDB and SQLite. SQLite's numbers are the low byte of its
-// extended codes.
+// The numbers of errors of MySQL, MariaDB and SQLite. A number of SQLite is the low byte of an
+// extended code.
 const (
 	mysqlRecordChanged = 1020 // MariaDB with innodb_snapshot_isolation
-	mysqlLockWait      = 1205 // rolls back the statement only
-	mysqlDeadlock      = 1213 // rolls back the transaction
+	mysqlLockWait      = 1205 // the server rolls back only the statement
+	mysqlDeadlock      = 1213 // the server rolls back the transaction
 	mysqlNoTable       = 1146
 	mysqlDuplicate     = 1062
 	mysqlSyntax        = 1064
@@ -124,8 +124,9 @@ const (
 	sqliteConstraint = 19
 )
 
-// passing reports whether a retry of the transaction may succeed: the transaction collided with
-// another one, or its server went down. After a ROLLBACK, nothing of the transaction is left.
+// passing reports whether a retry of the transaction may succeed, because the transaction collided
+// with another transaction or its server went down. After a ROLLBACK, nothing of the transaction is
+// left.
 func (d Dialect) passing(err error) bool {
 	if gone(err) { // before COMMIT, the transaction ended with its connection
 		return true
@@ -142,13 +143,13 @@ func (d Dialect) passing(err error) bool {
 }
 
 // lockTimeout reports whether a statement of this package has waited for a row for longer than the
-// lock_timeout of the role or the database. In fn, the same error may come from NOWAIT; then fn
-// handles it.
+// lock_timeout of the role or the database. In fn, the same error may come from NOWAIT, and then fn
+// must handle it.
 func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
 
-// ended reports whether a statement's error has ended the transaction silently. Later statements
-// would be committed one at a time and without a claim, so a Tx refuses them. PostgreSQL refuses
-// them itself.
+// ended reports whether a statement's error has ended the transaction silently. After that, the
+// database would commit each later statement by itself and without a claim, so a Tx refuses later
+// statements. PostgreSQL itself refuses them.
 func (d Dialect) ended(err error) bool {
 	n := d.number(err)
 	switch d {
@@ -187,7 +188,7 @@ func (d Dialect) failsProof(err error) bool {
 }
 
 // missing reports whether a statement failed because its table does not exist. SQLite has no
-// separate code for that.
+// separate code for a missing table.
 func (d Dialect) missing(err error) bool {
 	switch d {
 	case Postgres:

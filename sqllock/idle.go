@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// idleness is how long a transaction may be idle until the server ends it, and since when it may
-// have been idle. A paused holder cannot end its transaction, so the server must. The limit is the
-// time that is left of the lease when the transaction begins. While the lease is renewed, pings
-// restart that time.
+// idleness has the time for which a transaction may be idle until the server ends it, and since
+// when the transaction may have been idle. A paused holder cannot end its transaction, so the
+// server must. The limit is the time that is left of the lease when the transaction begins. While
+// the lease is renewed, pings restart the idle time.
 type idleness struct {
 	limit  time.Duration
 	given  bool // WithIdleLimit has set the limit, so there are no pings
@@ -86,7 +86,7 @@ func gone(err error) bool {
 		return true
 	}
 	found := false
-	walk(err, func(e error) bool { // go-sql-driver's own error, which this package does not import
+	walk(err, func(e error) bool { // the error of go-sql-driver, which this package does not import
 		found = e.Error() == "invalid connection"
 		return found
 	})
@@ -97,11 +97,11 @@ func gone(err error) bool {
 const pingsPerLimit = 5
 
 // keepAlive pings the server whenever the lease was renewed, until stop is called. Without renewals
-// there are no pings. So the limit of a holder that is paused, or cut off from the lock server,
-// ends with its lease. stop waits for a ping under way.
+// there are no pings. So if a holder is paused or cut off from the lock server, the server ends the
+// transaction when the lease ends. stop waits for a ping under way.
 //
-// A timer checks the lease, because a goroutine would cost a short transaction more than its
-// statements do.
+// A timer checks the lease. A goroutine for this would cost a short transaction more than its
+// statements cost.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)
 	if !ok || a.idle.given || !a.idle.server {
@@ -137,7 +137,7 @@ func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	}
 }
 
-// ping pings, with its own time-out. ctx does not end the ping, because some drivers close a
+// ping pings, with its own time-out. ctx does not end the ping, because some drivers close the
 // connection when the context of a call ends.
 func ping(ctx context.Context, p pinger) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)

@@ -30,7 +30,8 @@ func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, e
 	return InTxWith(ctx, d, &standard{Tx: tx, done: func() {}}, opts...)
 }
 
-// InTxWith is [InTx] for a library that is not database/sql. It does not call Commit or Rollback.
+// InTxWith is [InTx] for a library that is not database/sql. InTxWith does not call tx's Commit or
+// Rollback.
 func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*Claim, error) {
 	leases, err := held(ctx, nil)
 	if err != nil {
@@ -86,7 +87,7 @@ func (c *Claim) Verify(ctx context.Context) error {
 	if err := a.prove(ctx); err != nil {
 		return err
 	}
-	if open := a.stmts["open"]; open != "" { // so that Verify may be called again
+	if open := a.stmts["open"]; open != "" { // the transaction is marked again, so that Verify may be called again
 		return a.tx.Exec(ctx, open)
 	}
 	return nil

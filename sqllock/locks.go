@@ -55,7 +55,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 		err = locker.RunAll(ctx, l, rules, locked)
 	}
 	switch {
-	case committed: // also if a lock was lost afterwards
+	case committed: // Do returns nil even if a lock was lost after the commit
 		return nil
 	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
 		return &locker.Error{Op: locker.OpTransact, Key: mine, Err: fmt.Errorf(
@@ -64,9 +64,9 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	return err
 }
 
-// neverWaiting returns rules that do not wait for keys which the caller's own context holds. A
-// reentrant Locker grants such a key at once; every other Locker could never grant it. mine is one
-// of these keys.
+// neverWaiting returns the rules, with NoWait for keys that the caller's own context holds already.
+// A reentrant Locker grants such a key at once. Every other Locker could never grant it. mine is
+// one of these keys.
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
 	for i := range rules {

@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// WithOperation makes the work happen once. name is written in the same transaction. If a
+// WithOperation makes the work happen once. name is written in the transaction of the work. If a
 // transaction with name was committed before, the call returns locker.ErrDone and does not call the
 // function. This holds even if the lock server has lost its data. name is the caller's name for the
 // work, such as "invoice:4711": at most 512 bytes of UTF-8. [PurgeOperations] removes old names.

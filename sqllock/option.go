@@ -104,8 +104,8 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	return shared, nil
 }
 
-// WithDialect names the kind of the database. Default: the package of the driver shows the kind.
-// That fails for drivers that wrap another driver.
+// WithDialect names the kind of the database. Default: the kind is recognized by the driver's
+// package. This fails for a driver that wraps another driver.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 
 // WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; the prefix may begin with a
@@ -113,10 +113,11 @@ func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 // tables. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
 
-// WithTxOptions sets isolation and access mode. With ReadOnly the fence is compared and not
-// claimed. Default: the database's isolation; and if all leases are Shared, ReadOnly. A transaction
-// that only reads has REPEATABLE READ by default, so that it reads one snapshot. READ UNCOMMITTED
-// is refused. For transactions that only read, every level below REPEATABLE READ is refused.
+// WithTxOptions sets the isolation level and the access mode. With ReadOnly the fence is compared
+// and not claimed. Default: the database's isolation level, and ReadOnly if all leases are Shared.
+// A transaction that only reads has REPEATABLE READ by default, so that it reads one snapshot. READ
+// UNCOMMITTED is refused. For transactions that only read, every level below REPEATABLE READ is
+// refused.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
@@ -132,8 +133,8 @@ func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s }
 
 // WithRetries sets how many times a transaction that failed for a temporary reason is retried:
 // after a serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or
-// the restart of a server. The lease also bounds the attempts: there is no further attempt if the
-// lease would end during the pause before it. 0: never. Default: 3.
+// the restart of a server. There is no further attempt if the lease would end during the pause
+// before the attempt. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
 // WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the
@@ -141,24 +142,24 @@ func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 // transaction began, whichever is less.
 func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d } }
 
-// WithIdleLimit sets how long the transaction may be idle before the server ends it. So it bounds
-// how long a paused holder blocks its successor. PostgreSQL counts in milliseconds, MySQL and
+// WithIdleLimit sets how long the transaction may be idle before the server ends it. A paused
+// holder blocks its successor for at most this time. PostgreSQL counts in milliseconds, MySQL and
 // MariaDB in whole seconds; SQLite has no server and no such limit. If the server's own limit is
 // shorter, that limit applies.
 //
 // Default: the time that is left of the lease when the transaction begins. Each renewal of the
-// lease restarts that time. So a healthy holder may be idle for any time, and a paused holder
-// blocks its successor about as long as its lease lasts. For that, Do must see every use of the
-// transaction: after [Tx.SQL] or [Tx.PrepareContext], the limit stays fixed. If the server has
-// ended the transaction for idleness, the error is ErrIdle.
+// lease restarts the idle time. So a healthy holder may be idle for any time, and a paused holder
+// blocks its successor about as long as its lease lasts. Do can restart the idle time only if it
+// sees every use of the transaction. So after [Tx.SQL] or [Tx.PrepareContext], the limit stays
+// fixed. If the server has ended the transaction for idleness, the error is ErrIdle.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
 
-// WithAnswerWithin bounds the wait for the answer to a COMMIT or a ROLLBACK. If a COMMIT gets no
-// answer, WithAnswerWithin also bounds how long Do tries to read the ledger. Default: 10 s.
+// WithAnswerWithin sets the longest wait for the answer to a COMMIT or a ROLLBACK. If a COMMIT gets
+// no answer, d is also the longest time for which Do tries to read the ledger. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
-// WithOwner names the owner of claims. Of two claims with the same fence, the second must come from
-// the same owner: one lease may have several transactions, but two leases with one fence are an
-// error of the lock server. If several processes use one lease, by delegation, set the same owner
-// in all of them: at most 64 bytes. Default: this process.
+// WithOwner names the owner of claims. Two claims with the same fence must have the same owner. One
+// lease may have several transactions, but if two leases have the same fence, the lock server has
+// made an error. If several processes use one lease, by delegation, set the same owner in all of
+// them: at most 64 bytes. Default: this process.
 func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

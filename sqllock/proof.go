@@ -26,7 +26,7 @@ func (a *attempt) leave(ctx context.Context) error {
 	return nil
 }
 
-// proofRides reports whether the proof is sent together with COMMIT.
+// proofRides reports whether the proof is sent together with COMMIT, in one round trip.
 func (a *attempt) proofRides() bool {
 	_, ok := a.tx.(commitAfterer)
 	return a.dialect == MySQL || a.dialect == Postgres && ok

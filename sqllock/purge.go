@@ -59,17 +59,17 @@ func remove(ctx context.Context, tx Transaction, query string, args ...any) (int
 const ripeAfter = time.Hour
 
 // PurgeFences removes the fences of resources that were not claimed for age, and returns how many
-// it removed. A service with a key for each order needs it; a service with a bounded number of keys
-// does not. Run PurgeFences daily. age must be longer than every lease and every pause of a
-// process, and at least 24 h. Ages are measured by the database's clock.
+// it removed. A service needs PurgeFences if the number of its keys grows without end, for example
+// with a key for each order. Run PurgeFences daily. age must be longer than every lease and every
+// pause of a process, and at least 24 h. Ages are measured by the database's clock.
 //
 // No fence can go back: the largest fence that may be removed becomes a floor, and claims with a
 // fence up to the floor are refused for every resource. Claims under way may have read the old
-// floor. So the first call at least an hour after the floor was raised removes the rows. A daily
-// job thus removes the fences that it found the day before. The floor is smaller than every fence
-// that was claimed within age, so it does not refuse new leases. If fences of different keys
-// cannot be compared, nothing is removed. An example is lockertest.Memory, whose fences begin with
-// 1 for every key.
+// floor. So rows are removed by the first call that comes at least an hour after the floor was
+// raised. A daily job removes the fences that it has found the day before. The floor is smaller
+// than every fence that was claimed within age, so it does not refuse new leases. If fences of
+// different keys cannot be compared, nothing is removed. An example is lockertest.Memory, whose
+// fences begin with 1 for every key.
 func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < 24*time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)

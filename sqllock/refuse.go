@@ -48,7 +48,7 @@ type inspector interface {
 }
 
 // holds reports whether the lock server still has the lease. After a failover, another holder may
-// have the key before this process has noticed that.
+// have the key, and this process may not have noticed that yet.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
 	var err error

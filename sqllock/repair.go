@@ -8,14 +8,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A FenceRaiser can raise the next fence of a key. *locker.Engine is one.
+// A FenceRaiser can raise the next fence of a key. *locker.Engine is a FenceRaiser.
 type FenceRaiser interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
-// Repair makes the next fence of key larger than the database's, after ErrFenceRegressed. The
-// present holder of the lock still has a small fence, and stays refused; the next holder's claim
-// succeeds. Repair never lowers a fence, so calling it needlessly does no harm.
+// Repair makes the next fence of key larger than the fence in the database. Call it after
+// ErrFenceRegressed. The present holder of the lock still has a small fence, so its claims are
+// still refused. The next holder's claim succeeds. Repair never lowers a fence, so an unnecessary
+// call does no harm.
 func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ...Option) error {
 	c, err := withDB(db, []term{{key: key, mode: locker.Exclusive}}, opts)
 	if err != nil {

@@ -29,7 +29,7 @@ const idBytes = 26
 //	                                     does not answer either   ErrCommitUnknown, never again
 func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (again bool, err error) {
 	ctx = context.WithoutCancel(ctx)
-	idle := a.idle.judge(errNoConnection) // judge before COMMIT is sent, because the wait for the answer is not idleness
+	idle := a.idle.judge(errNoConnection) // judged before COMMIT is sent, because the transaction is not idle while Do waits for the answer
 	err = a.sendCommit(ctx, end)
 	switch {
 	case err == nil:
@@ -66,15 +66,15 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 	}
 }
 
-// sendCommit commits and waits for the answer for a bounded time, because some drivers wait without
-// end. If a COMMIT hangs, its goroutine ends when the driver returns.
+// sendCommit commits, and waits for the answer for a limited time, because some drivers wait
+// without end. If a COMMIT hangs, its goroutine ends when the driver returns.
 func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
 		err := a.finish(ctx)
-		if err != nil { // then the connection is free to read the ledger
+		if err != nil { // roll back, so that the connection is free to read the ledger
 			a.undo(ctx)
 		}
 		answer <- err
@@ -110,7 +110,7 @@ var (
 	errNoConnection = fmt.Errorf("%w: %w", errNoAnswer, driver.ErrBadConn)
 )
 
-// resolve reads the ledger, and repeats that until it succeeds or the time is over.
+// resolve reads the ledger, again and again until it succeeds or the time is over.
 func (a *attempt) resolve(ctx context.Context, resource, id string) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
@@ -129,10 +129,10 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	return false, err // betweenTries has no end
 }
 
-// recall finds out whether an operation was committed, and makes that final by writing a row in its
-// place in the ledger. If an open transaction has written the operation, recall waits until that
-// transaction ends. A transaction that has not written the operation yet is refused. recall uses
-// READ COMMITTED, because it must read the ledger as it is after the wait.
+// recall finds out whether an operation was committed. It makes the result final by writing a row
+// in the operation's place in the ledger. If an open transaction has written the operation, recall
+// waits until that transaction ends. A transaction that has not written the operation yet is
+// refused. recall uses READ COMMITTED, because it must read the ledger as it is after the wait.
 func (c *call) recall(ctx context.Context, resource, id string) (committed bool, err error) {
 	err = c.apart(ctx, func(tx Transaction) error {
 		if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
@@ -175,8 +175,9 @@ func (a *attempt) op() string {
 // Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is
 // the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits
 // until the transaction is over, but at most until ctx ends; give ctx a time-out. The result is
-// final: if the transaction may still commit later, as with VerifyLast on SQLite, it is refused
-// from then on. The result is correct as long as [Purge] has not removed op from the ledger.
+// final. If the transaction could still commit later, as with VerifyLast on SQLite, its commit is
+// refused after the call of Resolve. The result is correct as long as [Purge] has not removed op
+// from the ledger.
 //
 // An error is the database's error, or locker.ErrInvalidRule if op is not an operation.
 func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (committed bool, err error) {

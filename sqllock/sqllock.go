@@ -8,8 +8,8 @@ import (
 )
 
 // Do acquires the lock that rule describes, begins a transaction, claims the lease's fence in it,
-// calls fn, commits, and releases the lock, in this order. The lock is acquired before a connection
-// is, so waiters use no connection.
+// calls fn, commits, and releases the lock, in this order. Do takes a connection only when it has
+// the lock, so waiters use no connection.
 //
 // The results mean:
 //
@@ -21,13 +21,13 @@ import (
 // ErrStaleFence, ErrFenceRegressed, ErrTooLate and ErrIdle; locker.ErrDone with [WithOperation];
 // errors of the database; and errors of fn. An error of fn is returned unchanged, and joined with
 // locker.ErrLost if the lease was lost. After several attempts, a [*RetriesError] wraps the error
-// of the last one. After a loss of the lease, nothing is committed. A loss after the COMMIT is no
-// error: the claim keeps older holders out.
+// of the last attempt. After a loss of the lease, nothing is committed. A loss after the COMMIT is
+// no error: the claim keeps older holders out.
 //
 // fn may be called several times, each time in a new transaction; see [WithRetries]. fn's context
 // ends with ctx or with the lease. The end of ctx ends the wait and the transaction, but not a
-// COMMIT that was sent; [WithAnswerWithin] bounds the COMMIT. If fn panics, the transaction is
-// rolled back, the lock is released, and the panic continues.
+// COMMIT that was sent. [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn
+// panics, the transaction is rolled back, the lock is released, and the panic continues.
 //
 // Do never waits for its own caller. If ctx holds the key already, Do returns
 // locker.ErrUnsupported: use [Within]. A Do inside the function of another Do returns
@@ -68,7 +68,7 @@ func Within(
 	return within(ctx, nil, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
-// WithinAll is [Within] for only those leases of ctx that have these keys. If ctx lacks one of the
+// WithinAll is [Within] for the leases of ctx with the given keys only. If ctx lacks one of the
 // keys, the error is locker.ErrUnguarded. So WithinAll also asserts that the caller holds the keys.
 func WithinAll(
 	ctx context.Context, db Beginner, keys []string,

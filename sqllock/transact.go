@@ -57,8 +57,8 @@ func fenced(leases []*locker.Lease) error {
 	return nil
 }
 
-// betweenTries are the pauses between attempts. The jitter keeps transactions that collided from
-// colliding again.
+// betweenTries are the pauses between attempts. The jitter prevents that transactions that have
+// collided collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
 // sleep waits for pause. It returns false if pause is longer than most, or if ctx ends.

@@ -24,9 +24,9 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 	return &Claim{a}, true
 }
 
-// Fence returns the fence of the lease; of several leases, the fence of the first key. Use it in
-// checks on single rows: see [FencedUpdate]. Fence is 0 in a transaction of [Answers] without a
-// lease.
+// Fence returns the fence of the lease. If the transaction has several leases, Fence returns the
+// fence of the first key. Use it in checks on single rows: see [FencedUpdate]. Fence is 0 in a
+// transaction of [Answers] without a lease.
 func (c *Claim) Fence() uint64 {
 	if len(c.attempt.leases) == 0 {
 		return 0
@@ -48,9 +48,9 @@ func (c *Claim) Op() string { return c.attempt.op() }
 //
 // On MySQL and SQLite some errors end a transaction silently, such as a deadlock on MySQL. A Tx
 // remembers such an error: no statement runs after it, and Do returns the error even if the
-// function returns nil. A Tx does not see errors of Rows and of a Stmt. Do detects their effect
-// before the COMMIT. On MySQL, the later statements are then rolled back; on SQLite they are
-// already committed, so return such errors.
+// function returns nil. A Tx does not see errors of Rows and of a Stmt, but Do detects before the
+// COMMIT that such an error has ended the transaction. On MySQL, the later statements are then
+// rolled back; on SQLite they are already committed, so return such errors.
 type Tx struct {
 	*Claim
 	std *standard
@@ -100,7 +100,7 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	return rows, t.watch(err)
 }
 
-// QueryRowContext runs a query that returns at most one row; its error comes with Scan.
+// QueryRowContext runs a query that returns at most one row; its error is returned by Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	defer t.enter()()
 	if err := t.spoilt(); err != nil {
@@ -205,11 +205,11 @@ func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 	return nil
 }
 
-// undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If that fails,
-// the state of the transaction is unknown, and the transaction is lost.
+// undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If this fails,
+// the state of the transaction is unknown, and the transaction cannot be committed any more.
 func (t *Tx) undo(ctx context.Context, savepoint string) error {
 	if t.spoilt() != nil {
-		return nil // the whole transaction has ended
+		return nil // nothing to undo: the whole transaction has ended
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)
 	defer cancel()
@@ -239,11 +239,11 @@ type Execer interface {
 // FencedUpdate needs neither Do nor its tables: a statement in autocommit is enough, because the
 // check is part of the statement. It guards only that row, and only against writers that check the
 // fence too. A missing row has the same result as a row with a newer fence. Make the column NOT
-// NULL DEFAULT 0: a NULL compares to no fence, so without COALESCE every update of the row would be
-// refused.
+// NULL DEFAULT 0: a comparison with NULL is never true, so without COALESCE every update of the row
+// would be refused.
 //
 // MySQL counts the changed rows instead of the matched rows, unless the connection's
-// clientFoundRows is set. There, also change a column that always changes, such as version =
+// clientFoundRows is set. On MySQL, also change a column that always changes, such as version =
 // version + 1.
 func FencedUpdate(ctx context.Context, db Execer, query string, args ...any) error {
 	r, err := db.ExecContext(ctx, query, args...)

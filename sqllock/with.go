@@ -14,7 +14,7 @@ import (
 //
 //	Ping(ctx context.Context) error
 //
-// Ping keeps the server from ending the idle transaction while the lease is renewed. It is called
+// Ping prevents that the server ends the idle transaction while the lease is renewed. Do calls Ping
 // from another goroutine while the function runs. If a statement runs or rows are open, Ping must
 // do nothing and return an error.
 //
@@ -27,7 +27,7 @@ type Transaction interface {
 	Exec(ctx context.Context, query string, args ...any) error
 	// Row runs a query and scans its only row into dest, which are pointers.
 	Row(ctx context.Context, query string, args []any, dest ...any) error
-	// Commit commits. ctx only bounds the wait for the answer.
+	// Commit commits. The end of ctx only ends the wait for the answer.
 	Commit(ctx context.Context) error
 	// Rollback rolls back, and does nothing after a Commit.
 	Rollback(ctx context.Context) error
@@ -47,18 +47,18 @@ type Database[T any] struct {
 	// Dialect is the kind of the database.
 	Dialect Dialect
 	// Begin begins a transaction. Begin is called while the lock is held. It returns the
-	// transaction twice: for the function, and for this package. opts may be nil.
+	// transaction in two forms: for the function, and for this package. opts may be nil.
 	//
-	// ctx ends when the transaction must end. A library that then rolls back by itself, as
-	// database/sql does, unlocks rows before the function returns. On MySQL, ctx does not end,
+	// ctx ends when the transaction must end. If a library then rolls back by itself, as
+	// database/sql does, rows are unlocked before the function returns. On MySQL, ctx does not end,
 	// because the session's settings must be restored before the connection is used again.
 	//
 	// Begin must not read, and must not take a snapshot: on MySQL, the snapshot would be older than
 	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed
 	// settings of the session would stay on the connection.
 	Begin func(ctx context.Context, opts *sql.TxOptions) (T, Transaction, error)
-	// Pool identifies the database: its *sql.DB, or a type that embeds *sql.DB. It shows whether
-	// nested transactions could wait for each other. nil: unknown.
+	// Pool identifies the database: its *sql.DB, or a type that embeds *sql.DB. With Pool, Do
+	// recognizes nested transactions that would wait for each other. nil: the database is unknown.
 	Pool any
 }
 
