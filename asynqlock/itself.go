@@ -64,7 +64,8 @@ func (g *Guard) shows(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// beside runs the handler under both locks. It is for a task that is not known to have run before.
+// beside runs the handler under both locks. It is called for a task that is not known to have run
+// before.
 func (j *job) beside(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {

@@ -104,7 +104,7 @@ const (
 
 // passes reports whether this process may enqueue a tick that is due now.
 //
-// passes checks the lease's deadline first, because the end of the context may come too late: when
+// passes checks the lease's deadline first, because the end of the context may come too late. When
 // a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
 // that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
 // due later, unless the clocks of the two leaders differ. If they differ, the slots prevent that a

@@ -91,7 +91,7 @@ func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 	return httplock.WithClaims(func(r *http.Request) map[string]any { return claims(contextOf(r)) })
 }
 
-// WithKeys locks more keys, together with the first one; see [httplock.WithKeys].
+// WithKeys locks more keys together with the first key; see [httplock.WithKeys].
 func WithKeys(keys ...Key) Option { return httplock.WithKeys(keys...) }
 
 // WithStreamedBody does not read the request's body before the handler does; see

@@ -38,10 +38,11 @@ type Guard struct {
 	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate has found them
 }
 
-// FromRules compiles rules. opts apply to each of them. The error has a line for each wrong Rule:
-// an invalid key, a parameter that the path does not have, a member of a body that a GET does not
-// have, a route that occurs twice, a mode or a time that l can never grant. Empty rules are an
-// error, too. [Guard.Validate] finds Rules without a route, once the routes are registered.
+// FromRules compiles rules. opts apply to each of them. The error has a line for each wrong Rule. A
+// Rule is wrong if its key is invalid, reads a parameter that the path does not have, or reads the
+// body of a GET. A Rule is also wrong if its route occurs twice, or if l can never grant its mode
+// or one of its times. Empty rules are an error, too. [Guard.Validate] finds Rules without a route,
+// once the routes are registered.
 func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	made, err := rules.Compile(l, params, ofGin(opts)...)
 	if err != nil {
@@ -119,9 +120,9 @@ func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 }
 
 // Validate returns an error that names the Rules without a route, and the Rules whose route does
-// not pass the guard: because Handler was not called, or because the route was registered before
-// Mount. Call Validate with engine.Routes() when all routes are registered, and end the program
-// when it fails. Otherwise a route could seem guarded although it is not.
+// not pass the guard. A route does not pass the guard if Handler was not called, or if the route
+// was registered before Mount. Call Validate with engine.Routes() when all routes are registered,
+// and end the program when it fails. Otherwise a route could seem guarded although it is not.
 func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

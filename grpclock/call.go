@@ -75,7 +75,7 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 		adjust(ctx, c.name, c.req, r)
 	}
 	// Without a name, the Locker would take the beginning of the key, which the client may have
-	// chosen. Without a bound, a call without a deadline could wait for ever.
+	// chosen. Without a time limit, a call without a deadline could wait for ever.
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 

@@ -123,8 +123,8 @@ func (p path) message(req any) (protoreflect.Message, error) {
 	return m, nil
 }
 
-// follow follows fields, and returns the text of the last one: "" when a message on the way, or a
-// field with presence, is not set.
+// follow reads one field after the other, and returns the text of the last field. The text is "" if
+// a message on the way, or a field with presence, is not set.
 func follow(m protoreflect.Message, fields []protoreflect.FieldDescriptor) string {
 	last := len(fields) - 1
 	for _, f := range fields[:last] {

@@ -42,9 +42,9 @@ type KeyFunc struct {
 	request protoreflect.FullName // the type of the request; "" where it is not known
 }
 
-// KeyOf makes the key of a call by a function of its request. It is the fastest way to make a key,
-// and it still works when a field is renamed. The result "" is refused as a missing part. The key
-// is not encoded: make it with [key.Of] if a client can choose a part of it.
+// KeyOf makes the key of a call by a function of its request. KeyOf is the fastest way to make a
+// key, and it still works when a field is renamed. The result "" is refused as a missing part. The
+// key is not encoded: make it with [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}

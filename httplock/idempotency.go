@@ -40,13 +40,13 @@ import (
 // min after the client has left ([WithFinishWithin]). So a retry gets the answer of the finished
 // work.
 //
-// A response is stored for 24 h ([WithLifetime]). These responses are not stored, so the request
-// runs again: status 5xx, 408, 425 and 429; a response with Retry-After; a status of 400 or more
-// after the client has left; a refusal by another lock inside; a handler that has written nothing.
-// A handler that writes nothing has not succeeded either: write a status, such as 204. Set-Cookie
-// and the headers of a connection are not stored. A response of more than 64 KiB, or of more than
-// the size of [WithBufferedResponse], is sent as it is written, and only the mark "done" is
-// stored.
+// A response is stored for 24 h ([WithLifetime]). A response is not stored, so that the request
+// runs again, if its status is 5xx, 408, 425 or 429, or if it has Retry-After. Nor is it stored if
+// its status is 400 or more after the client has left, or if another lock inside has refused the
+// request. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
+// write a status, such as 204. Set-Cookie and the headers of a connection are not stored. A
+// response of more than 64 KiB, or of more than the size of [WithBufferedResponse], is sent as it
+// is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports

@@ -23,7 +23,7 @@ const every = "*"
 
 // member returns the value at steps, or "" when there is none.
 //
-// If an object has a member several times, encoding/json takes the last one, and it ignores the
+// If an object has a member several times, encoding/json takes the last of them, and it ignores the
 // case of members' names. Other libraries may take another member. A body in which two libraries
 // could find different values is refused: the lock could be on one value and the work on the other.
 func member(data []byte, steps []string) (string, error) {
@@ -37,7 +37,7 @@ func member(data []byte, steps []string) (string, error) {
 // members returns the values at steps. An element of a list that lacks the rest of the steps has
 // the value "".
 func members(data []byte, steps []string) ([]string, error) {
-	if !json.Valid(data) { // also refuses a second value, or other text, after the first one
+	if !json.Valid(data) { // this also refuses a second value, or other text, after the first value
 		return nil, errNotJSON
 	}
 	var values []string

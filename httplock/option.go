@@ -31,9 +31,9 @@ type config struct {
 	delegated  bool
 	delegation []delegate.Option
 
-	keys     []Key // the keys after the first one
+	keys     []Key // the keys after the first key
 	streamed bool
-	stall    time.Duration // 0: no bound
+	stall    time.Duration // 0: no limit
 
 	store        idempotency.Store
 	records      idempotency.Store // for Rules with Idempotency
@@ -309,9 +309,9 @@ func withFixed(adjust func(rule *locker.Rule)) Option {
 	return func(c *config) { c.fixed = append(c.fixed, adjust) }
 }
 
-// WithKeys locks more keys, together with the first one: all of them or none, in an order that
-// excludes deadlocks (see locker.RunAll). A single key such as "stock:{body.items.*.sku}" can make
-// several keys, too. A request can lock at most 100 keys.
+// WithKeys locks more keys together with the first key. All keys are locked or none, in an order
+// that excludes deadlocks (see locker.RunAll). A single key such as "stock:{body.items.*.sku}" can
+// make several keys, too. A request can lock at most 100 keys.
 func WithKeys(keys ...Key) Option {
 	return func(c *config) { c.keys = append(slices.Clip(c.keys), keys...) }
 }

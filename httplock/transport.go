@@ -101,11 +101,13 @@ func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries 
 		pause, again = advice(res)
 	}
 	pause = max(pause, firstBackoff<<min(tries, 6))
-	// Clients that were refused together must not retry together, and no client before its time.
+	// Clients that were refused together must not retry together. So a random time is added to the
+	// pause.
 	return pause + mathrand.N(pause/10+1), again
 }
 
-// allows reports whether the bounds leave room for another attempt after a pause.
+// allows reports whether Retries, Within and the context's deadline allow another attempt after a
+// pause.
 func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause time.Duration) bool {
 	retries, within := t.Retries, t.Within
 	if retries == 0 {

@@ -63,7 +63,7 @@ var tokenMoves = [tokenEvents][tokenStates]tokenState{
 // token follows one token through its calls and messages.
 type token struct {
 	state  tokenState // while a call is under way: tokenUnclear
-	before tokenState // the state before the call that is under way, or before the last one
+	before tokenState // the state before the call that is under way, or before the last call
 }
 
 // ask begins a call that names the token. It reports whether this is the first call of the token

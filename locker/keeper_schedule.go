@@ -14,7 +14,7 @@ type renewal struct {
 	sharers    map[*Lease]bool // the other users
 	each       time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
-	until      instant         // the end of AtMost; 0: no bound
+	until      instant         // the end of AtMost; 0: no limit
 	deadline   instant         // the local, conservative time at which the hold is over
 	handed     time.Duration   // > 0: the hold was granted by message for this long, and the first renewal confirms it
 	renew      instant         // when the next renewal is due, unless final

@@ -46,7 +46,7 @@ type Rule struct {
 	AtLeast time.Duration
 	// AtMost ends the lease this long after the grant, with ErrExpired, even if its holder is
 	// healthy. With AtMost = TTL the lease is never renewed; AtMost < TTL shortens the lease.
-	// Default: 0, no bound.
+	// Default: 0, no limit.
 	AtMost time.Duration
 	// Once makes acquires of the key fail with ErrDone for this long after [Run]'s function (or
 	// [Lease.Complete]) succeeded. Only Rules with Once look for that mark. Default: 0, no mark.

@@ -116,11 +116,11 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 	return newEngine(quorum.NewReadWrite(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
-// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key
-// at once: on one Redis server (6.2 or newer), on the master of a Sentinel set, or on a Redis
-// Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. The permit of
-// a holder that dies comes back when its TTL is over. Waiters are served strictly in their order:
-// lighter waiters do not overtake a waiter with a large [Rule.Weight].
+// NewSemaphore returns a Locker with which all processes together hold at most n leases of a key at
+// once. The Locker works on one Redis server (6.2 or newer), on the master of a Sentinel set, or on
+// a Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. The
+// permit of a holder that dies comes back when its TTL is over. Waiters are served strictly in
+// their order: lighter waiters do not overtake a waiter with a large [Rule.Weight].
 //
 // The server does not store n. Each acquire carries n, so there is nothing to set up or to resize:
 // [Rule.Limit] sets another n for a key. While processes use different n, the smallest n of the
@@ -210,9 +210,9 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // every lease that the old server granted is over; any process with the new list can complete this
 // last step. Give the new list to all processes before or after the call, in any order: processes
 // with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes
-// vote before you replace the next one.
+// vote before you replace another node.
 //
-// A new server at the address of the old one needs no call. The end of ctx ends the call. Steps
+// A new server at the address of the old server needs no call. The end of ctx ends the call. Steps
 // that were done before stay done, and the call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)

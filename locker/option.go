@@ -215,7 +215,7 @@ const DefaultMaxSkew = 500 * time.Millisecond
 // is given: give it if a hosting service or another tool promotes its replicas.
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
-// longer: after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
+// longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
 // clock differs by more than d from those of the other nodes. A process that sees the difference
 // treats the node like a node that has forgotten its leases. Give all processes the same d.
 func WithMaxSkew(d time.Duration) Option {

@@ -11,9 +11,9 @@ import (
 )
 
 // post brings the events of a [Notifier] to the acquisitions that they concern. It knows a token
-// from before its first queued acquire until its hold has ended, because a grant may be published
-// before the acquire is answered, after a repeated acquire has found the grant, or after the
-// caller has left. An event about a token
+// from before the token's first queued acquire until the end of the token's hold. The reason is
+// that a grant may be published at any of these times: before the acquire is answered, after a
+// repeated acquire has found the grant, or after the caller has left. An event about a token
 //
 //	that waits                         goes to its acquisition
 //	that holds, or is being released   is ignored: a repeated acquire has taken the lease before the message came

@@ -78,7 +78,7 @@ func walk(err error, see func(error) bool) bool {
 	if see(err) {
 		return true
 	}
-	switch e := err.(type) { //nolint:errorlint // errors.As walks in the same way
+	switch e := err.(type) { //nolint:errorlint // errors.As reads errors in the same way
 	case interface{ Unwrap() error }:
 		return walk(e.Unwrap(), see)
 	case interface{ Unwrap() []error }:

@@ -131,10 +131,10 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 // WithStrategy sets when the fence is checked. Default: ClaimFirst.
 func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
-// WithRetries sets how many times a transaction that failed for a temporary reason is retried:
-// after a serialization failure, a deadlock, a lock wait that timed out, a busy SQLite file, or
-// the restart of a server. There is no further attempt if the lease would end during the pause
-// before the attempt. 0: never. Default: 3.
+// WithRetries sets how many times a transaction that failed for a temporary reason is retried.
+// Temporary reasons are a serialization failure, a deadlock, a lock wait that timed out, a busy
+// SQLite file, and the restart of a server. There is no further attempt if the lease would end
+// during the pause before the attempt. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
 // WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the

@@ -33,7 +33,7 @@ var (
 // MarshalBinary returns r in the form that Stores keep: compressed if this makes the result
 // smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
-	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // read back the same way
+	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it back as a uint64
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)

@@ -24,8 +24,8 @@
 // # Stores
 //
 // [NewRedis] keeps answers in Redis, for all processes. [NewMemory] keeps them in this process. A
-// [Store] that is also a [Transactor] saves the answer in the database transaction of the work:
-// with a Transactor the work is done exactly once, even if a process dies between the work and its
+// [Store] that is also a [Transactor] saves the answer in the database transaction of the work.
+// With a Transactor the work is done exactly once, even if a process dies between the work and its
 // commit.
 //
 // Give answers a Redis of their own. Answers are large and live for a day, while locks are small
