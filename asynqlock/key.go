@@ -74,8 +74,9 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 // Template makes the key by a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
-// the payload, or a nested member: {payload.user.id}. {id} is the task's ID; a clone has the {id}
-// of its original. [Payload] and similar functions make the same text, checked by the compiler.
+// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A clone
+// has the {id} of its original. [Payload] and similar functions make the same text, checked by the
+// compiler.
 func Template(text key.Key) Keys {
 	id := TaskID()
 	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {

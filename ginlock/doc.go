@@ -63,7 +63,7 @@
 //
 // # Order
 //
-// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock: then a
+// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock. Then a
 // panic arrives after the release, the wait is in the trace, and no unauthorised client waits. A
 // time-out that ends the request's context also ends the wait. gin-contrib/timeout does not end the
 // context. It answers the request while the handler continues, and Gin may then use the handler's
@@ -74,6 +74,6 @@
 // is noticed. [WithStallTimeout] sets for how long a client may block a handler that holds the
 // lock.
 //
-// To shut down, close the Locker first and then the server: requests that wait for a lock are
+// To shut down, close the Locker first and then the server. Then requests that wait for a lock are
 // answered 503 at once, and requests that hold a lock finish.
 package ginlock

@@ -105,7 +105,7 @@
 //
 // # Order
 //
-// Chain tracing, recovery, authentication and limits before grpclock: then a panic arrives after
+// Chain tracing, recovery, authentication and limits before grpclock. Then a panic arrives after
 // the release of the lock, and a caller that is not allowed does not wait. If an interceptor sends
 // a header before grpclock refuses a call, gRPC's client cannot retry the call automatically.
 //

@@ -111,10 +111,10 @@ func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
 // run at the same time, and no call is idempotent. Choose it if an outage is worse than work that
-// runs twice. Only the calls that are under way when the outage begins wait for the lock server;
-// later calls run at once, and the server is probed in the background. WithObserve receives each
-// call that runs without a lock. Default: without the lock server, calls are refused with
-// UNAVAILABLE.
+// runs twice. Only the calls that are under way when the outage begins wait for the lock server.
+// Later calls run at once, while a probe in the background asks whether the server answers again.
+// WithObserve receives each call that runs without a lock. Default: without the lock server, calls
+// are refused with UNAVAILABLE.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,

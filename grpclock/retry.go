@@ -12,9 +12,9 @@ import (
 
 // RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig. With it, gRPC's
 // own client repeats refused calls after the time that the server requests, and does not repeat
-// calls that may have had an effect. methods are full methods, as in
-// Inventory_Reserve_FullMethodName, or services, as in "inventory.v1.Inventory" for all methods of
-// the service; without methods, the config applies to all methods of all services.
+// calls that may have had an effect. An element of methods is a full method, such as
+// Inventory_Reserve_FullMethodName, or a service, such as "inventory.v1.Inventory" for all methods
+// of the service. Without methods, the config applies to all methods of all services.
 //
 // A call is tried up to five times, which is the largest number that gRPC allows. ABORTED,
 // UNAVAILABLE and RESOURCE_EXHAUSTED are repeated even if they do not come from grpclock. If the

@@ -39,9 +39,9 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 // guardedStream is a stream that is under a lock, or will be when its first message is received.
 //
 // A goroutine of its own, the holder, holds the lock in locker.Run, because the handler has begun
-// already when the first message arrives. Three goroutines use a stream: the interceptor's
-// goroutine, which runs the handler; the receiver, which may be any goroutine of the handler and
-// acquires the lock; and the holder. mu decides their order:
+// already when the first message arrives. Three goroutines use a stream. The interceptor's
+// goroutine runs the handler. The receiver, which may be any goroutine of the handler, acquires the
+// lock. The holder holds it. mu decides their order:
 //
 //	the lock is asked for, then the handler returns     settle waits for the holder to end
 //	the handler returns, then the lock is needed        the lock is not asked for

@@ -40,9 +40,9 @@ var (
 // reply.
 var errLeft = fmt.Errorf("the client has left before its body was complete: %w", context.Canceled)
 
-// prefetch reads the body of r, up to most bytes, before the lock is taken: a slow client must not
-// hold the lock while its body arrives. The rest of a longer body stays in r.Body, after the bytes
-// that were read.
+// prefetch reads the body of r, up to most bytes, before the lock is taken, because a slow client
+// must not hold the lock while its body arrives. The rest of a longer body stays in r.Body, after
+// the bytes that were read.
 func prefetch(r *http.Request, most int64) error {
 	_, err := contents(r, most)
 	if errors.Is(err, errBodyTooLarge) {

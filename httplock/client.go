@@ -12,8 +12,8 @@ import (
 )
 
 // ErrStalled is the cause of a handler's context when the client makes no progress for the time of
-// [WithStallTimeout]: it has sent nothing of the body that the handler reads, or has taken too
-// little of the response.
+// [WithStallTimeout]. Such a client has sent nothing of the body that the handler reads, or has
+// taken too little of the response.
 var ErrStalled = errors.New("the client makes no progress")
 
 // pace is the context of a handler that holds the lock. It limits the time for which the client can

@@ -60,8 +60,8 @@
 //
 // # Slow clients
 //
-// The body of a request is read before the lock is taken, up to [WithMaxBody], and handlers can
-// read it as if it had not been read. So a slow body does not hold the lock, and a client that
+// The body of a request is read before the lock is taken, up to [WithMaxBody]. Handlers can read
+// the body as if it had not been read. So a slow body does not hold the lock, and a client that
 // leaves while its request waits is noticed. [WithStallTimeout] sets for how long a client may
 // block a handler that holds the lock.
 //

@@ -18,8 +18,8 @@ import (
 //
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
-// It repeats requests with a reply of status 409, 423, 429 or 503 and a Retry-After: such a reply
-// means that the server did nothing, and names the time of the retry. If the reply is from this
+// It repeats requests with a reply of status 409, 423, 429 or 503 and a Retry-After. Such a reply
+// means that the server did nothing, and it names the time of the retry. If the reply is from this
 // package, the Transport uses the member retry_after_ms, which is more exact. The pauses grow: the
 // first pause is at least 100 ms, and each further pause is at least twice as long. All other
 // replies, such as lock-lost, are returned.

@@ -249,8 +249,9 @@ func (cs *cohorts) granted(h *hold) {
 }
 
 // release is called when the user of h releases it. passed is true if h was handed over. Otherwise
-// h must go back to the server, and rest is the cohort if it has waiters but no leader: the caller
-// must then call lead or released. Until then the waiters stay in the cohort, and can leave it.
+// h must go back to the server. If the cohort has waiters but no leader, rest is the cohort, and
+// the caller must call lead or released. Until then the waiters stay in the cohort, and can leave
+// it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

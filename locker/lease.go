@@ -82,9 +82,9 @@ func (l *Lease) Units() int {
 // inside a process. All readers of one phase have the same fence; on a quorum this is usual, but
 // not certain. Pass the fence to the data that the lock protects, and let the data refuse a fence
 // that is smaller than the largest it has seen. Then a holder that was paused until after the end
-// of its lease can do no harm. This check does not work for the permits of a semaphore: each has a
-// fence of its own, and several of them may write at the same time. The fence is 0 only if the
-// Store cannot make fences.
+// of its lease can do no harm. This check does not work for the permits of a semaphore, because
+// each permit has a fence of its own, and several holders may write at the same time. The fence is
+// 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns when the lease ends unless it is renewed. The time is by the local monotonic

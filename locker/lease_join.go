@@ -18,8 +18,8 @@ const joinedFor = 3 * time.Second
 // own with the same fence; it can neither release this lease nor outlive it. The caller may give
 // the SHA-256 of a secret. Then Delegate registers the Delegation at the server, and the first join
 // must come within the time within. Without a secret, Delegate calls no server, and the caller must
-// prevent forgeries. depth is how many times the lease may be delegated again: with depth 1, a call
-// that joins may delegate the lease to a further call, but that call may not.
+// prevent forgeries. depth is how many times the lease may be delegated again. With depth 1, a call
+// that joins may delegate the lease to a further call, but the further call may not delegate it.
 //
 // A lease that was delegated is not handed over inside this process: its Release goes to the
 // server. The end of ctx ends the call.

@@ -184,7 +184,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them at once. Call it once, when the servers are installed, with the options of the Locker.
-// Do not call it whenever a service starts: if all servers were emptied in the meantime, their
+// Do not call it whenever a service starts. If all servers were emptied in the meantime, their
 // leases are forgotten, and the call would hide this loss. All servers must answer. With servers
 // that are in use already, EnrollRedlock only helps nodes to vote again, as every Locker does. The
 // error is nil when all servers vote; otherwise it says which server does not, why, and for how
@@ -206,11 +206,11 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
 // list of nodes. It contains one new server, and lacks one server of the old list, which may be
 // up, down or cut off. All other servers must vote. The old server stops voting at once, and
-// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when
-// every lease that the old server granted is over; any process with the new list can complete this
-// last step. Give the new list to all processes before or after the call, in any order: processes
-// with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes
-// vote before you replace another node.
+// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when every
+// lease that the old server granted is over. Any process with the new list can complete this last
+// step. Give the new list to all processes before or after the call, in any order: processes with
+// the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote
+// before you replace another node.
 //
 // A new server at the address of the old server needs no call. The end of ctx ends the call. Steps
 // that were done before stay done, and the call may be repeated.
@@ -290,9 +290,9 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 }
 
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
-// servers and proxies. It takes a lease with SET NX PX, and renews and releases it with WATCH,
-// MULTI and EXEC on one connection, so that it never touches the lease of another holder. c is a
-// client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
+// servers and proxies. It takes a lease with SET NX PX. It renews and releases the lease with
+// WATCH, MULTI and EXEC on one connection, so that it never touches the lease of another holder. c
+// is a client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
 // Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has
 // no queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the

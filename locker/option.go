@@ -154,10 +154,10 @@ func WithMaxRetryAfter(d time.Duration) Option {
 func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
-// this process: how long they were held, and how often another attempt succeeded. Pauses become
-// longer while most attempts fail, and shorter while most attempts succeed, so that about every
-// second attempt succeeds. WithAdaptiveBackoff replaces [WithBackoff]. Both matter only for a
-// waiter that cannot be notified.
+// this process. It uses how long the leases were held, and how often another attempt succeeded.
+// Pauses become longer while most attempts fail, and shorter while most attempts succeed, so that
+// about every second attempt succeeds. WithAdaptiveBackoff replaces [WithBackoff]. Both matter only
+// for a waiter that cannot be notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
@@ -173,12 +173,12 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 // DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
-// WithHandoffs sets the length of the longest streak. A streak is the number of callers of this
-// process that use one lease, one after the other, before it goes back to the server, where other
-// processes wait. Each of these callers has a fence of its own. A streak also ends after 10 ms.
-// Callers share a lease if their Rules have equal Key, Mode and TTL, if they may wait, and if
-// neither AtLeast, AtMost, Once nor Metadata is set. With n = 1 no caller shares a lease: each
-// caller queues at the server by itself. Default: [DefaultHandoffs].
+// WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
+// process use one lease, one after the other. After n callers, the lease goes back to the server,
+// where other processes wait. Each of these callers has a fence of its own. A streak also ends
+// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL, if they may wait,
+// and if neither AtLeast, AtMost, Once nor Metadata is set. With n = 1 no caller shares a lease:
+// each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
 // WithFair grants strictly in the order in which callers of all processes began to wait at the

@@ -39,14 +39,14 @@ func WithRenewClient(client Client) SingleOption {
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //
-// With this option, Run does not report a loss that the server would report only to the release: a
-// revocation, or the loss of the server's data, since the last renewal. The [Observer] is notified
-// of such a loss after Run has returned. Run still waits for the release when Rule.Once or
-// Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also waits while the
-// server takes more than 20 ms to answer, while 1024 background releases have no answer, and under
-// [NewReentrant]. Direct calls of Release and Complete are always awaited. The adapters also wait
-// for the releases of idempotent requests, of buffered responses, and of transactions of package
-// sqllock that are not committed. Default: every release is awaited.
+// With this option, Run does not report a loss that the server would report only to the release.
+// Such a loss is a revocation, or a loss of the server's data, since the last renewal. The
+// [Observer] is notified of such a loss after Run has returned. Run still waits for the release
+// when Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also
+// waits while the server takes more than 20 ms to answer, while 1024 background releases have no
+// answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
+// adapters also wait for the releases of idempotent requests, of buffered responses, and of
+// transactions of package sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }

@@ -21,8 +21,8 @@ var (
 	// ErrTooLate: the work took so long, or renewals failed for so long, that too little of the
 	// lease was left to commit. Nothing was changed.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
-	// ErrEnded: the function has ended the transaction, by COMMIT or ROLLBACK in the text of a
-	// statement, by DDL on MySQL, or because it continued after an error that ends transactions.
+	// ErrEnded: the function has ended the transaction. It has sent COMMIT or ROLLBACK in the text
+	// of a statement, or DDL on MySQL, or has continued after an error that ends transactions.
 	// Statements before the function's own COMMIT are committed: call [Resolve] with Error.Op.
 	// Later statements ran without a claim; on MySQL they were rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +

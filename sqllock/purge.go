@@ -63,7 +63,7 @@ const ripeAfter = time.Hour
 // with a key for each order. Run PurgeFences daily. age must be longer than every lease and every
 // pause of a process, and at least 24 h. Ages are measured by the database's clock.
 //
-// No fence can go back: the largest fence that may be removed becomes a floor, and claims with a
+// No fence can go back. The largest fence that may be removed becomes a floor, and claims with a
 // fence up to the floor are refused for every resource. Claims under way may have read the old
 // floor. So rows are removed by the first call that comes at least an hour after the floor was
 // raised. A daily job removes the fences that it has found the day before. The floor is smaller

@@ -10,11 +10,11 @@ type BatchAcquirer interface {
 	// AcquireAll grants all claims or none. If it grants all, it returns Granted for each claim.
 	// Otherwise it takes nothing. It then returns Busy, Done, Undone or Revoked for the claims
 	// that prevent the grant, and NotOurs for the claims that could have been granted. AcquireAll
-	// never puts a claim into a queue, and never overtakes a waiter: for a free key for which a
-	// token may be waiting, it returns Busy, with a Holder whose Left is 0. If an owner holds its
-	// key already, AcquireAll returns Granted for it and leaves the lease unchanged, whatever it
-	// returns for the other claims. If the keys cannot be taken in one step, it returns a
-	// [*Refusal].
+	// never puts a claim into a queue, and never overtakes a waiter. If a key is free and a token
+	// may be waiting for it, AcquireAll returns Busy, with a Holder whose Left is 0. If an owner
+	// holds its key already, AcquireAll returns Granted for it and leaves the lease unchanged,
+	// whatever it returns for the other claims. If the keys cannot be taken in one step, it returns
+	// a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -70,8 +70,9 @@ type Fencer interface {
 // writer enters. While a writer waits, no newcomer enters. Each reader's part expires
 // independently of the others.
 //
-// The answer to each step of an owner depends on what the owner has on the server, not on the Mode
-// of the Claim: after an unanswered Downgrade, the owner may be a writer or a reader.
+// The answer to each step of an owner depends on what the owner has on the server, and not on the
+// Mode of the Claim. For example, after an unanswered Downgrade the owner may be a writer or a
+// reader.
 type Downgrader interface {
 	// Downgrade makes a writer the first reader of a phase with its own fence c.Fence, and lets in
 	// all waiting readers. It returns Granted, NotOurs or Revoked.
