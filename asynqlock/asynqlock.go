@@ -213,7 +213,7 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 	return err
 }
 
-// concluded returns the result of a task whose handler has run.
+// The method concluded returns the result of a task whose handler has run.
 func (j *job) concluded(ctx context.Context) error {
 	j.endUnique(ctx, j.failed == nil)
 	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome

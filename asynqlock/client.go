@@ -158,7 +158,7 @@ func Fences(t *asynq.Task) []Fence {
 	return fences
 }
 
-// headers returns a task's own headers with the fences and the trace context added.
+// The method headers returns a task's own headers with the fences and the trace context added.
 func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]string {
 	headers := maps.Clone(own)
 	if headers == nil {

@@ -18,7 +18,7 @@ import (
 // cannot show the name, and if the key stays busy after the lease (AtLeast). The second lock lasts
 // longer than the first.
 
-// named runs the handler under a lease that names the task.
+// The method named runs the handler under a lease that names the task.
 func (j *job) named(ctx context.Context) error {
 	name, err := ownID.Key(ctx, &j.message)
 	if err != nil {
@@ -49,8 +49,8 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// shows reports whether the Locker can show the holder of key. If it cannot, tasks use second locks
-// from then on.
+// The method shows reports whether the Locker can show the holder of key. If it cannot, tasks use
+// second locks from then on.
 func (g *Guard) shows(ctx context.Context, key string) bool {
 	i, ok := g.locker.(inspector)
 	if !ok {
@@ -64,8 +64,8 @@ func (g *Guard) shows(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// beside runs the handler under both locks. It is called for a task that is not known to have run
-// before.
+// The method beside runs the handler under both locks. It is called for a task that is not known to
+// have run before.
 func (j *job) beside(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {

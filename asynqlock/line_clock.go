@@ -51,7 +51,7 @@ func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.before, c.now, c.until = c.now, next, received.Add(remeasureAfter)
 }
 
-// at returns the server's time at t.
+// The method at returns the server's time at t.
 func (c *serverClock) at(t time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,8 +61,8 @@ func (c *serverClock) at(t time.Time) int64 {
 	return c.now.at(t)
 }
 
-// at returns the server's time at t. If the previous translation was ahead, the returned time runs
-// at half speed until the difference is gone. So the returned time never goes back.
+// The method at returns the server's time at t. If the previous translation was ahead, the returned
+// time runs at half speed until the difference is gone. So the returned time never goes back.
 func (tr translation) at(t time.Time) int64 {
 	at := tr.server + t.Sub(tr.epoch).Microseconds()
 	if tr.least == 0 {

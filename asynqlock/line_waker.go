@@ -99,8 +99,8 @@ func (w *waker) exit(lock locker.Rule, tried, line bool) {
 	}
 }
 
-// parked records that a delivery of this process put its task off. front is true if the task is the
-// first of its line. counted is true if enter has counted the delivery.
+// The method parked records that a delivery of this process put its task off. front is true if the
+// task is the first of its line. counted is true if enter has counted the delivery.
 func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]

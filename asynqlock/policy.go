@@ -170,7 +170,7 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// begins returns the text with which all types begin that r guards.
+// The method begins returns the text with which all types begin that r guards.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules has the rules sorted by pattern, the longest first.

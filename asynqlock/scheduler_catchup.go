@@ -269,7 +269,7 @@ func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.T
 
 func (c *catchUp) key() string { return "asynqlock:ticks:{" + braces.Replace(c.term.rule.Key) + "}" }
 
-// next returns the slot that follows slot.
+// The method next returns the slot that follows slot.
 func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	next := e.schedule.Next(slot.In(c.cron.Location()))
 	if next.IsZero() { // the schedule has no further slot
@@ -278,7 +278,7 @@ func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	return next
 }
 
-// alone waits until no other goroutine enqueues slots of the entry, and locks the entry.
+// The method alone waits until no other goroutine enqueues slots of the entry, and locks the entry.
 func (c *catchUp) alone(id string) (leave func()) {
 	c.mu.Lock()
 	m := c.busy[id]

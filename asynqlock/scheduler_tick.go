@@ -35,7 +35,7 @@ type term struct {
 	claims map[string]func() bool // the claims of slot by entry; each is sent once
 }
 
-// options returns the options for build.
+// The method options returns the options for build.
 func (t *term) options() *asynq.SchedulerOpts {
 	o := t.base
 	after := o.PreEnqueueFunc
@@ -102,7 +102,7 @@ const (
 	slotWithin = 5 * time.Second
 )
 
-// passes reports whether this process may enqueue a tick that is due now.
+// The method passes reports whether this process may enqueue a tick that is due now.
 //
 // passes checks the lease's deadline first, because the end of the context may come too late. When
 // a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
@@ -122,7 +122,7 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	return false
 }
 
-// leads reports whether this process holds the lock now.
+// The method leads reports whether this process holds the lock now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
 // claim takes the entry's slot of this second, unless another process has taken it. Two ticks may

@@ -192,7 +192,7 @@ func shape(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// params returns the parameters of a path such as "/orders/:id/files/*path".
+// The function params returns the parameters of a path such as "/orders/:id/files/*path".
 func params(path string) (names []string) {
 	for segment := range strings.SplitSeq(path, "/") {
 		if i := strings.IndexAny(segment, ":*"); i >= 0 {

@@ -21,7 +21,7 @@ type call struct {
 	req      any // nil before the first message of a stream
 }
 
-// early reports whether the locks of a stream are taken before its first message.
+// The method early reports whether the locks of a stream are taken before its first message.
 func (c *call) early() bool {
 	return c.provider == nil && (c.method.early || c.method.err != nil)
 }
@@ -55,7 +55,7 @@ func (g *guard) admit(ctx context.Context, fullMethod string, server any) (conte
 	return ctx, c, nil
 }
 
-// locks returns the locks of a call. If there are none, the call runs without a lock.
+// The method locks returns the locks of a call. If there are none, the call runs without a lock.
 func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	locks, err := c.locks(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 
-// locks returns the locks that the call's KeyProvider or its rule names.
+// The method locks returns the locks that the call's KeyProvider or its rule names.
 func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	if c.provider != nil {
 		r, err := c.provider.LockKey(ctx, c.name, c.req)
@@ -126,8 +126,8 @@ func (g *guard) stallOf(c *call) time.Duration {
 	return g.stall
 }
 
-// open reports whether the call runs without a lock because the lock server is known to be
-// unavailable.
+// The method open reports whether the call runs without a lock because the lock server is known to
+// be unavailable.
 func (g *guard) open(ctx context.Context, c *call) bool {
 	if g.breaker == nil || !g.breaker.Open() {
 		return false
@@ -136,7 +136,8 @@ func (g *guard) open(ctx context.Context, c *call) bool {
 	return true
 }
 
-// opens reports whether the call runs although it could not get its locks because of err.
+// The method opens reports whether the call runs although it could not get its locks because of
+// err.
 func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
 	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
 		return false
@@ -146,7 +147,7 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 	return true
 }
 
-// without reports p, the reason why a call runs without a lock.
+// The method without reports p, the reason why a call runs without a lock.
 func (g *guard) without(ctx context.Context, p *Problem) {
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)

@@ -126,7 +126,7 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return g.locked(ctx, c, handler)
 }
 
-// locked runs a unary handler under the locks of its call.
+// The method locked runs a unary handler under the locks of its call.
 func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) (resp any, err error) {
 	locks, err := g.locks(ctx, c)
 	switch {

@@ -72,7 +72,7 @@ func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	return f
 }
 
-// keys makes the keys of a call.
+// The method keys makes the keys of a call.
 func (f KeyFunc) keys(req any) ([]string, error) {
 	keys, err := f.of(req)
 	switch {

@@ -53,7 +53,7 @@ func (r *Rule) empty() bool {
 	return r.Key == "" && len(r.Keys) == 0 && r.Func.of == nil && r.Idempotency == ""
 }
 
-// templates returns the Key or the Keys.
+// The method templates returns the Key or the Keys.
 func (r *Rule) templates() []key.Key {
 	if r.Key != "" {
 		return []key.Key{r.Key}

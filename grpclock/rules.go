@@ -154,7 +154,7 @@ func (r *Rules) Bind(server interface {
 			"register the services before Bind, annotate methods in their .proto files, or use FromProviders "+
 			"if the services are KeyProviders"))
 	}
-	if before := r.known.Load(); before != nil { // known from other servers
+	if before := r.known.Load(); before != nil { // the methods that are known from other servers
 		for name, m := range *before {
 			if _, ok := known[name]; !ok {
 				known[name] = m

@@ -120,7 +120,7 @@ func (h *held) copyHeader() {
 	maps.Copy(header, h.header)
 }
 
-// changed returns the headers that the handler has set, without the headers from before.
+// The method changed returns the headers that the handler has set, without the headers from before.
 func (h *held) changed() http.Header {
 	before, changed := h.to.Header(), make(http.Header)
 	for name, values := range h.header {

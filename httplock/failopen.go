@@ -28,8 +28,8 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// asks reports whether a request must ask the server. During an outage, one request at a time asks
-// the server, after a pause. All other requests run without a lock.
+// The method asks reports whether a request must ask the server. During an outage, one request at a
+// time asks the server, after a pause. All other requests run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

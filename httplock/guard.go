@@ -101,5 +101,5 @@ func braced(path string) (names []string) {
 	return names
 }
 
-// declares reports whether a pattern has a parameter of that name.
+// The function declares reports whether a pattern has a parameter of that name.
 func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

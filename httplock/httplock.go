@@ -215,7 +215,7 @@ func (m *middleware) applies(r *http.Request) bool {
 	return true
 }
 
-// rules makes the rules of a request: one rule for each of its keys.
+// The method rules makes the rules of a request: one rule for each of its keys.
 func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.Rule, more []locker.Rule, err error) {
 	if !m.templates.Several() {
 		k, err := m.templates[0].Key(ctx, r)

@@ -34,8 +34,8 @@ func member(data []byte, steps []string) (string, error) {
 	return values[0], nil
 }
 
-// members returns the values at steps. An element of a list that lacks the rest of the steps has
-// the value "".
+// The function members returns the values at steps. An element of a list that lacks the rest of the
+// steps has the value "".
 func members(data []byte, steps []string) ([]string, error) {
 	if !json.Valid(data) { // this also refuses a second value, or other text, after the first value
 		return nil, errNotJSON

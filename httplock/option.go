@@ -119,7 +119,7 @@ func (c *config) refuse(bad bool, format string, args ...any) bool {
 	return bad
 }
 
-// buffers reports whether a response is held back until the lock's end is confirmed.
+// The method buffers reports whether a response is held back until the lock's end is confirmed.
 func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
 
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.

@@ -97,7 +97,8 @@ func (r Rule) common() []Option {
 	return opts
 }
 
-// keys returns the keys of the lock. A Rule that has only Idempotency or NoLock has no keys.
+// The method keys returns the keys of the lock. A Rule that has only Idempotency or NoLock has no
+// keys.
 func (r Rule) keys() []Key {
 	if r.Key != "" {
 		return []Key{r.Key}

@@ -106,8 +106,8 @@ func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries 
 	return pause + mathrand.N(pause/10+1), again
 }
 
-// allows reports whether Retries, Within and the context's deadline allow another attempt after a
-// pause.
+// The method allows reports whether Retries, Within and the context's deadline allow another
+// attempt after a pause.
 func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause time.Duration) bool {
 	retries, within := t.Retries, t.Within
 	if retries == 0 {

@@ -7,7 +7,8 @@ import (
 	"net/http"
 )
 
-// response is a ResponseWriter that records its progress. Gin's ResponseWriter is a response.
+// response is a ResponseWriter that records its progress. Gin's ResponseWriter implements this
+// interface.
 type response interface {
 	http.ResponseWriter
 	// Status returns the past or future status: 200 unless another one was set.

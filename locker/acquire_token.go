@@ -73,7 +73,7 @@ func (t *token) ask() (first bool) {
 	return t.before == tokenNowhere
 }
 
-// ended ends the call that is under way.
+// The method ended ends the call that is under way.
 func (t *token) ended(e tokenEvent) { t.state = tokenMoves[e][t.before] }
 
 // read is called with news that the acquisition has read while no call is under way.

@@ -20,7 +20,7 @@ type turn struct {
 	err error
 }
 
-// among waits with the callers of this process that want the key on the same terms.
+// The method among waits with the callers of this process that want the key on the same terms.
 func (a *acquisition) among(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
 		if t.mode == Shared {

@@ -29,9 +29,9 @@ const (
 // happened at local on the local clock, or later.
 type anchor struct{ local, server time.Time }
 
-// at returns the earliest local time of an event that happened at server on the server's clock,
-// and by how much that time may be wrong. The error grows with the length of the wait, because the
-// rates of the clocks may differ by 1 %, as in drift.
+// The method at returns the earliest local time of an event that happened at server on the server's
+// clock, and by how much that time may be wrong. The error grows with the length of the wait,
+// because the rates of the clocks may differ by 1 %, as in drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100

@@ -279,7 +279,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// takes gives a the next fence of h; cs.mu is held.
+// The method takes gives a the next fence of h; cs.mu is held.
 func (a *acquisition) takes(h *hold) {
 	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
 	h.signed = a.meta
@@ -374,7 +374,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	return c.next()
 }
 
-// next removes and returns the first waiter. The cohorts' mutex is held.
+// The method next removes and returns the first waiter. The cohorts' mutex is held.
 func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil

@@ -22,7 +22,7 @@ import "time"
 // isPermits reports whether the callers of a cohort want permits of a semaphore.
 func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 
-// together returns how many callers with this rule may hold the key at once.
+// The method together returns how many callers with this rule may hold the key at once.
 func (r Rule) together() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
 // grantedPermit makes the next caller the leader. cs.mu is held.

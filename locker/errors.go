@@ -98,8 +98,8 @@ func (e *Error) Error() string {
 // mostShown is the largest number of bytes of a key in the text of an error.
 const mostShown = 200
 
-// shown returns a key for the text of an error. Keys may come from clients, so the result is one
-// line of limited length. A key with unprintable characters is quoted.
+// The function shown returns a key for the text of an error. Keys may come from clients, so the
+// result is one line of limited length. A key with unprintable characters is quoted.
 func shown(key string) string {
 	text, rest := shorten(key, mostShown), ""
 	if text != key {

@@ -83,8 +83,8 @@ func (h *hold) freeForNext() {
 // sound reports whether a hold may be handed over or shared. The keeper's mutex is held.
 func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
 
-// lasts reports whether a hold has enough time left, and was renewed as it should be. The keeper's
-// mutex is held.
+// The method lasts reports whether a hold has enough time left, and was renewed as it should be.
+// The keeper's mutex is held.
 func (h *hold) lasts() bool {
 	whole := h.ttl
 	if h.handed > 0 {
@@ -154,7 +154,7 @@ func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	return h.leases(), true
 }
 
-// leases returns the Leases that use the holds of the schedule.
+// The method leases returns the Leases that use the holds of the schedule.
 func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -42,7 +42,7 @@ func (r *renewal) use(l *Lease) {
 
 func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
 
-// leases returns all users of the hold.
+// The method leases returns all users of the hold.
 func (r *renewal) leases() []*Lease {
 	var all []*Lease
 	if r.lease != nil {
@@ -51,7 +51,7 @@ func (r *renewal) leases() []*Lease {
 	return slices.AppendSeq(all, maps.Keys(r.sharers))
 }
 
-// at returns when the keeper must look at the hold.
+// The method at returns when the keeper must look at the hold.
 func (r *renewal) at() instant {
 	if !r.final || r.handed > 0 {
 		return min(r.renew, r.deadline)
@@ -143,7 +143,7 @@ func (s *schedule) earliest() instant {
 	return 0
 }
 
-// holds returns all holds, unordered.
+// The method holds returns all holds, unordered.
 func (s *schedule) holds() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for _, e := range s.near {

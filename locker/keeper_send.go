@@ -55,8 +55,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 }
 
-// next returns the TTL of the next renewal of the hold. For a hold that is never renewed, this is
-// the remaining time of the hold, because the call only confirms the hold.
+// The method next returns the TTL of the next renewal of the hold. For a hold that is never
+// renewed, this is the remaining time of the hold, because the call only confirms the hold.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
 		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)

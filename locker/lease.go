@@ -217,7 +217,7 @@ func (l *Lease) gone() error {
 	return l.cause
 }
 
-// ended returns how the hold ended, or nil while the hold is held.
+// The method ended returns how the hold ended, or nil while the hold is held.
 func (l *Lease) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -79,7 +79,7 @@ func (d *downgrade) answered(g store.Grant) error {
 	return l.gone()
 }
 
-// failed makes the Lease Shared if readers may have entered.
+// The method failed makes the Lease Shared if readers may have entered.
 func (d *downgrade) failed(_ error, unclear bool) {
 	if unclear {
 		d.lease.becomeShared()

@@ -104,14 +104,14 @@ func (a *acquisition) look() *sighting {
 	return a.sighting
 }
 
-// meets notes the holder for which the acquire waits, if it is the first known one.
+// The method meets notes the holder for which the acquire waits, if it is the first known one.
 func (a *acquisition) meets(p Peer) {
 	if s := a.look(); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
-// waits notifies the Observer that the acquire begins to wait.
+// The method waits notifies the Observer that the acquire begins to wait.
 func (a *acquisition) waits(place int) {
 	s := a.look()
 	if s == nil || s.waits {
@@ -132,7 +132,8 @@ func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	}
 }
 
-// hears notes a grant by message. The grant is not taken yet, because an acquire must confirm it.
+// The method hears notes a grant by message. The grant is not taken yet, because an acquire must
+// confirm it.
 func (a *acquisition) hears(e store.Event) {
 	if s := a.look(); s != nil {
 		s.heard = e

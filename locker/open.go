@@ -334,7 +334,7 @@ func Retries(strategy func() redislock.RetryStrategy) Backoff {
 	}
 }
 
-// redis returns the settings of a Store on Redis.
+// The method redis returns the settings of a Store on Redis.
 func (c *config) redis() redisstore.Settings {
 	s := redisstore.Settings{RenewClient: c.renewClient, Warn: c.undoEnded}
 	if c.acked {

@@ -126,7 +126,7 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 	})
 }
 
-// found makes the first part of a lease that was just taken.
+// The method found makes the first part of a lease that was just taken.
 func (r *reentrant) found(root *Lease, key string) *Lease {
 	f := &family{of: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
@@ -196,7 +196,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 // errNoUpgrade refuses an acquire with Exclusive inside a Shared hold.
 var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 
-// allows returns nil if a nested hold is possible without asking the server.
+// The method allows returns nil if a nested hold is possible without asking the server.
 func (f *family) allows(rule Rule) error {
 	first := f.root.rule
 	switch {

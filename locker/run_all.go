@@ -66,7 +66,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	return settleAll(ctx, leases, err)
 }
 
-// within returns the context for RunAll's function.
+// The function within returns the context for RunAll's function.
 func within(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
@@ -129,7 +129,7 @@ func distinct(rules []Rule) []Rule {
 	return rules[:n+1]
 }
 
-// and returns a rule that satisfies both rules, which have the same key.
+// The method and returns a rule that satisfies both rules, which have the same key.
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
@@ -171,7 +171,7 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// since returns the rule with the remaining part of its Wait.
+// The method since returns the rule with the remaining part of its Wait.
 func (r Rule) since(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {

@@ -59,9 +59,9 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	})
 }
 
-// together tries to take all leases in one step. alone is the number of leases that must be taken
-// alone: 0 if the step took them all. Otherwise the step took none of them, and alone counts the
-// leases up to the first held one.
+// The method together tries to take all leases in one step. alone is the number of leases that must
+// be taken alone: 0 if the step took them all. Otherwise the step took none of them, and alone
+// counts the leases up to the first held one.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {

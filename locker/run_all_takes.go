@@ -53,7 +53,8 @@ func (t *takes) isOver() bool {
 	return t.over
 }
 
-// all returns the leases that the RunAll has taken so far, and those that its caller had before.
+// The method all returns the leases that the RunAll has taken so far, and those that its caller had
+// before.
 func (t *takes) all(ctx context.Context) []*Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,7 +26,7 @@ type habit struct {
 	scale float64       // the pause between attempts as a part of the mean
 }
 
-// held records that a lease was released after d.
+// The method held records that a lease was released after d.
 func (t *holdStats) held(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,8 +50,8 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// usual returns how long leases of that Name were held so far. It returns false while none was
-// held.
+// The method usual returns how long leases of that Name were held so far. It returns false while
+// none was held.
 func (t *holdStats) usual(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// of returns the habit of a Name, or nil when too many Names are known. t.mu is held.
+// The method of returns the habit of a Name, or nil when too many Names are known. t.mu is held.
 func (t *holdStats) of(name string) *habit {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {

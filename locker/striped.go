@@ -155,7 +155,7 @@ func (s *striped) stripe(rule Rule) (Rule, error) {
 	return rule, nil
 }
 
-// of returns the number of the stripe of a key.
+// The method of returns the number of the stripe of a key.
 func (s *striped) of(key string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
@@ -186,7 +186,7 @@ func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, 
 	return nested, err
 }
 
-// named returns an error of the Locker inside, with the key that the caller gave.
+// The method named returns an error of the Locker inside, with the key that the caller gave.
 func (s *striped) named(err error, key string) error {
 	inner, ok := errtype.As[*Error](err)
 	if !ok {

@@ -32,7 +32,7 @@ type limiter struct {
 	dropped int
 }
 
-// allows reports whether a record may be written, and how many were dropped before it.
+// The method allows reports whether a record may be written, and how many were dropped before it.
 func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

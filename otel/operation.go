@@ -97,12 +97,12 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	}
 }
 
-// usual returns the options for the measurement that every operation of this kind makes.
+// The method usual returns the options for the measurement that every operation of this kind makes.
 func (p *operation) usual(s series) *measurement {
 	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
 
-// of returns the options for a measurement of the operation in the series s.
+// The method of returns the options for a measurement of the operation in the series s.
 func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
 
 // conclude writes into the span how the operation ended. The description of the status is the

@@ -166,14 +166,14 @@ type RedislockLock struct {
 	until time.Time // the lock lives until then or longer, by the local clock
 }
 
-// lives notes that the lock lives for ttl after asked.
+// The method lives notes that the lock lives for ttl after asked.
 func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = asked.Add(ttl)
 }
 
-// left returns the least time for which the lock still lives.
+// The method left returns the least time for which the lock still lives.
 func (l *RedislockLock) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

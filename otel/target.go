@@ -33,7 +33,7 @@ func (ts *targets) init(cfg config) {
 	ts.rest = newTarget(cfg, other)
 }
 
-// of returns the target of name.
+// The method of returns the target of name.
 func (ts *targets) of(name string) *target {
 	known := *ts.known.Load()
 	if t, ok := known[name]; ok {
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// at returns the options of a series of an operation. Most operations end like the operation before
-// them, and for these, the method looks nothing up.
+// The method at returns the options of a series of an operation. Most operations end like the
+// operation before them, and for these, the method looks nothing up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {
@@ -143,7 +143,7 @@ func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	return last
 }
 
-// of returns the options of a series.
+// The method of returns the options of a series.
 func (t *target) of(s series) *measurement {
 	t.mu.RLock()
 	m := t.more[s]
@@ -176,7 +176,7 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// with returns the options, to which it adds attributes that come from a context.
+// The method with returns the options, to which it adds attributes that come from a context.
 func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m

@@ -175,8 +175,8 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// apart runs work in a separate transaction. It repeats a transaction that has collided with
-// another transaction.
+// The method apart runs work in a separate transaction. It repeats a transaction that has collided
+// with another transaction.
 func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (a *attempt) text(s step) string {
 	return b.String()
 }
 
-// changed records whether the settings of MySQL's session are changed.
+// The method changed records whether the settings of MySQL's session are changed.
 func (a *attempt) changed(session bool) {
 	a.session = session
 	if s, ok := a.tx.(*standard); ok {

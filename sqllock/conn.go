@@ -183,7 +183,7 @@ func (s *standard) blind() {
 	s.opaque = true
 }
 
-// lent reports whether the function uses the transaction, or may be using it.
+// The method lent reports whether the function uses the transaction, or may be using it.
 func (s *standard) lent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -89,7 +89,7 @@ type statements map[string]string
 // prepared caches the statements of each dialect and prefix.
 var prepared sync.Map
 
-// statements returns the statements in sql/DIALECT, with the program's table prefix.
+// The method statements returns the statements in sql/DIALECT, with the program's table prefix.
 func (d Dialect) statements(prefix string) statements {
 	type wanted struct {
 		dialect Dialect

@@ -147,9 +147,9 @@ func (d Dialect) passing(err error) bool {
 // must handle it.
 func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
 
-// ended reports whether a statement's error has ended the transaction silently. After that, the
-// database would commit each later statement by itself and without a claim, so a Tx refuses later
-// statements. PostgreSQL itself refuses them.
+// The method ended reports whether a statement's error has ended the transaction silently. After
+// that, the database would commit each later statement by itself and without a claim, so a Tx
+// refuses later statements. PostgreSQL itself refuses them.
 func (d Dialect) ended(err error) bool {
 	n := d.number(err)
 	switch d {
@@ -200,9 +200,9 @@ func (d Dialect) missing(err error) bool {
 	}
 }
 
-// refused reports whether the error of a COMMIT proves that nothing was committed. Errors of a
-// server that is shutting down prove nothing. Errors that a driver makes when no answer comes prove
-// nothing either.
+// The method refused reports whether the error of a COMMIT proves that nothing was committed.
+// Errors of a server that is shutting down prove nothing. Errors that a driver makes when no answer
+// comes prove nothing either.
 func (d Dialect) refused(err error) bool {
 	s := state(err)
 	if d.passing(err) && !gone(err) && !strings.HasPrefix(s, "57") {

@@ -59,12 +59,12 @@ func (i *idleness) wasOver() bool {
 	return i.isOver()
 }
 
-// millis returns the limit in the unit of PostgreSQL's setting.
+// The method millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
 	return int64(min((i.limit+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }
 
-// seconds returns the limit in the unit of MySQL's setting.
+// The method seconds returns the limit in the unit of MySQL's setting.
 func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 
 // idleRounding is how much earlier than the limit a server may end a transaction.

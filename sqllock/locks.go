@@ -79,7 +79,8 @@ func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, 
 	return rules, mine
 }
 
-// starves refuses a transaction if the transactions around it use all connections of the pool.
+// The method starves refuses a transaction if the transactions around it use all connections of the
+// pool.
 func (c *call) starves(ctx context.Context) error {
 	if c.pool == nil {
 		return nil
@@ -98,8 +99,8 @@ func (c *call) starves(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// within runs the transaction under the leases of ctx with the keys, or under all leases if keys is
-// nil.
+// The function within runs the transaction under the leases of ctx with the keys, or under all
+// leases if keys is nil.
 func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
 	leases, err := held(ctx, keys)
 	if err != nil {
@@ -131,8 +132,9 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	return err
 }
 
-// held returns the leases of ctx with the keys, or all leases if keys is nil, in the order of their
-// keys. If ctx holds a key several times, as NewReentrant allows, held returns the innermost lease.
+// The function held returns the leases of ctx with the keys, or all leases if keys is nil, in the
+// order of their keys. If ctx holds a key several times, as NewReentrant allows, held returns the
+// innermost lease.
 func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {

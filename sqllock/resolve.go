@@ -146,7 +146,7 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 	return committed && err == nil, err
 }
 
-// apart runs work in a separate transaction that claims nothing.
+// The method apart runs work in a separate transaction that claims nothing.
 func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {

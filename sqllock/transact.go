@@ -76,7 +76,7 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 	}
 }
 
-// left returns the time that is left of the lease that ends first.
+// The function left returns the time that is left of the lease that ends first.
 func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {

@@ -104,7 +104,7 @@ func WithinAllWith[T any](
 	return within(ctx, keys, func(terms []term) (*call, error) { return with(db, terms, fn, opts) })
 }
 
-// with makes the call for a database of any library.
+// The function with makes the call for a database of any library.
 func with[T any](
 	db Database[T], terms []term, fn func(ctx context.Context, tx T) error, opts []Option,
 ) (*call, error) {

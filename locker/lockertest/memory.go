@@ -72,7 +72,7 @@ func (m *Memory) forget() {
 	m.joins = make(map[string]joins)
 }
 
-// now returns the server's clock; m.mu is held.
+// The method now returns the server's clock; m.mu is held.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
 // The method at returns the server's clock as a client reads it. The result has no monotonic part,
@@ -92,7 +92,7 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// left returns how long l still lasts, or -1 when l has no end. m.mu is held.
+// The method left returns how long l still lasts, or -1 when l has no end. m.mu is held.
 func (m *Memory) left(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// keys returns the keys that are held or waited for and that match a pattern. m.mu is held here and
-// below.
+// The method keys returns the keys that are held or waited for and that match a pattern. m.mu is
+// held here and below.
 func (m *Memory) keys(pattern string) ([]string, error) {
 	names := make(map[string]struct{})
 	for key := range m.leases {

@@ -73,13 +73,13 @@ func (m *Memory) earliest(s *permits) time.Duration {
 	return max(first.Sub(m.now()), time.Millisecond)
 }
 
-// alone reports whether key is held without permits.
+// The method alone reports whether key is held without permits.
 func (m *Memory) alone(key string) bool {
 	l, held := m.lease(key)
 	return held && l.permits == nil
 }
 
-// fits reports whether weight units of limit are free.
+// The method fits reports whether weight units of limit are free.
 func (m *Memory) fits(key string, weight, limit int) bool {
 	if m.alone(key) {
 		return false
@@ -197,9 +197,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: p.fence, FenceCount: p.block}
 }
 
-// serve grants units to the waiters in their order, until the units do not suffice for the head.
-// own is the claim of the call under way: it is granted its whole TTL, and is not notified. A head
-// that wants the key without a Limit gets it when no unit is held.
+// The method serve grants units to the waiters in their order, as long as enough units are free for
+// the head of the queue. own is the claim of the call under way: it is granted its whole TTL, and
+// is not notified. A head that wants the key without a Limit gets it when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {

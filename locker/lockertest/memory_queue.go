@@ -99,7 +99,7 @@ func (m *Memory) dismiss(key string) {
 	}))
 }
 
-// waiters counts the waiters, without the waiters that were handed the key.
+// The method waiters counts the waiters, without the waiters that were handed the key.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -216,8 +216,8 @@ func (m *Memory) drop(key string, w waiter) {
 	}))
 }
 
-// next returns the first waiter that can be notified at another inbox than except. If the process
-// with the inbox except does not react, another process must.
+// The method next returns the first waiter that can be notified at another inbox than except. If
+// the process with the inbox except does not react, another process must.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {

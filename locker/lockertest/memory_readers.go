@@ -40,7 +40,8 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// reads reports whether c's owner has a part in the phase of l. m.mu is held here and below.
+// The method reads reports whether c's owner has a part in the phase of l. m.mu is held here and
+// below.
 func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
