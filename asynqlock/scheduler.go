@@ -113,7 +113,7 @@ func SchedulerClient(c *Client) SchedulerOption {
 // tick, the tick is enqueued exactly once.
 //
 // The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
-// has [Unique]. The task also has a Retention of at least a minute. It is kept as completed for
+// has [Unique]. The task also has a Retention of at least a minute. The completed task is kept for
 // that time, so that it is not enqueued again. asynq's history of the schedule does not show such
 // ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the leader
 // changes.

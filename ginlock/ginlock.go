@@ -29,7 +29,7 @@ func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
-// "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
+// "{claim.sub}". See [httplock.Idempotency]. Idempotency panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
 	if err != nil {

@@ -27,7 +27,7 @@ type (
 )
 
 // A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
-// [Guard.Mount] puts it in front of an engine's routes. It is safe for concurrent use.
+// [Guard.Mount] puts it in front of an engine's routes. A Guard is safe for concurrent use.
 type Guard struct {
 	locks map[string]map[string]http.Handler // by method and path
 

@@ -204,13 +204,13 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 }
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes. It contains one new server, and lacks one server of the old list, which may be
-// up, down or cut off. All other servers must vote. The old server stops voting at once, and
-// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when every
-// lease that the old server granted is over. Any process with the new list can complete this last
-// step. Give the new list to all processes before or after the call, in any order: processes with
-// the old list continue with the other nodes. Wait until [Engine.Nodes] shows that all nodes vote
-// before you replace another node.
+// list of nodes. It contains one new server, and lacks one server of the old list. The missing
+// server may be up, down or cut off. All other servers must vote. The old server stops voting at
+// once, and leases that need its vote are soon lost (ErrLost). The new server votes after votesIn,
+// when every lease that the old server granted is over. Any process with the new list can complete
+// this last step. Give the new list to all processes before or after the call, in any order:
+// processes with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that
+// all nodes vote before you replace another node.
 //
 // A new server at the address of the old server needs no call. The end of ctx ends the call. Steps
 // that were done before stay done, and the call may be repeated.

@@ -16,9 +16,9 @@ import (
 //
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
 // is released with the last hold. A loss ends all holds. From then on, an Acquire with a context
-// of one of these holds is refused with the error of the loss, for example ErrLost. It never takes
-// a new lease silently. An Acquire with the context of a released hold is refused, unless a hold
-// around that hold is still held.
+// of one of these holds is refused with the error of the loss, for example ErrLost. Such an Acquire
+// never takes a new lease silently. An Acquire with the context of a released hold is refused,
+// unless a hold around that hold is still held.
 //
 // Goroutines with a holder's context, or with contexts derived from it, are one holder. They all
 // get a nested hold, so they must exclude each other by themselves where this is necessary.

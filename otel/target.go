@@ -18,7 +18,7 @@ import (
 const maxNames = 256
 
 // targets has the names that were seen so far. A reader takes no lock, because the map is never
-// changed. It is replaced by a new map, at most maxNames times.
+// changed. A new map replaces it, at most maxNames times.
 type targets struct {
 	config config
 	known  atomic.Pointer[map[string]*target]

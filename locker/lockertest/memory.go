@@ -12,7 +12,7 @@ import (
 // Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and
 // done marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
 // testing/synctest bubble. A Memory is for tests only, because it does not exclude other processes
-// of the machine. Make a Memory with [NewMemory]. It is safe for concurrent use.
+// of the machine. Make a Memory with [NewMemory]. A Memory is safe for concurrent use.
 //
 // A Memory is also the first [Process] that uses it, so one Engine can use the Memory directly. For
 // each further Engine, [Memory.NewProcess] makes a Process.

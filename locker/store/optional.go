@@ -8,13 +8,13 @@ import (
 // BatchAcquirer is a Store that can take several keys in one step, for [RunAll].
 type BatchAcquirer interface {
 	// AcquireAll grants all claims or none. If it grants all, it returns Granted for each claim.
-	// Otherwise it takes nothing. It then returns Busy, Done, Undone or Revoked for the claims
-	// that prevent the grant, and NotOurs for the claims that could have been granted. AcquireAll
-	// never puts a claim into a queue, and never overtakes a waiter. If a key is free and a token
-	// may be waiting for it, AcquireAll returns Busy, with a Holder whose Left is 0. If an owner
-	// holds its key already, AcquireAll returns Granted for it and leaves the lease unchanged,
-	// whatever it returns for the other claims. If the keys cannot be taken in one step, it returns
-	// a [*Refusal].
+	// Otherwise AcquireAll takes nothing. Then it returns Busy, Done, Undone or Revoked for the
+	// claims that prevent the grant, and NotOurs for the claims that could have been granted.
+	// AcquireAll never puts a claim into a queue, and never overtakes a waiter. If a key is free
+	// and a token may be waiting for it, AcquireAll returns Busy, with a Holder whose Left is 0. If
+	// an owner holds its key already, AcquireAll returns Granted for it and leaves the lease
+	// unchanged, whatever it returns for the other claims. If the keys cannot be taken in one step,
+	// it returns a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -150,7 +150,8 @@ type Warning struct {
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
 	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
-	// delegate. The first Join must come within the time within. It returns Granted or NotOurs.
+	// delegate. The first Join must come within the time within. Delegate returns Granted or
+	// NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
