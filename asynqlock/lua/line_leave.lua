@@ -4,7 +4,7 @@
 -- ARGV: task · after how many µs it is late · for how many µs the line is late then
 -- returns: how many tasks are left in the line
 -- first write: ZREM, which a full server does not refuse. A full server may refuse the HSET after
---   it: then the line is not late.
+--   it, and then the line does not count as late.
 -- idempotent: a second execution does not find the task.
 redis.call('ZREM', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[2], 'task') == ARGV[1] then

@@ -8,7 +8,7 @@
 --          "0".
 -- idempotent: it writes nothing.
 --
--- The identity of the server's data is its replication ID: it changes when a server starts and
+-- The identity of the server's data is its replication ID. The ID changes when a server starts and
 -- when a replica is promoted.
 local clock = redis.call('TIME')
 local memory = redis.call('INFO', 'memory')

@@ -4,7 +4,7 @@
 -- fragment: hearing(inbox) · say(inbox, message) · rouse(turn)
 -- KEYS: lease L · queue Q · wake mark W
 -- returns: hearing: how many processes listen, 1 when the number is unknown · say, rouse: nothing
--- idempotent: a second rouse notifies the same waiters again, which ask and find out.
+-- idempotent: a second rouse notifies the same waiters again. They ask, and get the right answer.
 -- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
 --   written something that memory cannot refuse, so these writes pass too.
 --

@@ -17,8 +17,9 @@
 --          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the token for
 --          which the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
 --          server-µs; as one string
--- idempotent: a second execution finds the token in L or in R, answers with the same L and at most
---   lengthens it; or it finds the token in Q, where it keeps its ticket; after an undo it finds X.
+-- idempotent: a second execution that finds the token in L or in R answers with the same L, and at
+--   most lengthens it. If it finds the token in Q, the token keeps its ticket. After an undo it
+--   finds X.
 -- first write: SET C for a free L, ZADD of a reader that enters. When a full server refuses it,
 --   nothing has happened. Otherwise GETEX, DEL or PEXPIRE, which no full server refuses, but every
 --   replica does.
@@ -94,8 +95,8 @@ if reader or not open then
     end
   end
   if not open then
-    -- GETEX changes nothing, but makes a lagging replica answer READONLY instead of a false
-    -- "busy". After GETEX, a full server accepts the writes that follow.
+    -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
+    -- After GETEX, a full server accepts the writes that follow.
     redis.call('GETEX', KEYS[1])
     if not reader and ARGV[12] == '1' and (not intends or intends == token) then
       intends = token

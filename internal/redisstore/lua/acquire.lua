@@ -9,8 +9,8 @@
 --   token would get if it does not queue, and listeners is "-" for a token without an inbox ·
 --   "undone" server-µs · "revoked" server-µs reason · "done" server-µs. The answer is one string
 --   with spaces between the words, so that the reader need not split it.
--- idempotent: a second execution finds the token in L, returns the same L and at most lengthens
---   it; or it finds the token in Q, where the token keeps its place; after an undo it finds X.
+-- idempotent: a second execution that finds the token in L returns the same L, and at most
+--   lengthens it. If it finds the token in Q, the token keeps its place. After an undo it finds X.
 -- first write: SET or INCRBY C for a free L without waiters. When a full server refuses it,
 --   nothing has happened. Otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing:
 --   a full server accepts them, and every replica refuses them.
@@ -59,7 +59,7 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
     elseif there == 0 then
       redis.call('PEXPIRE', KEYS[2], '60000')
     elseif redis.call('ZRANGE', KEYS[2], '-1', '-1')[1] ~= entry then
-      -- The clock was set back, and the ticket must be a later one.
+      -- The clock was set back, but the ticket must be later than the last ticket.
       redis.call('ZREM', KEYS[2], entry)
       break
     end

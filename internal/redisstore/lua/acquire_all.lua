@@ -11,7 +11,7 @@
 --   could have been granted "not-ours" server-µs; and "granted" only for a lease that the token
 --   held before
 -- idempotent: a second execution finds the tokens in their leases, returns the same leases and at
---   most lengthens them; after an undo of one of the tokens it finds X, and grants none.
+--   most lengthens them. After an undo of one of the tokens it finds X, and grants no lease.
 -- first write: SET C. When a full server refuses it, nothing has happened. When all leases are held
 --   already, the first write is PEXPIRE. When one key is busy, it is GETEX, which changes nothing.
 --   A replica answers READONLY instead of a false "busy".

@@ -24,7 +24,7 @@ for i = 1, #counters do
   end
 end
 
-local block, reserved -- kept for the next lease: formatting a number takes as long as a command
+local block, reserved -- kept for the next lease, because formatting a number takes as long as a command
 local granted, counted, answers = {}, {}, {}
 for i, counter in ipairs(counters) do
   local lease, wanted, fence = KEYS[4 * i - 3], ARGV[4 * i - 1], nil

@@ -5,8 +5,8 @@
 -- ARGV: for each lease: token · ttl in ms
 -- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 the owner holds it,
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
---   second time. It never shortens an expiry, and never creates a key.
+-- idempotent: it sets expiries to at least ttl from now, and removes entries. A second execution
+--   finds these entries removed. It never shortens an expiry, and never creates a key.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
 --   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
 --   error would end all other renewals.

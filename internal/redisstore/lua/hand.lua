@@ -8,9 +8,9 @@
 --   value of L and its ms, or nil when L stays free, because Q is empty, or because own is first,
 --   which then has left Q · listeners: the number of listeners, 1 when it is unknown · publish:
 --   how many have received the message, or an error · remove, forget, tell: nothing
--- idempotent: no. It is for scripts whose second execution does not come here. L is free, and the
---   types of all keys were checked, because nothing here may fail half-way. The caller has written
---   with a command that a full server accepts.
+-- idempotent: no. A script may use it only if the script's second execution does not reach this
+--   fragment. L is free, and the types of all keys were checked, because nothing here may fail
+--   half-way. The caller has written with a command that a full server accepts.
 -- first write: ZREM of dead waiters, ZADD of the waiter that is granted the key: the entry exists,
 --   so a full server accepts it.
 --

@@ -4,8 +4,8 @@
 -- ARGV: token of the join
 -- returns: "released" server-µs · "not-ours" server-µs when the lease that was joined is over, or
 --   was never joined; as one string
--- idempotent: a second execution finds nothing to remove and answers "not-ours"; the Engine knows
---   of the first execution.
+-- idempotent: a second execution finds nothing to remove and answers "not-ours". The Engine knows
+--   that there may have been a first execution.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
 --   ours".
 local clock = redis.call('TIME')

@@ -18,9 +18,9 @@
 --   · leave: the inbox of a permit that was handed over and never confirmed, otherwise false ·
 --   serve: the fence and the number of fences of own, nil when it was not served · earliest: the
 --   ms until the next permit runs out · the others: nothing
--- idempotent: confirm only lengthens, and leave removes what exists. The others are for scripts
---   whose second execution does not come here. The types of all keys were checked, because nothing
---   here may fail half-way.
+-- idempotent: confirm only lengthens, and leave removes what exists. A script may use the others
+--   only if the script's second execution does not reach them. The types of all keys were checked,
+--   because nothing here may fail half-way.
 -- first write: in enter SET C. A full server refuses it unless the script has written before. In
 --   leave, reap and serve, ZREM or DEL, which a full server accepts. The callers of settle have
 --   written before.
@@ -48,7 +48,7 @@ local function look(now, stamp, counter, lease)
   end
 end
 
--- agree finds the smallest n again after a permit has left.
+-- agree finds the smallest n of all permits again, after a permit was removed.
 local function agree()
   all.left, all.limit, all.mixed = false, nil, false
   for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- HGETALL also returns the names of fields, which have no | and do not match

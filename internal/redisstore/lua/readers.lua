@@ -9,9 +9,9 @@
 -- returns: blocked: whether a live writer waits · serve: the new value of L and its ms, or nil
 --   when L stays free, because Q is empty, or because own is a writer whose turn it is, which then
 --   has left Q · the others: nothing
--- idempotent: enter only lengthens, and remember finds R. The others are for scripts whose second
---   execution does not come here. The types of all keys were checked, because nothing here may
---   fail half-way.
+-- idempotent: enter only lengthens, and remember finds R. A script may use the others only if the
+--   script's second execution does not reach them. The types of all keys were checked, because
+--   nothing here may fail half-way.
 -- first write: ZADD in enter and remember. When a full server refuses it, nothing has happened.
 --   The callers of the others have written something that a full server accepts.
 --

@@ -40,7 +40,7 @@ if ours and ARGV[2] and not ARGV[3] then
     end
     local clock = redis.call('TIME')
     local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand would also notify the waiter behind this one
+    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand would also notify the waiter behind this waiter
       break
     end
     local bar = string.find(entry, '|', 28, true) or 28

@@ -7,9 +7,8 @@
 --   "" when it does not queue · the token's entry in R · "1" for a reader, "0" for a writer
 -- returns: as acquire.lua; for a reader also "entered" server-µs PTTL writers L, where writers is
 --   "1" when a writer waits
--- idempotent: a second execution finds the token in L or in R, returns the same L and at most
---   lengthens it; or it finds the token in Q, where the token keeps its place; after an undo it
---   finds X.
+-- idempotent: a second execution that finds the token in L or in R returns the same L, and at most
+--   lengthens it. If it finds the token in Q, the token keeps its place. After an undo it finds X.
 -- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. When a
 --   full server refuses it, nothing has happened. Otherwise GETEX, PEXPIRE, ZREM or
 --   ZREMRANGEBYSCORE: a full server accepts them, and every replica refuses them.

@@ -6,7 +6,7 @@
 -- ARGV: the holder's token and fence, or the phase's, as L begins · what X contains: "revoked:"
 --   and the reason · keep X this long, in ms, 0: no note
 -- returns: "1", or "0" when the holder or the readers do not hold L any more
--- idempotent: a second execution finds another L, or none, and does nothing.
+-- idempotent: a second execution finds another L, or no L, and does nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and the DEL after it.
 local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then

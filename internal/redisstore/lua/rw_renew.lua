@@ -5,9 +5,9 @@
 -- returns: server-µs and, after a space, for each lease in order "1" when the owner holds it, "2"
 --   when the owner holds it and a writer waits, "0" when the owner does not hold it; as one
 --   string, as in "1700000000000000 1120"
--- idempotent: it sets expiries to at least ttl from now, and removes entries that are gone the
---   second time. It never shortens an expiry, and never creates a key or an entry. A reader does
---   not hold L of another phase, even if R has an entry for it.
+-- idempotent: it sets expiries to at least ttl from now, and removes entries. A second execution
+--   finds these entries removed. It never shortens an expiry, and never creates a key or an entry.
+--   A reader does not hold L of another phase, even if R has an entry for it.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
 --   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
 --   error would end all other renewals.
