@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// bench is the workplace of a law: a fresh key, and methods for the steps.
+// bench is what a law works with: a fresh key, and methods for the steps.
 type bench struct {
 	testing.TB
 	Harness
@@ -59,7 +59,7 @@ func (b *bench) release(c store.Claim) store.Grant {
 	return g
 }
 
-// want fails the law unless the answer is the expected one.
+// want fails the law unless the answer has the expected state.
 func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	b.Helper()
 	if g.State != s {

@@ -35,7 +35,7 @@ type Harness struct {
 	// returned. The process does not notice that. nil: the laws that need it are left out.
 	Deafen func(t testing.TB, s locker.Store)
 	// Left returns how long the lease of key still lasts; it is negative for a lease without end.
-	// Left is for a Store whose answers do not show that time. nil: the answers show it.
+	// Left is for a Store whose answers do not show this time. nil: the answers show the time.
 	Left func(t testing.TB, key string) time.Duration
 	// Queued counts the entries in key's queue. It includes entries that were handed the key and
 	// have not confirmed. nil: the laws that need it are left out.

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// laws are what Run checks. All groups but the last one concern the Store itself. The last group
+// laws are what Run checks. All groups but the last group concern the Store itself. The last group
 // concerns what a Locker over the Store promises to its users.
 var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
 

@@ -5,7 +5,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// nextLaws concern a release that queues its process again in the same step.
+// nextLaws concern a release that queues another claim of its process in the same step.
 var nextLaws = []law{
 	{name: "a Store is a Carrier if its releases carry Next, and only then", check: func(b *bench) {
 		if _, says := b.Store.(store.Carrier); says != b.Can.Next {

@@ -29,7 +29,7 @@ var notifyLaws = []law{
 			b.Fatalf("granted at %v, by the same clock after %v and before %v", event.At, before.At, after.At)
 		}
 		b.free(first)
-		at.granted(second) // the next event, so none came between
+		at.granted(second) // this is the next event, so no other event came in between
 	}},
 	{name: "the message of a grant comes to the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
@@ -180,7 +180,7 @@ func (m *mail) next(what string) store.Event {
 	}
 }
 
-// granted awaits the event of c's grant, which must be the next one.
+// granted awaits the event of c's grant. It must be the next event.
 func (m *mail) granted(c store.Claim) store.Event {
 	m.b.Helper()
 	e := m.next("the grant")
