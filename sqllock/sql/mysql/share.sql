@@ -1,4 +1,5 @@
--- share: locks a resource against claims until the transaction ends. Others may share it too.
+-- share: locks a resource against claims until the transaction ends. Other
+-- transactions may share it too.
 -- Counts the lease of the resource unless it was overtaken.
 -- ? resource · ? fence · ? fence
 SELECT @latchkit_claims + COUNT(*) INTO @latchkit_claims FROM latchkit_fence

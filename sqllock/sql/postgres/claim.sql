@@ -1,9 +1,10 @@
 -- claim: writes fence and owner into the rows of the resources, which stay locked until the
 -- transaction ends; writes the operation into the ledger; sets how long the transaction may be
--- idle; and marks the transaction for proof. $1 leases as JSON: [{"resource": …, "fence": …}], the
--- first lease is named in the ledger $2 owner · $3 operation, '' writes no ledger row · $4 idle
--- limit in ms Returns how many resources were claimed. A resource is not claimed if its row has a
--- larger fence, or the same fence of another owner, or if the floor is not smaller than the fence.
+-- idle; and marks the transaction for proof.
+-- $1 leases as JSON: [{"resource": …, "fence": …}], the first lease is named in the ledger
+-- $2 owner · $3 operation, '' writes no ledger row · $4 idle limit in ms
+-- Returns how many resources were claimed. A resource is not claimed if its row has a larger fence,
+-- or the same fence of another owner, or if the floor is not smaller than the fence.
 WITH lease AS (
 	SELECT resource, fence FROM json_to_recordset($1::text::json) AS l (resource text, fence bigint)
 ), claimed AS (
