@@ -16,7 +16,7 @@ type serverClock struct {
 }
 
 // translation relates the clock of this process to the server's clock, by one reply of the server.
-// It is used for times that are not before its field from.
+// A translation is used for times from its field from on.
 type translation struct {
 	from   time.Time
 	epoch  time.Time

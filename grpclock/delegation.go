@@ -75,7 +75,7 @@ func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Con
 }
 
 // receive removes the delegation from a call's metadata, so that no handler sends it on. If this
-// server accepts delegations, receive keeps it for the Locker.
+// server accepts delegations, receive keeps the delegation for the Locker.
 func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	came := metadata.ValueFromIncomingContext(ctx, delegate.MetadataKey)
 	if came == nil {

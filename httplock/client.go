@@ -114,7 +114,8 @@ const maxPaced = 64 << 10
 
 func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
 
-// PaceWrite writes b to a writer that ends at the client. Adapters with their own writer call it.
+// PaceWrite writes b to a writer whose data goes to the client. Adapters with their own writer call
+// it.
 func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 	for {
 		part := b[n:min(len(b), n+maxPaced)]

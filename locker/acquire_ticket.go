@@ -156,7 +156,8 @@ func (a *acquisition) renewTicket() {
 	a.prepare()
 }
 
-// handOver takes the ticket away from a, which keeps only what it has seen of the holder.
+// handOver takes the ticket away from the acquisition. The acquisition keeps only what it has seen
+// of the holder.
 func (a *acquisition) handOver() *ticket {
 	t := a.ticket
 	a.own.holder, a.own.place = t.holder, t.place

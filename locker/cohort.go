@@ -115,10 +115,10 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	return t, !alone
 }
 
-// join makes a the leader of its cohort, or puts it behind the waiters. With inFront, a goes in
-// front of the waiters, because its turn had come already. If the cohort has a leader or a holder
-// already, a caller that does not wait gets a cohort of its own. join returns false when too many
-// callers wait.
+// join makes the acquisition the leader of its cohort, or puts it behind the waiters. With inFront,
+// the acquisition goes in front of the waiters, because its turn had come already. If the cohort
+// has a leader or a holder already, a caller that does not wait gets a cohort of its own. join
+// returns false when too many callers wait.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -164,8 +164,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave removes a from the waiters, and tells a what is known about the holder. It returns false
-// when a has got its turn; then the turn is in a.turn.
+// leave removes the acquisition from the waiters, and tells it what is known about the holder.
+// leave returns false when the acquisition has got its turn; then the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -179,7 +179,7 @@ func (cs *cohorts) leave(a *acquisition) bool {
 	return true
 }
 
-// show copies into a what the cohort knows about the holder. The cohorts' mutex is held.
+// show tells the acquisition what the cohort knows about the holder. The cohorts' mutex is held.
 func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
@@ -279,7 +279,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// The method takes gives a the next fence of h; cs.mu is held.
+// The method takes gives the acquisition the next fence of h; cs.mu is held.
 func (a *acquisition) takes(h *hold) {
 	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
 	h.signed = a.meta

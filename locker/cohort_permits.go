@@ -60,8 +60,8 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 }
 
 // park is called when the leader of a semaphore's cohort waits at the server. Until unpark, the
-// leader may receive one permit of another caller on the channel turns. If a is not such a leader,
-// turns is nil.
+// leader may receive one permit of another caller on the channel turns. If the acquisition is not
+// such a leader, turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil

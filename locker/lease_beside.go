@@ -223,8 +223,8 @@ func (cs *cohorts) departing(key string) *departure {
 	return cs.leaving[key]
 }
 
-// takeBack gives a, the first caller of the cohort c, the hold that this process is about to
-// release on the same terms, if a streak may go on. cs.mu is held.
+// takeBack gives the acquisition the hold that this process is about to release on the same terms,
+// if a streak may continue. The acquisition is the first caller of the cohort c. cs.mu is held.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
 	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {
@@ -243,8 +243,8 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	return true
 }
 
-// afterRelease waits for this process's background release of the key, so that the question of a
-// does not overtake the release.
+// afterRelease waits for this process's background release of the key, so that the acquisition's
+// question does not overtake the release.
 func (a *acquisition) afterRelease() error {
 	if a.engine.departures.steps == nil {
 		return nil

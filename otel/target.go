@@ -176,7 +176,8 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// The method with returns the options, to which it adds attributes that come from a context.
+// The method with returns the options of the measurement, with the attributes that come from a
+// context.
 func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m

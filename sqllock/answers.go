@@ -217,7 +217,8 @@ func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec i
 	return rec, err == nil, err
 }
 
-// write writes the Record of key. found reports whether the Record exists; then its row is locked.
+// write writes the Record of key. found reports whether the Record exists. If it exists, its row is
+// locked.
 func (a *Answers) write(
 	ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration, found bool,
 ) error {

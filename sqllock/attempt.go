@@ -21,7 +21,7 @@ type attempt struct {
 	id      string // the name of the operation in the ledger
 	lent    any    // the value that Begin has returned for the function
 	tx      Transaction
-	spoilt  func() error // returns the error that has ended the transaction, or nil; may itself be nil
+	spoilt  func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
 	around  *attempt     // the attempt whose function began this one; nil: none
 	idle    idleness
 	before  int64 // the result of written when the transaction began
@@ -156,9 +156,9 @@ func (a *attempt) work(ctx context.Context) error {
 	return nil
 }
 
-// failed handles an error of fn, or an error after fn. A transaction that the server may have ended
-// because it was idle is not retried: fn would be idle again, and fn may have called other
-// services.
+// failed handles an error of fn, or an error that comes after fn has returned. A transaction that
+// the server may have ended because it was idle is not retried: fn would be idle again, and fn may
+// have called other services.
 func (a *attempt) failed(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle

@@ -70,8 +70,8 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 	return context.WithValue(ctx, receivedKey{}, entries), nil
 }
 
-// Acquire joins the lease for which ctx has a delegation of rule.Key; otherwise it takes the lock
-// as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
+// If ctx has a delegation for rule.Key, Acquire joins the delegated lease. Otherwise it takes the
+// lock as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
 //
 // For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Either
 // the caller's lease is over, so the requested work must not be done any more, or the delegation

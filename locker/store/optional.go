@@ -170,8 +170,8 @@ type Closer interface {
 }
 
 // A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true,
-// a grant by message counts only when Acquire has returned it too. Then no acquire is sent along
-// with a release. The engine calls NeedsConfirmation once, in New.
+// a grant by message counts only after an Acquire has returned the grant too. Then no acquire is
+// sent along with a release. The engine calls NeedsConfirmation once, in New.
 type Confirmer interface {
 	NeedsConfirmation() bool
 }
