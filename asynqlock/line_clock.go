@@ -11,7 +11,7 @@ import (
 type serverClock struct {
 	mu     sync.Mutex
 	now    translation
-	before translation // for times before the field from of now
+	before translation // the translation for times before now.from
 	until  time.Time   // after until, the server's time is read again, because clocks drift
 }
 

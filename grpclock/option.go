@@ -120,8 +120,8 @@ func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call
 // succeeded, but the server has not confirmed that the mark of Rule.Once, or the answer, is stored.
-// see is for logs and counters; ctx is the context of the call, so it has the surrounding span.
-// With several WithObserves, all functions are called.
+// The function see is for logs and counters. ctx is the context of the call, so it has the
+// surrounding span. With several WithObserves, all functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }

@@ -27,7 +27,7 @@ type Rules struct {
 	bound atomic.Bool                        // Bind has succeeded
 	known atomic.Pointer[map[string]*method] // nil for a method without a lock
 
-	mu      sync.Mutex // for the writers of known
+	mu      sync.Mutex // held while known is changed
 	unary   []*guard   // the unary interceptors that were made of these Rules
 	streams []*guard
 }

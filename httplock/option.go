@@ -255,7 +255,8 @@ func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)
 }
 
 // WithObserve calls see with each Problem before its reply is written, even if no reply can be
-// written any more. see is for logs: see [Problem.Failure].
+// written any more. The function see is for logs. [Problem.Failure] reports whether an operator
+// should know of the Problem.
 func WithObserve(see func(r *http.Request, p *Problem)) Option {
 	return func(c *config) {
 		if !c.refuse(see == nil, "WithObserve(nil); leave it out instead") {

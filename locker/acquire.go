@@ -131,7 +131,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 		a.expiry = timer.C
 	}
 	a.describe()
-	defer func() { a.close(lease, err) }() // also when a Backoff panics
+	defer func() { a.close(lease, err) }() // deferred, so that close also runs when a Backoff panics
 	if within != nil && !a.inside {
 		if l := a.readAlong(within); l != nil {
 			return l, nil

@@ -174,13 +174,13 @@ func (s nearby) Len() int           { return len(s) }
 func (s nearby) Less(i, j int) bool { return s[i].at < s[j].at }
 func (s nearby) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // as above
+	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // memory has no room for so many leases
 }
 
 // push adds an entry. heap.Push would allocate memory for each entry.
 func (s *nearby) push(e entry) {
 	*s = append(*s, e)
-	e.hold.index = int32(len(*s)) //nolint:gosec // as above
+	e.hold.index = int32(len(*s)) //nolint:gosec // memory has no room for so many leases
 	heap.Fix(s, len(*s)-1)
 }
 

@@ -67,7 +67,7 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	if endedEarly(err) {
 		l.notifyObserver(err)
 	} else {
-		l.notifyObserver(nil) // also when the release has no answer yet: the hold ended by a release
+		l.notifyObserver(nil) // nil also when the release has no answer yet, because the hold has ended by a release
 	}
 	return err
 }
@@ -135,7 +135,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		e.steps.Undo(r.chore)
 	}
 	if rest != nil {
-		e.cohorts.released(rest) // after the key is free
+		e.cohorts.released(rest) // the key is free now
 	}
 	*calls = r.calls
 	return err

@@ -203,7 +203,7 @@ func (c *config) observe(ctx context.Context, op Op, rule Rule) (within context.
 	if c.observer == nil {
 		return ctx, nil
 	}
-	within = ctx // also if Begin panics
+	within = ctx // set first, so that ctx is returned also if Begin panics
 	defer absorb("Begin")
 	return c.observer.Begin(ctx, op, rule)
 }

@@ -182,8 +182,8 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// because explains the error of a statement of this package. For a missing table, it adds what to
-// do. If the error only shows that ctx has ended, because returns the cause.
+// The method because explains the error of a statement of this package. For a missing table, it
+// adds what to do. If the error only shows that ctx has ended, because returns the cause.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)

@@ -128,7 +128,7 @@ const (
 // with another transaction or its server went down. After a ROLLBACK, nothing of the transaction is
 // left.
 func (d Dialect) passing(err error) bool {
-	if gone(err) { // before COMMIT, the transaction ended with its connection
+	if gone(err) { // the connection has ended before COMMIT, and the transaction with it
 		return true
 	}
 	n := d.number(err)

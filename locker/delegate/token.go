@@ -65,7 +65,7 @@ func (e *entry) appendTo(b []byte) []byte {
 func (e *entry) appendClaims(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, e.fence)
 	b = binary.BigEndian.AppendUint64(b, e.hold)
-	b = binary.BigEndian.AppendUint64(b, uint64(e.ends.UnixMilli())) //nolint:gosec // after 1970
+	b = binary.BigEndian.AppendUint64(b, uint64(e.ends.UnixMilli())) //nolint:gosec // not negative, because the time is after 1970
 	return append(b, e.depth)
 }
 

@@ -20,7 +20,8 @@ type pauses struct {
 	failed bool          // the last attempt failed
 }
 
-// after returns the pause after the term t or, if there was none, after the error err.
+// The method after returns the pause after the term t or, if there was no term, after the error
+// err.
 func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 	if t == nil {
 		if !p.failed {
