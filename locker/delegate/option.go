@@ -48,10 +48,10 @@ func (c *config) validate() error {
 	return nil
 }
 
-// WithSigning delegates by signature instead of a secret on Redis, which saves a round trip for
-// each call. All services need the same key of at least 16 random bytes. A Receiver also accepts
-// signatures of older keys. To replace a key, take three steps, each in all services: give the new
-// key in second place, then in first place, and then alone.
+// WithSigning delegates by a signature instead of a secret that is stored on Redis. A signature
+// saves a round trip for each call. All services need the same key of at least 16 random bytes. A
+// Receiver also accepts signatures of older keys. To replace a key, take three steps, each in all
+// services: give the new key in second place, then in first place, and then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {
 		c.keys = nil

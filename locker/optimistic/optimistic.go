@@ -159,7 +159,7 @@ func (u *update) attempt(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	before := make(map[string]string, len(old)) // copies, because fn may write into what it gets
+	before := make(map[string]string, len(old)) // these are copies, because fn may change the values that it gets
 	for key, value := range old {
 		before[key] = string(value)
 	}
