@@ -15,7 +15,7 @@ import (
 
 // RunScheduler runs a scheduler in one of several processes: in the leader, which holds the lock of
 // the schedule. Call RunScheduler in all of these processes. The other processes wait. When the
-// leader stops, another process takes over at once; when the leader dies, another process takes
+// leader stops, another process takes over at once. When the leader dies, another process takes
 // over after the lock's TTL.
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
@@ -93,7 +93,7 @@ func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 
 // SchedulerClient enqueues ticks through c. Their tasks carry the trace of RunScheduler's ctx and
 // the fence of the leader. A tick of a rule with [Unique] is not enqueued while the task of an
-// earlier tick exists; for such a tick, PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's
+// earlier tick exists. For such a tick, PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's
 // history of the schedule does not show ticks that c enqueued.
 func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {

@@ -15,7 +15,7 @@
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request; package key describes the
+// A key is a template of literal text and of parts of the request. Package key describes the
 // guarantees. These are the parts:
 //
 //	{param.id}          a parameter of the route's path
@@ -58,8 +58,8 @@
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
 // [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each
-// failure that an operator should know, as a private error; a busy lock is no failure. For
-// loggers, [Outcome] returns the Problem. Neither c.Error nor Outcome shows the key.
+// failure that an operator should know, as a private error. A busy lock is no failure. For loggers,
+// [Outcome] returns the Problem. Neither c.Error nor Outcome shows the key.
 //
 // # Order
 //

@@ -123,7 +123,7 @@ func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error))
 	return httplock.WithFingerprint(func(r *http.Request, body []byte) ([]byte, error) { return distinct(contextOf(r), body) })
 }
 
-// WithFilter guards only requests for which guarded returns true; all other requests run without a
+// WithFilter guards only requests for which guarded returns true. All other requests run without a
 // lock. With several WithFilters, all must return true. Default: every request is guarded.
 func WithFilter(guarded func(c *gin.Context) bool) Option {
 	if guarded == nil {

@@ -16,8 +16,8 @@
 //	err = rules.Bind(server) // finds mistakes now, not with the first call
 //
 // Calls for the same item run one at a time, in all processes that share the Redis. The handler's
-// context ends, with a cause, when the lock is lost; locker.FromContext finds the lease in the
-// context, and the fence in the lease. The lock is released when the handler returns or panics,
+// context ends, with a cause, when the lock is lost. locker.FromContext finds the lease in the
+// context, and the lease has the fence. The lock is released when the handler returns or panics,
 // also if the client has left.
 //
 // protoc finds lock.proto in grpclock/proto of this module:

@@ -130,7 +130,7 @@ func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 // includes this option. Give it if you install the interceptors one by one.
 func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
-// WithFilter guards only calls for which guarded returns true; all other calls run without a lock.
+// WithFilter guards only calls for which guarded returns true. All other calls run without a lock.
 // With several WithFilters, all must return true. Default: every call that has a rule is guarded.
 func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
@@ -145,7 +145,7 @@ func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule 
 }
 
 // WithDelegation lets a call join the lease of its caller, if the call carries a delegation of
-// that lease. opts are options of package delegate; give the same options to the Sender of the
+// that lease. opts are options of package delegate. Give the same options to the Sender of the
 // caller. Use it for services that only your own services can reach. Default: a delegation that
 // comes with a call is removed from its metadata and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {

@@ -34,7 +34,7 @@ type Rule struct {
 	Name string
 	// Mode is Exclusive by default.
 	Mode locker.Mode
-	// Wait is how long a call waits for its locks; with locker.NoWait it does not wait. Default:
+	// Wait is how long a call waits for its locks. With locker.NoWait it does not wait. Default:
 	// [WithWait].
 	Wait time.Duration
 	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default of TTL: the value of
@@ -66,7 +66,7 @@ func (r *Rule) templates() []key.Key {
 type RuleMap map[string]Rule
 
 // A KeyProvider is a service that itself chooses the lock of a call. Implement it on the server
-// that is registered. LockKey has precedence over all other rules; if its Rule has no Key, the
+// that is registered. LockKey has precedence over all other rules. If its Rule has no Key, the
 // other rules apply. req is the request; for a stream it is the first message. Key is not encoded:
 // make it with [key.Of] if a client can choose a part of it.
 //

@@ -14,7 +14,7 @@
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request; package key describes the
+// A key is a template of literal text and of parts of the request. Package key describes the
 // guarantees. These are the parts:
 //
 //	{param.id}          a parameter of the route's path

@@ -382,7 +382,7 @@ func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 
 // FromContext returns the lease under which r is handled: the innermost lease that is not the lease
 // of [Idempotency]. If a request has locked several keys, FromContext returns the lease whose key
-// sorts last; locker.LeasesFromContext returns all leases. Without another lock, FromContext
+// sorts last. locker.LeasesFromContext returns all leases. Without another lock, FromContext
 // returns the lease of Idempotency.
 func FromContext(r *http.Request) (*locker.Lease, bool) {
 	attempt, ok := idempotency.FromContext(r.Context())

@@ -163,7 +163,7 @@ func WithBufferedResponse(most int) Option {
 }
 
 // WithDelegation lets a request that carries a delegation join the lease of its caller. opts are
-// options of package delegate; give the same options to the Sender of the caller, whose Transport
+// options of package delegate. Give the same options to the Sender of the caller, whose Transport
 // sends the delegation. Use it for services that only your own services can reach. If several
 // middlewares are around a handler, give the option to the outermost middleware as well. Default: a
 // delegation that comes with a request is removed from its header and has no effect.
@@ -233,7 +233,7 @@ func WithClientIP(ip func(r *http.Request) string) Option {
 	}
 }
 
-// WithFilter guards only requests for which guarded returns true; all other requests run without a
+// WithFilter guards only requests for which guarded returns true. All other requests run without a
 // lock. With several WithFilters, all must return true. Default: every request is guarded.
 func WithFilter(guarded func(r *http.Request) bool) Option {
 	return func(c *config) {

@@ -178,7 +178,7 @@ func (a *acquisition) busy(g store.Grant) {
 }
 
 // newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
-// handed is how long the server keeps the lease when the grant came by message; it is 0 when the
+// handed is how long the server keeps the lease when the grant came by message. It is 0 when the
 // grant came in a reply. If the caller has left when the grant arrives, the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine

@@ -120,8 +120,8 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 	return nil, n.maybe && a.current, nil
 }
 
-// handed takes a grant that came by message if the time of the grant is certain; then it does not
-// ask the server again. Otherwise an acquire finds out what became of the grant.
+// handed takes a grant that came by message if the time of the grant is certain. Then the waiter
+// does not ask the server again. Otherwise an acquire finds out what became of the grant.
 func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	since, ok := a.happened(e)
 	if !ok {

@@ -354,8 +354,8 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	next.turn <- t
 }
 
-// newLeader makes the first waiter the leader; the caller must send the turn to it. Without a
-// waiter the cohort is over. cs.mu is held.
+// newLeader makes the first waiter the leader. The caller must send the turn to the new leader.
+// Without a waiter the cohort is over. cs.mu is held.
 func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if c.hold != nil && c.terms.mode == Shared {
 		delete(cs.phases, c.hold.claim.Owner)

@@ -143,7 +143,7 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 }
 
 // leavePhase is called when a user of h releases it. It returns true when h has other users or is
-// lost; if it returns false, h must be released. cs.mu is held.
+// lost. If it returns false, h must be released. cs.mu is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {

@@ -143,7 +143,7 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 }
 
 // drop takes a lost h out of the schedule, and returns its users. It returns false if h was not in
-// the schedule; then its end has been dealt with already.
+// the schedule. Then the end of h has been dealt with already.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -79,7 +79,7 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence; on a quorum this is usual, but
+// inside a process. All readers of one phase have the same fence. On a quorum this is usual, but
 // not certain. Pass the fence to the data that the lock protects, and let the data refuse a fence
 // that is smaller than the largest it has seen. Then a holder that was paused until after the end
 // of its lease can do no harm. This check does not work for the permits of a semaphore, because

@@ -15,7 +15,7 @@ import (
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
-// own with the same fence; it can neither release this lease nor outlive it. The caller may give
+// own with the same fence. It can neither release this lease nor outlive it. The caller may give
 // the SHA-256 of a secret. Then Delegate registers the Delegation at the server, and the first join
 // must come within the time within. Without a secret, Delegate calls no server, and the caller must
 // prevent forgeries. depth is how many times the lease may be delegated again. With depth 1, a call
@@ -99,7 +99,7 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 // Join joins the lease of rule.Key that another call has delegated by p. The returned Lease has the
 // fence of the joined lease and ends with it. Join asks the server at least once a second whether
 // the joined lease is held, and ends its part after 3 s without an answer. Release ends this part
-// only; it returns ErrLost if the joined lease was over before. Only Key, Name and TTL of rule
+// only. It returns ErrLost if the joined lease was over before. Only Key, Name and TTL of rule
 // count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so ctx only
 // ends the call.
 //
@@ -128,8 +128,8 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 	return e
 }
 
-// joinSteps asks about all leases at once. Each question is a separate call; calls that are sent
-// at the same time travel together.
+// joinSteps asks about all leases at once. Each question is a separate call. Calls that are sent at
+// the same time travel together.
 type joinSteps struct {
 	*calls.Foreign
 	of calls.Joins

@@ -198,7 +198,7 @@ func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false 
 // is cut.
 const maxMetadataBytes = 256
 
-// WithMetadata writes what f returns into the lease, at most 256 bytes; the rest is cut. Inspect
+// WithMetadata writes what f returns into the lease, at most 256 bytes. The rest is cut. Inspect
 // and refused callers read it, so put no secret into it. f is called for each acquire, with the
 // context that the Observer's Begin returned, so that f can return the identity of a trace.
 func WithMetadata(f func(ctx context.Context) string) Option {

@@ -29,9 +29,9 @@ import (
 // work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker,
-// RunAll is refused with ErrUnsupported; [NewReentrant] makes a Locker that permits it. If ctx has
-// a lease of another key, and this other key sorts behind a key of rules, RunAll does not wait for
-// the key of rules. If the key of rules is held, the error is ErrBusy.
+// RunAll is refused with ErrUnsupported. [NewReentrant] makes a Locker that permits this. If ctx
+// has a lease of another key, and this other key sorts behind a key of rules, RunAll does not wait
+// for the key of rules. If the key of rules is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)

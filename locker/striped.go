@@ -35,7 +35,7 @@ const maxStripes = 1 << 20
 //
 // Rule.Once and Rule.AtLeast are refused with ErrUnsupported. These two fields are about one key,
 // and a stripe would apply them to other keys too. Inspect, Revoke and all other methods belong to
-// the Engine inside; close it when the Locker is not used any more.
+// the Engine inside. Close this Engine when the Locker is not used any more.
 func NewStriped(l Locker, n int) (Locker, error) {
 	switch {
 	case typednil.Is(l):

@@ -108,7 +108,7 @@ func (c *config) readOnly(terms []term) (bool, error) {
 // package. This fails for a driver that wraps another driver.
 func WithDialect(d Dialect) Option { return func(c *config) { c.dialect = d } }
 
-// WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on; the prefix may begin with a
+// WithTablePrefix names the tables PREFIXfence, PREFIXledger and so on. The prefix may begin with a
 // schema and a dot. Services that lock the same keys on different lock servers need separate
 // tables. Default: "latchkit_".
 func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix = prefix } }
@@ -144,7 +144,7 @@ func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d 
 
 // WithIdleLimit sets how long the transaction may be idle before the server ends it. A paused
 // holder blocks its successor for at most this time. PostgreSQL counts in milliseconds, MySQL and
-// MariaDB in whole seconds; SQLite has no server and no such limit. If the server's own limit is
+// MariaDB in whole seconds. SQLite has no server and no such limit. If the server's own limit is
 // shorter, that limit applies.
 //
 // Default: the time that is left of the lease when the transaction begins. Each renewal of the

@@ -174,7 +174,7 @@ func (a *attempt) op() string {
 
 // Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is
 // the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits
-// until the transaction is over, but at most until ctx ends; give ctx a time-out. The result is
+// until the transaction is over, but at most until ctx ends. So give ctx a time-out. The result is
 // final. If the transaction could still commit later, as with VerifyLast on SQLite, its commit is
 // refused after the call of Resolve. The result is correct as long as [Purge] has not removed op
 // from the ledger.

@@ -50,7 +50,7 @@ func (c *Claim) Op() string { return c.attempt.op() }
 // remembers such an error: no statement runs after it, and Do returns the error even if the
 // function returns nil. A Tx does not see errors of Rows and of a Stmt, but Do detects before the
 // COMMIT that such an error has ended the transaction. On MySQL, the later statements are then
-// rolled back; on SQLite they are already committed, so return such errors.
+// rolled back. On SQLite they are already committed, so return such errors.
 type Tx struct {
 	*Claim
 	std *standard
@@ -100,7 +100,7 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	return rows, t.watch(err)
 }
 
-// QueryRowContext runs a query that returns at most one row; its error is returned by Scan.
+// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	defer t.enter()()
 	if err := t.spoilt(); err != nil {

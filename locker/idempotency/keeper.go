@@ -103,7 +103,7 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 }
 
 // answer returns what the Record of an earlier request means for req. settled is false while the
-// earlier request is in progress; then req waits for the lock.
+// earlier request is in progress. Then req waits for the lock.
 func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:

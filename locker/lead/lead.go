@@ -91,8 +91,8 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 }
 
 // Run waits until this process leads, runs fn, and waits again when the term is over. It runs one
-// fn at a time. fn's context ends with the term, and context.Cause says why; locker.FromContext
-// finds the lease in it.
+// fn at a time. fn's context ends with the term, and context.Cause says why. locker.FromContext
+// finds the lease in fn's context.
 //
 //	what ends the term                what Run does
 //	fn returns before its context     it releases the lease, and returns what fn returned

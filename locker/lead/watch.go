@@ -19,7 +19,7 @@ type Inspector interface {
 // describe its term. Watch asks the server every second, or after a third of the remaining time of
 // the leader's lease, if this is longer.
 //
-// The yielded leader may be out of date, so do not base critical decisions on it; only the fence
+// The yielded leader may be out of date, so do not base critical decisions on it. Only the fence
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
 // continues. Watch ends after ErrInvalidKey, ErrUnsupported and ErrClosed.
 func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {

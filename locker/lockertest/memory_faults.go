@@ -21,7 +21,7 @@ type fault struct {
 
 // Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
 // return err without running, until Fail is called with nil. If err is a [*store.Refusal], it
-// proves that the call had no effect; after any other error the call is unclear. Like the other
+// proves that the call had no effect. After any other error the call is unclear. Like the other
 // faults of a Memory, it affects the calls of all processes.
 func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
@@ -60,7 +60,7 @@ func (m *Memory) setFault(op locker.Op, set func(*fault)) {
 }
 
 // step runs one call of a process, with the faults that are set for it. A call that has left the
-// process runs even if the process is paused or killed meanwhile; only its answer does not arrive.
+// process runs even if the process is paused or killed meanwhile. Only its answer does not arrive.
 func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
 	m := p.memory
 	m.mu.Lock()

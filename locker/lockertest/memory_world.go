@@ -28,7 +28,7 @@ func (m *Memory) Occupy(key string, ttl time.Duration) {
 }
 
 // Free removes the holder of key, or all its permits, as another library or an operator would.
-// Waiters in the queue are not notified; they find the key free when they ask again.
+// Waiters in the queue are not notified. They find the key free when they ask again.
 func (m *Memory) Free(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -163,8 +163,8 @@ type Joiner interface {
 }
 
 // A Closer is a Store that works in the background. [Engine.Close] calls Close once, after the last
-// other call, and waits for it, at most until ctx ends; Close then returns the error of ctx. The
-// client belongs to the caller and stays open.
+// other call, and waits for it, at most until ctx ends. If ctx ends first, Close returns the error
+// of ctx. The client belongs to the caller and stays open.
 type Closer interface {
 	Close(ctx context.Context) error
 }

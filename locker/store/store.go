@@ -23,8 +23,8 @@ import (
 // the call may have run, or may still run.
 //
 // ctx carries values for tracing, and a deadline of 5 s or less. A Store may end a call when ctx
-// ends, but need not. After 5 s without an answer the Engine gives a call up; an Acquire is then
-// undone by a Release.
+// ends, but need not. After 5 s without an answer the Engine gives a call up. Then it undoes an
+// Acquire by a Release.
 type Store interface {
 	// Acquire returns Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
