@@ -202,7 +202,7 @@ func (g *guard) answer(ctx context.Context, p *Problem) *Problem {
 	if p.RetryAfter > 0 {
 		p.RetryAfter = max(p.RetryAfter, shortestFor(ctx))
 	}
-	_ = grpc.SetTrailer(ctx, p.trailer()) // fails where no server has made the call: in tests of the interceptor alone
+	_ = grpc.SetTrailer(ctx, p.trailer()) // the error is ignored, because it occurs only in tests of the interceptor without a server
 	g.report(ctx, p)
 	return p
 }

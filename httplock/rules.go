@@ -219,7 +219,8 @@ func possible(m *middleware, route string, params func(path string) []string) er
 
 // Describe returns a table of the rules, for a review. It shows what each route locks, how long a
 // request waits, the TTL, how long work counts as done, and the scope of the idempotency keys. "-"
-// stands for the value of the options. The table shows the rules as written, including wrong ones.
+// stands for the value of the options. The table shows the rules as they were written, including
+// wrong rules.
 func (rs Rules) Describe() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -347,7 +347,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		return
 	}
 	t := turn{seen: c.seen}
-	c.show(next) // the wait of next may be over before next gets an answer of its own
+	c.show(next) // the new leader's wait may be over before the server has answered it
 	if a.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}

@@ -59,7 +59,7 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-// stop ends the Notifier's events, and returns a channel that is closed when no more come.
+// stop ends the Notifier's events, and returns a channel that is closed when no more events come.
 func (p *post) stop() <-chan struct{} {
 	silent := make(chan struct{})
 	if p.silence == nil {

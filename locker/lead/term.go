@@ -39,7 +39,7 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // makes the method over notify once, before the news of the next term
+	once  sync.Once // ensures that over notifies only once, and before the news of the next term
 	mu    sync.Mutex
 	ended time.Time // when the term ended; zero: this process leads
 	why   error
