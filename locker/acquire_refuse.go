@@ -35,8 +35,9 @@ func (a *acquisition) handleError(err error) error {
 	return a.unanswered(err)
 }
 
-// unanswered returns nil if the waiter may ask again. A waiter that has seen a holder may always
-// ask again. A waiter that has seen no holder may ask again for unansweredFor.
+// unanswered returns nil if the caller may ask again. With NoWait it may not. A waiter that has
+// seen a holder may always ask again. A waiter that has seen no holder may ask again for
+// unansweredFor, or for as long as the key's data moves to another server.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
 	if a.cohort != nil {
