@@ -16,10 +16,11 @@ const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
 // own with the same fence. It can neither release this lease nor outlive it. The caller may give
-// the SHA-256 of a secret. Then Delegate registers the Delegation at the server, and the first join
-// must come within the time within. Without a secret, Delegate calls no server, and the caller must
-// prevent forgeries. depth is how many times the lease may be delegated again. With depth 1, a call
-// that joins may delegate the lease to a further call, but the further call may not delegate it.
+// the SHA-256 of a secret. Then Delegate registers the Delegation at the server, and a call must
+// join for the first time within the time within. Without a secret, Delegate calls no server, and
+// the caller must prevent forgeries. depth is how many times the lease may be delegated again. With
+// depth 1, a call that joins may delegate the lease to a further call, but the further call may not
+// delegate it.
 //
 // A lease that was delegated is not handed over inside this process: its Release goes to the
 // server. The end of ctx ends the call.
@@ -43,7 +44,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
-	case secret != [32]byte{}: // the server stores the delegations of a lease
+	case secret != [32]byte{}: // the server checks how many more times the lease may be delegated
 	case joined.Secret != [32]byte{}:
 		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:

@@ -150,8 +150,8 @@ type Warning struct {
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
 	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
-	// delegate. The first Join must come within the time within. Delegate returns Granted or
-	// NotOurs.
+	// delegate. A call must Join for the first time within the time within. Delegate returns
+	// Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
