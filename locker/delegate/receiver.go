@@ -70,7 +70,7 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 	return context.WithValue(ctx, receivedKey{}, entries), nil
 }
 
-// If ctx has a delegation for rule.Key, Acquire joins the delegated lease. Otherwise it takes the
+// Acquire joins the delegated lease if ctx has a delegation for rule.Key. Otherwise it takes the
 // lock as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
 //
 // For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Either

@@ -70,9 +70,9 @@ func (p *Process) resume() {
 	}
 }
 
-// Deafen(true) ends the process's subscription without the process noticing it. Its events are
-// lost, and the server answers that the inbox has no subscriber, until the process subscribes again
-// ([Process.Reset]). Deafen(false) restores the subscription.
+// Deafen ends the process's subscription if cut is true. The process does not notice that: its
+// events are lost, and the server answers that the inbox has no subscriber, until the process
+// subscribes again ([Process.Reset]). If cut is false, Deafen restores the subscription.
 func (p *Process) Deafen(cut bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

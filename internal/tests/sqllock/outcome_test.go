@@ -53,11 +53,13 @@ func (s scene) held() *locker.Lease {
 
 // waits returns when a caller waits for the account's key.
 func (s scene) waits(ctx context.Context) {
+	often := time.NewTicker(time.Millisecond)
+	defer often.Stop()
 	for ctx.Err() == nil {
 		if info, err := s.lock.Inspect(ctx, account.Key); err != nil || info.Waiters > 0 {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		<-often.C
 	}
 }
 
