@@ -1,0 +1,204 @@
+package locker_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// The callers of one process that share a semaphore.
+
+// gates is an Observer that stops callers. A gate is open while it is nil.
+type gates struct {
+	begin chan struct{} // stops the next caller whose hold begins
+	wait  chan struct{} // stops all callers that begin to wait
+}
+
+func (g *gates) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
+	if op == locker.OpHold && g.begin != nil {
+		gate := g.begin
+		g.begin = nil
+		<-gate
+	}
+	return ctx, nil
+}
+
+func (g *gates) Waiting(context.Context, locker.Rule, locker.WaitEvent) (over func()) {
+	if g.wait != nil {
+		<-g.wait
+	}
+	return nil
+}
+
+func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		rule := locker.Rule{Key: "a", Limit: 1}
+		lease := acquire(t, l, rule)
+		leader, last := waits(t, l, rule), waits(t, l, rule)
+		<-time.After(5 * time.Millisecond) // the server would grant a fence of a later time
+		for _, w := range []*waiting{leader, last} {
+			release(t, lease)
+			next := w.granted(0)
+			if next.Fence() != lease.Fence()+1 {
+				t.Errorf("fence %d after %d: the permit came from the server", next.Fence(), lease.Fence())
+			}
+			lease = next
+			synctest.Wait() // the next caller leads, and waits at the server
+		}
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
+func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		rule := locker.Rule{Key: "a", TTL: time.Minute, Limit: 1}
+		lease := acquire(t, l, rule)
+		next := waits(t, l, rule)
+		if err := lease.Extend(t.Context(), time.Second); err != nil { // to a shorter time
+			t.Fatal(err)
+		}
+		<-time.After(5 * time.Millisecond)
+		release(t, lease)
+		got := next.granted(0)
+		if got.Fence() == lease.Fence()+1 {
+			t.Error("the next caller got a permit that is nearly over")
+		}
+		release(t, got)
+		nothingLeft(t, store)
+	})
+}
+
+// While a leader is busy with the permit that it has got, the next permit goes to the next caller.
+func TestALeaderGetsOnePermit(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		g := &gates{}
+		l := lockertest.NewLocker(t, store, locker.WithObserver(g))
+		rule := locker.Rule{Key: "a", Limit: 2}
+		one, two := acquire(t, l, rule), acquire(t, l, rule)
+		leader, next := waits(t, l, rule), waits(t, l, rule)
+		gate := make(chan struct{})
+		g.begin = gate
+		release(t, one)
+		synctest.Wait()
+		release(t, two)
+		lease := next.granted(0)
+		if lease.Fence() != two.Fence()+1 {
+			t.Errorf("fence %d after %d: it is not the second permit", lease.Fence(), two.Fence())
+		}
+		close(gate)
+		release(t, leader.granted(0))
+		release(t, lease)
+		nothingLeft(t, store)
+	})
+}
+
+// The server grants a permit to the leader by message, and at the same moment another caller
+// releases its permit.
+func TestAPermitThatCrossesAGrantGoesToTheNextCaller(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		g := &gates{}
+		ls, _ := processes(t, store, 2, locker.WithObserver(g))
+		rule := locker.Rule{Key: "a", Limit: 2}
+		ours, theirs := acquire(t, ls[0], rule), acquire(t, ls[1], rule)
+		leader, next := waits(t, ls[0], rule), waits(t, ls[0], rule)
+		gate := make(chan struct{})
+		g.begin = gate
+		release(t, theirs)
+		synctest.Wait()
+		if g.begin != nil {
+			t.Fatal("the leader's lease has not begun")
+		}
+		release(t, ours)
+		leader.waitsStill()
+		close(gate)
+		lease := leader.granted(0)
+		if lease.Fence() == ours.Fence()+1 {
+			t.Error("the leader has thrown its grant away")
+		}
+		release(t, lease)
+		release(t, next.granted(0))
+		<-time.After(time.Minute)
+		nothingLeft(t, store)
+	})
+}
+
+// endsLate is a context that ends, and whose end is read late.
+type endsLate struct {
+	context.Context
+	gate chan struct{} // nil: open
+}
+
+func (c *endsLate) Err() error {
+	if c.gate != nil {
+		<-c.gate
+	}
+	return c.Context.Err()
+}
+
+// The leader gives up, and at the same moment another caller releases its permit.
+func TestAPermitThatCrossesACancelGoesToTheNextCaller(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		l := lockertest.NewLocker(t, store)
+		rule := locker.Rule{Key: "a", Limit: 1}
+		lease := acquire(t, l, rule)
+		under, cancel := context.WithCancel(t.Context())
+		ctx := &endsLate{Context: under}
+		left := make(chan error, 1)
+		go func() {
+			_, err := l.Acquire(ctx, rule)
+			left <- err
+		}()
+		synctest.Wait()
+		next := waits(t, l, rule)
+		gate := make(chan struct{})
+		ctx.gate = gate
+		cancel()
+		synctest.Wait()
+		release(t, lease)
+		next.waitsStill()
+		close(gate)
+		wantErr(t, <-left, "a", context.Canceled, locker.ErrBusy)
+		release(t, next.granted(0))
+		<-time.After(time.Minute)
+		nothingLeft(t, store)
+	})
+}
+
+// While the Engine closes, no caller can use a permit any more. So a release waits for the server,
+// and does not leave the permit to a caller that has not noticed the end yet.
+func TestAnEngineThatClosesPassesNoPermitOn(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		g := &gates{}
+		l := lockertest.NewLocker(t, store, locker.WithObserver(g))
+		rule := locker.Rule{Key: "a", Limit: 1}
+		lease := acquire(t, l, rule)
+		leader := waits(t, l, rule)
+		g.wait = make(chan struct{})
+		late := crowd(t, l, rule, 2)
+		closed := make(chan error, 1)
+		go func() { closed <- l.Close(t.Context()) }()
+		<-leader.done
+		synctest.Wait()
+		before := store.Calls(locker.OpRelease)
+		release(t, lease)
+		if n := store.Calls(locker.OpRelease) - before; n != 1 {
+			t.Errorf("%d releases were sent, want 1", n)
+		}
+		close(g.wait)
+		for _, w := range append(late, leader) {
+			<-w.done
+			wantErr(t, w.err, "a", locker.ErrClosed)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		nothingLeft(t, store)
+	})
+}
