@@ -359,8 +359,25 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A function that ignores the end of its term cannot lead for ever: after the grace, its lease
-// ends.
+// A term that ends by AtMost is not short, also if AtMost is less than the TTL: the process that led
+// stands again without a pause.
+func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
+		for range 5 {
+			ctx, _ := c.elected()
+			<-ctx.Done()
+			ended := time.Now()
+			next, _ := c.elected()
+			if paused := time.Since(ended); paused > 100*time.Millisecond {
+				t.Errorf("the next term began after %v", paused)
+			}
+			<-next.Done()
+		}
+	})
+}
+
+// A function that ignores the end of its term cannot lead for ever: the lease ends after the grace.
 func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
