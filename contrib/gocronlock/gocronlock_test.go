@@ -182,7 +182,156 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	})
 }
 
-// Round(0) would give each call a tick of its own, so that each process would run the job.
+// The bounds of a tick's age: Window less MaxSkew, and less a hundredth for clocks that run at
+// different rates. A tick may be in the future by MaxSkew.
+func TestTheBoundsOfATicksAge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const window, skew = 100 * time.Second, 10 * time.Second
+		for age, late := range map[time.Duration]bool{
+			-skew - 1: true, -skew: false, 0: false, 89*time.Second - 1: false, 89 * time.Second: true,
+		} {
+			l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory()),
+				func(string) time.Time { return time.Now().Add(-age) }, gocronlock.Window(window), gocronlock.MaxSkew(skew))
+			if err != nil {
+				t.Fatal(err)
+			}
+			lock, err := l.Lock(t.Context(), "job")
+			if errors.Is(err, gocronlock.ErrLate) != late || (err == nil) == late {
+				t.Errorf("a tick %v ago: %v", age, err)
+			}
+			if lock != nil {
+				_ = lock.Unlock(t.Context())
+			}
+		}
+	})
+}
+
+// A tick is remembered for Window after its start: so long that a process may come late, after one
+// that came early.
+func TestATickIsRememberedForItsWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, tick := lockertest.NewMemory(), time.Now().Add(5*time.Second) // the first process is early by MaxSkew
+		var all []gocron.Locker
+		for range 2 {
+			l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), func(string) time.Time { return tick })
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, l)
+		}
+		_ = take(t, all[0], "job").Unlock(t.Context())
+		time.Sleep(29600 * time.Millisecond) // the tick is 24.6 s old: the default Window less MaxSkew and a hundredth
+		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("the tick that has run: %v", err)
+		}
+		_ = take(t, all[1], "another job").Unlock(t.Context())
+	})
+}
+
+// Processes in different time zones mean the same tick.
+func TestATickIsTheSameInEachTimeZone(t *testing.T) {
+	t.Parallel()
+	store, now := lockertest.NewMemory(), time.Now()
+	for hours := range 3 {
+		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store),
+			func(string) time.Time { return now.In(time.FixedZone("", hours*3600)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		lock, err := l.Lock(t.Context(), "job")
+		if (err == nil) != (hours == 0) || hours > 0 && !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("%d hours east: %v", hours, err)
+		}
+		if err == nil {
+			_ = lock.Unlock(t.Context())
+		}
+	}
+}
+
+// Ticks that differ by less than a second differ, and the Observer sees the name of the job, which
+// is the same for all ticks.
+func TestTicksWithinASecondHaveKeysOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	seen, tick := &lockertest.Recorder{}, time.Now().Truncate(time.Second)
+	l, err := gocronlock.PerTick(lockertest.NewLocker(t, lockertest.NewMemory(), locker.WithObserver(seen)), func(string) time.Time {
+		tick = tick.Add(250 * time.Millisecond)
+		return tick
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		_ = take(t, l, "job").Unlock(t.Context())
+	}
+	for _, r := range seen.Records(locker.OpAcquire) {
+		if r.Rule.Name != "job" {
+			t.Errorf("the name of %s is %q", r.Rule.Key, r.Rule.Name)
+		}
+	}
+}
+
+// OnLost gets the name of the job, also if the key has a tick.
+func TestOnLostGetsTheNameOfTheJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, lost := lockertest.NewMemory(), make(chan string, 1)
+		l, err := gocronlock.PerTick(lockertest.NewLocker(t, store), gocronlock.Round(time.Minute),
+			gocronlock.MaxSkew(40*time.Second), gocronlock.Window(2*time.Minute), gocronlock.OnLost(func(name string, _ error) { lost <- name }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = take(t, l, "job")
+		store.Wipe()
+		if name := <-lost; name != "job" {
+			t.Errorf("the lock of %s was lost", name)
+		}
+	})
+}
+
+// A process that does not lead does not ask for the lock.
+func TestALockWhileLeadingAsksTheLeaderFirst(t *testing.T) {
+	t.Parallel()
+	store := lockertest.NewMemory()
+	l := lockertest.NewLocker(t, store)
+	leader, err := lead.New(l, locker.Rule{Key: "scheduler"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	each, err := gocronlock.NoOverlap(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gocronlock.WhileLeading(leader, each).Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrNotLeading) {
+		t.Errorf("a process that does not lead: %v", err)
+	}
+	if n := store.Calls(locker.OpAcquire); n != 0 {
+		t.Errorf("%d locks were asked for", n)
+	}
+}
+
+// An interval is remembered for nine tenths of its length, counted from the begin of the job.
+func TestAnIntervalIsRememberedForNineTenths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, err := gocronlock.PerInterval(lockertest.NewLocker(t, lockertest.NewMemory()), 100*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := take(t, l, "job")
+		time.Sleep(5 * time.Second)
+		_ = first.Unlock(t.Context())
+		time.Sleep(84 * time.Second)
+		if _, err := l.Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
+			t.Errorf("after 89 s: %v", err)
+		}
+		time.Sleep(2 * time.Second)
+		_ = take(t, l, "job").Unlock(t.Context())
+	})
+}
+
+// Round(0) would make a tick of each call, so that each process runs the job.
 func TestATickThatIsNoTimeIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{0, -time.Second} {
@@ -303,7 +452,14 @@ func TestWrongArgumentsAreRefused(t *testing.T) {
 		"tick is nil":       func() (gocron.Locker, error) { return gocronlock.PerTick(l, nil) },
 		"the Locker is nil": func() (gocron.Locker, error) { return gocronlock.PerTick(nil, tick) },
 		"every is 0s":       func() (gocron.Locker, error) { return gocronlock.PerInterval(l, 0) },
-		"option 1 is nil":   func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
+		"every is 9.999999ms": func() (gocron.Locker, error) {
+			return gocronlock.PerInterval(l, 10*time.Millisecond-1)
+		},
+		"MaxSkew(-1ns)": func() (gocron.Locker, error) { return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(-1)) },
+		"Window(1m40s) with MaxSkew(1m39s)": func() (gocron.Locker, error) {
+			return gocronlock.PerTick(l, tick, gocronlock.Window(100*time.Second), gocronlock.MaxSkew(99*time.Second))
+		},
+		"option 1 is nil": func() (gocron.Locker, error) { return gocronlock.NoOverlap(l, nil) },
 		"longer than the skew": func() (gocron.Locker, error) {
 			return gocronlock.PerTick(l, tick, gocronlock.MaxSkew(time.Minute))
 		},

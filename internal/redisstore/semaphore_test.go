@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
@@ -454,6 +455,126 @@ func TestARenewalMakesAllKeysOfAPermitLast(t *testing.T) {
 		if left := client.PTTL(t.Context(), part).Val(); left < 59*time.Minute {
 			t.Errorf("%s lasts for %v, want an hour", part, left)
 		}
+	}
+}
+
+// A claim for more units than its limit would wait for ever. It is refused without a call.
+func TestMoreUnitsThanTheLimitAreRefused(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s := locktest.SemaphoreStore(client)
+	for _, c := range []store.Claim{unitsOf(rand.Text(), 3, 2), unitsOf(rand.Text(), 2, 0)} {
+		began := s.(calls.Steps).BeginAcquire(t.Context(), c)
+		<-began.Answered()
+		for name, ask := range map[string]func() (store.Grant, error){
+			"Acquire": func() (store.Grant, error) { return s.Acquire(t.Context(), c) }, "BeginAcquire": began.Answer,
+		} {
+			var no *store.Refusal
+			if _, err := ask(); !errors.As(err, &no) || no.Temporary || !errors.Is(err, store.ErrUnsupported) {
+				t.Errorf("%s of %d units of %d: %v", name, c.Weight, c.Limit, err)
+			}
+		}
+		if client.Exists(t.Context(), c.Key, redisstore.QueueKey(c.Key), redisstore.CounterKey(c.Key)).Val() != 0 {
+			t.Error("the server was asked")
+		}
+	}
+}
+
+// Inspection shows a key with permits by the permit that runs out first, also when L was evicted.
+func TestInspectionShowsThePermitThatRunsOutFirst(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, key := locktest.SemaphoreStore(client), rand.Text()
+	first, last := unitsOf(key, 1, 5), unitsOf(key, 1, 4)
+	first.TTL, first.Metadata = 20*time.Second, "first"
+	last.TTL, last.Metadata = time.Hour, "last"
+	granted(t, s, last)
+	granted(t, s, first)
+	for _, evicted := range []int64{0, 1} {
+		if evicted > 0 && client.Del(t.Context(), key).Val() != evicted {
+			t.Fatal("positive control: nothing was evicted")
+		}
+		info, err := s.(store.Inspector).Inspect(t.Context(), key)
+		if err != nil || !info.Held || info.Limit != 4 || info.Used != 2 || info.Metadata != "first" || info.Since.IsZero() ||
+			info.Left <= 0 || info.Left > first.TTL {
+			t.Errorf("%d keys were evicted: %+v %v", evicted, info, err)
+		}
+	}
+}
+
+// The note for a revoked holder lasts as long as its permit would. A kept permit has no holder who
+// reads a note. Permits that are unknown, because P was evicted, are not ours to revoke.
+func TestTheNoteForARevokedPermit(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, key := locktest.SemaphoreStore(client), rand.Text()
+	revoke := s.(store.Revoker).Revoke
+	long, kept := unitsOf(key, 1, 2), unitsOf(key, 1, 2)
+	long.TTL = time.Hour
+	g, err := s.Acquire(t.Context(), long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stateOf(t, store.Released)(revoke(t.Context(), key, g.Fence, "drill"))
+	if left := client.PTTL(t.Context(), redisstore.TombstoneKey(key, long.Owner)).Val(); left < 59*time.Minute {
+		t.Errorf("the note lasts for %v, want an hour", left)
+	}
+	if g, err = s.Acquire(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	kept.KeepFor = time.Minute
+	stateOf(t, store.Released)(s.Release(t.Context(), kept))
+	stateOf(t, store.Released)(revoke(t.Context(), key, g.Fence, "drill"))
+	for _, name := range client.Keys(t.Context(), "*"+key+"*").Val() {
+		if name != redisstore.CounterKey(key) && name != redisstore.TombstoneKey(key, long.Owner) {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if g, err = s.Acquire(t.Context(), unitsOf(key, 1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if client.Del(t.Context(), redisstore.PermitsKey(key)).Val() != 1 {
+		t.Fatal("positive control: nothing was evicted")
+	}
+	stateOf(t, store.NotOurs)(revoke(t.Context(), key, g.Fence, "drill"))
+}
+
+// Another library has taken the key after L was evicted. The permits are still known, so the
+// revocation of a permit that is none of them is no attempt to revoke the other library's lock.
+func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, c := locktest.SemaphoreStore(client), unitsOf(rand.Text(), 1, 2)
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Set(t.Context(), c.Key, "foreign", time.Minute)
+	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, g.Fence+1000, "drill"))
+	client.HSet(t.Context(), redisstore.UsesKey(c.Key), c.Owner, "1|1|no number|2|0|-|")
+	if info, err := s.(store.Inspector).Inspect(t.Context(), c.Key); err == nil {
+		t.Errorf("a permit that cannot be read: %+v", info)
+	}
+}
+
+// A release without a waiting caller reports its error, because the Engine then repeats it. A server
+// that answers at once counts as prompt.
+func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
+	t.Parallel()
+	s := locktest.SemaphoreStore(redistest.Shared(t).Client(t))
+	key := rand.Text()
+	locktest.Eventually(t, "the server counts as prompt", func() bool {
+		c := granted(t, s, unitsOf(key, 1, 1))
+		stateOf(t, store.Released)(s.Release(t.Context(), c))
+		return s.(calls.Releases).Prompt(key)
+	})
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer func() { _ = away.Close() }()
+	answered := make(chan error, 1)
+	locktest.SemaphoreStore(away).(calls.Releases).ReleaseBeside(t.Context(), unitsOf(key, 1, 1), calls.AtOnce,
+		func(_ store.Grant, err error) { answered <- err })
+	if err := <-answered; err == nil {
+		t.Error("a release that reached no server has succeeded")
 	}
 }
 
