@@ -2,6 +2,7 @@ package rueidisclient_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -153,6 +154,9 @@ func TestErrorsOfTheServerKeepTheirCode(t *testing.T) {
 		t.Error("a word that is no string and no integer was taken")
 	}
 	raw.Close()
+	if err := c.Process(t.Context(), redis.NewStringCmd(t.Context(), "get", "a")); !errors.Is(err, redis.ErrClosed) {
+		t.Errorf("a client that is closed: %v, want the error of go-redis", err)
+	}
 	l, err := locker.NewSingle(c)
 	if err != nil {
 		t.Fatal(err)
