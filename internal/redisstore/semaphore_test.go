@@ -557,8 +557,8 @@ func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 	}
 }
 
-// A release without a waiting caller reports its error, because the Engine then repeats it. A server
-// that answers at once counts as prompt.
+// A release without a waiting caller reports its error, because the Engine then repeats it. A
+// server that answers at once counts as prompt.
 func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
 	t.Parallel()
 	s := locktest.SemaphoreStore(redistest.Shared(t).Client(t))

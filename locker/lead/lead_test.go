@@ -359,8 +359,8 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A term that ends by AtMost is not short, also if AtMost is less than the TTL: the process that led
-// stands again without a pause.
+// A term that ends by AtMost is not short, also if AtMost is less than the TTL: the process that
+// led stands again without a pause.
 func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
