@@ -101,9 +101,11 @@ func (s *scriptLease) Release(ctx context.Context) error {
 
 func (l *scriptLocks) Close() { _ = l.client.Close() }
 
-// granted reports whether an answer of acquire.lua or acquire_each.lua grants the lease by the
-// short way.
-func granted(text string) bool { return strings.Count(text, " ") == 1 && text[0] <= '9' }
+// granted reports whether an answer of acquire.lua grants the lease, by the short way or by the
+// long one.
+func granted(text string) bool {
+	return strings.HasPrefix(text, "granted ") || text != "" && text[0] <= '9' && strings.Count(text, " ") == 1
+}
 
 func released(text string) bool { return text == "released" }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -74,7 +73,7 @@ func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	if granted(text) || strings.HasPrefix(text, "granted ") {
+	if granted(text) {
 		o.forget(l.token)
 		return l, nil
 	}

@@ -43,12 +43,23 @@ func openTogether(s settings) (locks, error) {
 	return t, nil
 }
 
-func (t *togetherLocks) Lock(_ context.Context, key string) (hold, error) {
+// Lock sends the acquire alone when the script for several leases has left it out.
+func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
 	g := &gathered{t, t.lease(key), make(chan string, 1)}
-	return g, wanted(t.ask(toAcquire, g), granted)
+	text := t.ask(toAcquire, g)
+	if text == "" {
+		return t.scriptLocks.Lock(ctx, key)
+	}
+	return g, wanted(text, granted)
 }
 
-func (g *gathered) Release(context.Context) error { return wanted(g.of.ask(toRelease, g), released) }
+func (g *gathered) Release(ctx context.Context) error {
+	text := g.of.ask(toRelease, g)
+	if text == "" {
+		return g.scriptLease.Release(ctx)
+	}
+	return wanted(text, released)
+}
 
 func (t *togetherLocks) ask(what int, g *gathered) string {
 	t.mu.Lock()
