@@ -166,7 +166,7 @@ func (j *job) attempt(ctx context.Context) error {
 	}
 }
 
-// throwsAway reports whether the task is dropped or archived when its key is busy.
+// throwsAway returns true if the task is dropped or archived when its key is busy.
 func (j *job) throwsAway() bool { return j.rule.busy != Snoozed && j.known && !j.before }
 
 // run calls prepare, and then the handler, under the lock. Guard.Stop ends the wait for the lock,
@@ -219,7 +219,7 @@ func (j *job) concluded(ctx context.Context) error {
 	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		// The work succeeded. With Once, an unclear release may not have recorded the success. The
-		// task still counts as done, because to repeat the work would be the larger mistake. The
+		// task still counts as done, because a second run would be worse than a missing record. The
 		// trace shows the unclear release.
 		return j.failed
 	}

@@ -105,7 +105,7 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 }
 
 // asynq.Unique takes its lock before asynq notices that the ID is in use. When asynq then refuses
-// the task, the lock stays. Until it expires, no such task could be enqueued, although none
+// the task, the lock stays. Until the lock expires, no such task can be enqueued, although none
 // exists.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 	t.Parallel()
@@ -186,8 +186,8 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 	}
 }
 
-// asynq does not export the options that NewTask was given. They are used nevertheless. The
-// options of EnqueueContext override them.
+// asynq does not export the options that NewTask was given. The Client uses these options
+// nevertheless. The options of EnqueueContext override them.
 func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{"unique": {asynqlock.Unique()}, "not unique": nil} {

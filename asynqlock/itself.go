@@ -96,9 +96,9 @@ func (j *job) beside(ctx context.Context) error {
 }
 
 // outlive extends own, which was granted for ttl, so that own ends after the handler's lock if
-// this process dies. own is extended to twice ttl. The reason is that the handler's lock may have
-// been renewed a moment ago, and own a third of its TTL ago. If locker.WithMaxTTL does not allow
-// twice ttl, both locks last equally long.
+// this process dies. own is extended to twice ttl. The reason is that the last renewal of own may
+// be a third of its TTL older than the last renewal of the handler's lock. If locker.WithMaxTTL
+// does not allow twice ttl, both locks last equally long.
 func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration) {
 	long := max(ttl, j.lock.TTL, j.lock.AtLeast)
 	if errors.Is(own.Extend(ctx, 2*long), locker.ErrInvalidRule) {

@@ -71,8 +71,8 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	}
 }
 
-// A Locker over redislock shows no metadata. When such a Locker has found its first busy key, each
-// task takes a second lock, for its own ID.
+// A Locker over redislock shows no metadata. After the first busy key of this Locker, each task
+// takes a second lock, for its own ID.
 func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	t.Parallel()
 	q, w := newQueue(t), newWork()

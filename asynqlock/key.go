@@ -51,8 +51,8 @@ func Key[T any](of func(payload T) string) Keys {
 }
 
 // KeyFunc makes the key by a function of the task. The returned text is the key, without encoding.
-// An empty text is refused. A task is archived if the function of returns an error for it. So the
-// function itself must repeat operations that failed temporarily.
+// An empty text is refused. If the function returns an error for a task, the task is archived. So
+// the function itself must repeat operations that failed temporarily.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// At most three tasks of a key run at the same time. Each task that starts or ends wakes the next
-// one.
+// At most three tasks of a key run at the same time. Each start and each end of a task wakes the
+// next task.
 func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	q := newQueue(t)
 	l, err := locker.NewSemaphore(q.redis, 1, locker.WithPrefix(q.name+":"))

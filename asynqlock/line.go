@@ -39,8 +39,8 @@ const (
 
 // lines has one line for each locked key. A line contains the tasks that were put off, in the order
 // of their arrival. The lines are in asynq's Redis. A line is only an index: asynq stores the
-// tasks, and each task comes back after its pause. So losing a line costs time and order, but no
-// task.
+// tasks, and each task comes back after its pause. So if a line is lost, tasks come back later and
+// in another order, but no task is lost.
 type lines struct {
 	redis   redis.UniversalClient
 	prefix  string

@@ -6,8 +6,8 @@ import (
 )
 
 // A slow reply of the server makes the server's clock look earlier or later than it is. The
-// deliveries must still keep their order, even if the time of one is read before such a reply, and
-// the time of the next one after it.
+// deliveries must still keep their order, even if the time of one delivery is read before a slow
+// reply, and the time of the next delivery after it.
 func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
 	for name, error := range map[string]time.Duration{"behind": -200 * time.Millisecond, "ahead": 200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

@@ -22,8 +22,8 @@ type lookup struct {
 	answer chan bool
 }
 
-// The method exists reports whether the line has tasks. Without an answer in time, it reports
-// false. Then tasks may only run in a wrong order.
+// The method called exists returns true if the line has tasks. Without an answer in time, it
+// returns false. The only risk is that tasks run in a wrong order.
 func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line string) bool {
 	l := &lookup{line, make(chan bool, 1)}
 	s.mu.Lock()

@@ -19,9 +19,9 @@ const (
 	backInLine = 30 * time.Second
 )
 
-// The method queues reports whether the task queues behind the tasks of its key that were put off.
-// A task that is dropped or archived if the key is busy does not queue. A task that stays in its
-// worker does not queue either.
+// The method called queues returns true if the task must queue behind the tasks of its key that
+// were put off. A task that is dropped or archived if the key is busy does not queue. A task that
+// stays in its worker does not queue either.
 func (j *job) queues() bool {
 	return j.guard.waker != nil && j.known && !j.staying && !j.throwsAway()
 }
@@ -61,7 +61,7 @@ func (j *job) isCalled(ctx context.Context) bool {
 	return j.called
 }
 
-// The method behind returns the error of a task that has other tasks of its key before it.
+// The method called behind returns the error of a task that has other tasks of its key before it.
 func (j *job) behind() error {
 	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for it", locker.ErrBusy)}
 }
@@ -81,11 +81,11 @@ func (j *job) leaveLine(ctx context.Context) {
 	}
 }
 
-// The function together reports whether several tasks may hold the key at once.
+// The method called together returns true if several tasks may hold the key at once.
 func together(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
 
-// enterLine gives the task that is put off, or its clone, a place in the line of its key. It
-// returns how many tasks are before it.
+// enterLine gives the task that is put off, or its clone, a place in the line of its key. enterLine
+// returns how many tasks are before this place.
 func (j *job) enterLine(ctx context.Context, clone string) int {
 	w := j.guard.waker
 	if j.inLine && j.ahead > 0 && clone == "" { // the task is in the line already, and was not called

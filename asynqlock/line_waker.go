@@ -160,8 +160,8 @@ func (w *waker) watch(lock locker.Rule) {
 // awaitFree waits for the key, releases it, and calls the front task. It returns true if the key
 // stayed busy and tasks still wait for it.
 //
-// The watcher counts as gone before it checks the line. So a task that is put off later gets a new
-// watcher, and this watcher sees a task that was put off earlier.
+// The watcher counts as gone before it checks the line. So a task that is put off after that gets a
+// new watcher. A task that was put off before that is in the line when this watcher checks it.
 func (w *waker) awaitFree(lock locker.Rule) bool {
 	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, Limit: lock.Limit, Weight: lock.Weight, TTL: watchTTL, Wait: watchFor})
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {
@@ -292,7 +292,8 @@ func (w *waker) expect(key string, left time.Duration) {
 	})
 }
 
-// end waits until the goroutines have ended. ctx has ended before, so no new goroutines start.
+// The method end waits until the goroutines have ended. ctx has ended before, so no new goroutines
+// start.
 func (w *waker) end() {
 	w.mu.Lock()   // after this, every goroutine that was started is counted
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose

@@ -138,8 +138,8 @@ func WithPropagator(p Propagator) Option { return func(c *config) { c.propagator
 // decodeJSON is the default of WithDecoder.
 func decodeJSON(t *asynq.Task, into any) error { return json.Unmarshal(t.Payload(), into) }
 
-// isNil reports whether x is nil, or an interface with a nil pointer, which a constructor may have
-// returned together with an unchecked error.
+// isNil reports whether x is nil, or an interface with a nil pointer. A constructor may have
+// returned such a pointer together with an error that was not checked.
 func isNil(x any) bool {
 	if x == nil {
 		return true

@@ -202,8 +202,9 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	}
 }
 
-// age sets the end of asynq's lease of a task to a minute ago. Asynq's other servers take a task
-// whose lease ended 30 s ago. They look for such tasks when they start, and then once a minute.
+// age makes asynq's lease of a task look as if it had ended a minute ago. Other servers of asynq
+// take a task whose lease ended 30 s ago. They look for such tasks when they start, and then once a
+// minute.
 func age(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
@@ -212,8 +213,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a separate process. When its handler runs, it prints that. It does its
-// work when the parent asks for it, even if its context has ended.
+// worker is a server in a separate process. Its handler prints that it runs. It does its work when
+// the parent asks for it, even if its context has ended.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})

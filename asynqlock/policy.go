@@ -41,9 +41,9 @@ func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 // run it by hand. As with [Drop], a task that has run before is put off instead.
 func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
 
-// Wait lets a task wait in its worker for at most d for its key, before the key counts as busy. The
-// wait ends before the task's time-out, because asynq would count a time-out as a retry. Default:
-// no wait.
+// With Wait, a task waits in its worker for its key, for at most d, before the key counts as busy.
+// The wait ends before the task's time-out, because asynq would count a time-out as a retry.
+// Default: no wait.
 func Wait(d time.Duration) Policy {
 	return func(r *rule) { r.wait = r.atLeast("Wait", d, time.Millisecond) }
 }
@@ -91,9 +91,10 @@ func Limit(n int) Policy {
 // off, running or kept as completed.
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
-// Adjust lets change alter the Rule of a task. An empty Name becomes the task's type. A changed Key
-// is used without encoding. With AtMost, a lock may end before its handler: then the handler's
-// context is cancelled, and another run may overtake the handler.
+// Adjust calls change with the Rule of each task, and change may alter the Rule. An empty Name
+// becomes the task's type. A changed Key is used without encoding. With AtMost, a lock may end
+// before its handler: then the handler's context is cancelled, and another run may overtake the
+// handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {
 		if change == nil {
@@ -170,7 +171,7 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// The method begins returns the text with which all types begin that r guards.
+// The method called begins returns the common beginning of all types that r guards.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules has the rules sorted by pattern, the longest first.

@@ -63,8 +63,8 @@ func (j *job) mayReturn(ctx context.Context) bool {
 	return !j.known || j.retried < j.most && configured
 }
 
-// longestPause returns pause, or half of the time until the task's deadline if this is less, so
-// that time is left for the work. It returns false if the result is too short for asynq, because
+// longestPause returns pause, or half of the time until the task's deadline if this half is less.
+// So time is left for the work. It returns false if the result is too short for asynq, because
 // asynq counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
 	const least = time.Second

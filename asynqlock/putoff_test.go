@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A task had a Deadline in 9 s, and used to be put off for 12 s. So it never ran, and asynq used
-// up its retries.
+// A task with a Deadline in 9 s used to be put off for 12 s. So it never ran, and asynq used up its
+// retries.
 func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 	t.Parallel()
 	for name, waking := range map[string]bool{"with waking": true, "without": false} {
@@ -120,8 +120,8 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// This server is not configured, but the Guard has WithWaking. Tasks of a hot key must not keep
-// all workers busy, so that tasks of other keys can run.
+// This server is not configured, but the Guard has WithWaking. Tasks of a hot key must not keep all
+// workers busy, because tasks of other keys must be able to run.
 func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -142,7 +142,7 @@ func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.done()) == 5 })
 }
 
-// A task may only wait for its key. Shutdown used to wait for such a task for its whole
+// A task may do nothing but wait for its key. Shutdown used to wait for such a task for its whole
 // ShutdownTimeout.
 func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
 	t.Parallel()

@@ -135,7 +135,7 @@ func TestOneReplicaEnqueuesAndAnotherTakesOverWhenItIsKilled(t *testing.T) {
 			first.Kill()
 			killed := time.Now()
 			second.Expect(t, "leads")
-			// The time should be the TTL and some ms, but the machine may be slow.
+			// The expected time is the TTL and some ms, but the machine may be slow.
 			if took := time.Since(killed); took > 10*time.Second {
 				t.Errorf("the other one leads after %v", took)
 			}

@@ -19,10 +19,10 @@ import (
 // over after the lock's TTL.
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
-// started again. build must make the scheduler with the given options, and may set options that are
-// not set. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another PreEnqueueFunc,
-// this function must call the given function. RunScheduler checks this once, with a task
-// "asynqlock:probe":
+// started again. build must make the scheduler with the given options. It may set further options
+// that are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another
+// PreEnqueueFunc, this function must call the given function. RunScheduler checks this once, with a
+// task "asynqlock:probe":
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
@@ -109,8 +109,8 @@ func SchedulerClient(c *Client) SchedulerOption {
 // last slot of each entry is kept in the scheduler's Redis, in a hash named
 // asynqlock:ticks:{SCHEDULE}, where SCHEDULE is the [SchedulerKey]. Schedules that share a Redis
 // need different keys. An entry is identified by its spec, its task and its options. A tick is not
-// made up if it was due before any leader had its entry. If a process is killed while it enqueues a
-// tick, the tick is enqueued exactly once.
+// made up if it was due before any leader had the entry of this tick. If a process is killed while
+// it enqueues a tick, the tick is enqueued exactly once.
 //
 // The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
 // has [Unique]. The task also has a Retention of at least a minute. The completed task is kept for
@@ -229,8 +229,8 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	return err
 }
 
-// The method asks reports whether hook calls the PreEnqueueFunc that build was given. It calls hook
-// with the probe, which is never enqueued.
+// The method called asks returns true if hook calls the PreEnqueueFunc that build was given. It
+// calls hook with the probe, which is never enqueued.
 func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)
 	go func() {

@@ -278,7 +278,8 @@ func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	return next
 }
 
-// The method alone waits until no other goroutine enqueues slots of the entry, and locks the entry.
+// The method called alone waits until no other goroutine enqueues slots of the entry, and locks the
+// entry.
 func (c *catchUp) alone(id string) (leave func()) {
 	c.mu.Lock()
 	m := c.busy[id]

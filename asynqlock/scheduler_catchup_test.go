@@ -62,7 +62,7 @@ func (q *queue) ticks() []int64 {
 // slotsKey returns the Redis key of the slots of a schedule.
 func (q *queue) slotsKey() string { return "asynqlock:ticks:{" + q.name + "}" }
 
-// rewind makes the last tick of the schedule's entry older by a time.
+// rewind makes the last tick of the schedule's entry older by the given time.
 func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64) {
 	t.Helper()
 	var entry string
@@ -144,8 +144,8 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	}
 }
 
-// Ticks are enqueued like other tasks: with the trace, with the leader's fence, and so that a
-// Unique tick is in the queue only once.
+// Ticks are enqueued like other tasks: they carry the trace and the leader's fence, and a Unique
+// tick is in the queue only once.
 func TestTicksCarryTraceAndUnique(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]asynqlock.SchedulerOption{"": nil, "made up": {asynqlock.CatchUp(time.Minute)}} {
@@ -178,8 +178,8 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 	}
 }
 
-// A build function used to be able to set its own PreEnqueueFunc, in place of the one that lets
-// only claimed ticks pass. Then three of nine seconds had two ticks after a lock was lost.
+// A build function could once replace the given PreEnqueueFunc, which lets only claimed ticks pass.
+// After the loss of a lock, three of nine seconds then had two ticks.
 func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

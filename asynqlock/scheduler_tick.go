@@ -102,13 +102,13 @@ const (
 	slotWithin = 5 * time.Second
 )
 
-// The method passes reports whether this process may enqueue a tick that is due now.
+// The method called passes returns true if this process may enqueue a tick that is due now.
 //
-// passes checks the lease's deadline first, because the end of the context may come too late. When
-// a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
-// that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
-// due later, unless the clocks of the two leaders differ. If they differ, the slots prevent that a
-// tick is enqueued twice.
+// This method checks the lease's deadline first, because the end of the context may come too late.
+// When a paused process continues, its ticks and the end of its lease are due at the same moment. A
+// tick that passes belongs to this term, even if it reaches asynq later. The ticks of the next term
+// are due later, unless the clocks of the two leaders differ. If the clocks differ, the slots
+// prevent that a tick is enqueued twice.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	switch {
 	case !t.leads():
@@ -122,12 +122,12 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	return false
 }
 
-// The method leads reports whether this process holds the lock now.
+// The method called leads returns true if this process holds the lock now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
-// claim takes the entry's slot of this second, unless another process has taken it. Two ticks may
-// claim the same slot, because there are two equal entries, or because the previous tick was late.
-// Both ticks get the same result.
+// claim takes the entry's slot of this second, unless another process has taken it. Two ticks of
+// this process may claim the same slot, because there are two equal entries, or because the
+// previous tick was late. Both ticks get the same result.
 func (t *term) claim(entry string) bool {
 	t.mu.Lock()
 	if slot := time.Now().Unix(); slot != t.slot {

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A task that is put off must run in the end, and must not have used a retry for that. This is
-// tested in all cases that asynq treats differently.
+// A task that is put off must run in the end, and being put off must use no retry. asynq treats
+// some cases differently, and this test has all of them.
 func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -124,7 +124,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	}
 }
 
-// asynq archives a task that cannot be put off any more. The ErrorHandler must get the error of
+// If a task cannot be put off any more, asynq archives it. The ErrorHandler must get the error of
 // this task.
 func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 	t.Parallel()
@@ -223,8 +223,8 @@ func notLostTo(t *testing.T, headers map[string]string) {
 	}
 }
 
-// No task runs without the lock, even if the lock server is down. But a task is not lost for this
-// reason, even if it has no retries.
+// No task runs without the lock, even if the lock server is down. But no task is lost because the
+// lock server is down, even if the task has no retries.
 func TestATaskWithoutARetryOutlastsAnOutage(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()

@@ -6,9 +6,8 @@ import (
 )
 
 // unexported returns an unexported field of the struct to which p points. This package needs
-// values that asynq does not export: the options of a task, and the entries of a scheduler. If
-// this version of asynq lacks the field, or the field has another type, unexported returns an
-// error.
+// values that asynq does not export: the options of a task, and the entries of a scheduler. If this
+// version of asynq lacks the field, or the field has another type, the function returns an error.
 func unexported[T any](p any, name string) (T, error) {
 	var none T
 	v := reflect.ValueOf(p)

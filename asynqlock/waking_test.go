@@ -84,8 +84,8 @@ func (r *record) done() []string {
 
 func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + `}` }
 
-// Ten tasks share a key, and each of them works for 100 ms. So they should need little more than a
-// second. With the default policy they needed 106 s.
+// Ten tasks share a key, and each of them works for 100 ms. So together they should need little
+// more than a second. With the default policy they needed 106 s.
 func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 100 * time.Millisecond}
@@ -159,7 +159,7 @@ func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	return info
 }
 
-// The key's holder is not a worker, so only a watcher can notice that the key is free.
+// The holder of the key is not a worker, so only a watcher can notice when the key becomes free.
 func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -300,7 +300,8 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	}
 }
 
-// The effect of asynq.Unique must last while a clone is put off, and end with the clone.
+// The effect of asynq.Unique must last while a clone is put off, and must end when the clone is
+// done.
 func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -41,8 +41,8 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 	return engines
 }
 
-// BenchmarkRequest compares a guarded route with two others, on the Store in memory: one whose
-// handler calls Run itself, and one without a lock.
+// BenchmarkRequest compares a guarded route with two others, on the Store in memory. One of these
+// has a handler that calls Run itself, and the other has no lock.
 func BenchmarkRequest(b *testing.B) {
 	for name, e := range routes(b) {
 		b.Run(name, func(b *testing.B) {

@@ -10,8 +10,8 @@
 // Package ginlock is httplock for Gin. The documentation of httplock applies here, too.
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it.
-// Both report routes and parameters that do not exist when the program starts. [Idempotency] stores
-// responses, so that a repeated request gets the stored response and does not run again.
+// When the program starts, both report Rules whose route or parameters do not exist. [Idempotency]
+// stores responses, so that a repeated request gets the stored response and does not run again.
 //
 // # Keys
 //
@@ -57,8 +57,8 @@
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
-// [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each
-// failure that an operator should know, as a private error. A busy lock is no failure. For loggers,
+// [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each failure
+// that an operator should know of, as a private error. A busy lock is no failure. For loggers,
 // [Outcome] returns the Problem. Neither c.Error nor Outcome shows the key.
 //
 // # Order

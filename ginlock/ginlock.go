@@ -17,7 +17,8 @@ import (
 // "order:{param.id}". The package's comment has the grammar of keys.
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is in the program and is found when the program starts, as with a route that Gin cannot register.
+// is in the program, so it is found when the program starts. Gin treats a route that it cannot
+// register in the same way.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -80,9 +81,9 @@ func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*vi
 // contextOf returns Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// resume is the handler under every lock: it continues with the visit of its request. One handler
-// serves all requests. With a separate handler for each request, each request would need a new
-// middleware.
+// resume is the handler that runs under each lock. It continues with the visit of its request, so
+// one handler is enough for all requests. With a separate handler for each request, each request
+// would need a new middleware.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
 // serve handles a request with locked, which is resume under a lock. A request without a route has
@@ -132,8 +133,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	settle()
 }
 
-// carry copies what handlers have read and parsed to the outer request, in which the server finds
-// the files of a multipart form and removes them.
+// carry copies what handlers have read and parsed to the outer request. There the server finds the
+// files of a multipart form, and removes them.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

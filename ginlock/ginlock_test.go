@@ -283,8 +283,8 @@ func TestClosingTheLockerEndsTheHandlersContextAndThenRefuses(t *testing.T) {
 
 type valueKey struct{}
 
-// traced does what otelgin does: it gives the handlers a context that the middlewares outside do
-// not see.
+// traced does what otelgin does: it gives the handlers a context that the outer middlewares do not
+// see.
 func traced(value string) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		saved := c.Request.Context()

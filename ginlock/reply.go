@@ -27,7 +27,7 @@ const (
 )
 
 // StatusClientGone is the status of a request whose client gave up while it waited. No client
-// receives it; access logs know the code from nginx.
+// receives it. The code is for access logs, and nginx uses it too.
 const StatusClientGone = httplock.StatusClientGone
 
 // A Problem is the reason why a request did not get its lock, or lost it.
@@ -49,8 +49,8 @@ func Outcome(c *gin.Context) (*Problem, bool) {
 	return problem, ok
 }
 
-// observe adds to c.Error what an operator should know. It does not add the error of a busy lock,
-// because loggers and traces treat every error in c.Error as a failure.
+// observe adds the failures that an operator should know of to c.Error. It does not add the error
+// of a busy lock, because loggers and traces treat every error in c.Error as a failure.
 func observe(r *http.Request, p *Problem) {
 	v := visitOf(r)
 	v.problem = p

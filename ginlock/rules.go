@@ -18,8 +18,8 @@ import (
 
 type (
 	// Rules define which routes are guarded, and how. So all locks of a service are on one page. A
-	// name is the method and the path of a route as registered, such as "POST /orders/:id/pay".
-	// [ParseRules] reads Rules from YAML.
+	// name in this map is the method and the path of a route as registered, such as "POST
+	// /orders/:id/pay". [ParseRules] reads Rules from YAML.
 	Rules = httplock.Rules
 
 	// A Rule guards a route.
@@ -149,8 +149,8 @@ func (g *Guard) Validate(routes gin.RoutesInfo) error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the routes without a Rule whose method usually changes something, for a
-// review. A Rule with NoLock takes a route off the list.
+// Unguarded returns, for a review, the routes that have no Rule and whose method usually changes
+// something. A route whose Rule has NoLock is not listed.
 func (g *Guard) Unguarded(routes gin.RoutesInfo) []string {
 	var unguarded []string
 	for _, r := range routes {

@@ -80,8 +80,8 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// A client disconnects while its request waits. If the request has no body, or if its body was
-// read, net/http notices this, and the wait ends. Otherwise WithWait must end the wait.
+// A client disconnects while its request waits. net/http notices this if the request has no body,
+// or if its body was read. Then the wait ends. Otherwise WithWait must end the wait.
 func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		key     ginlock.Key
@@ -205,7 +205,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 }
 
 // A process notices that its key was evicted or deleted only when it asks the server. If the
-// response was held back, it is then not sent. A response that was not held back was sent before.
+// response was held back, it is not sent then. A response that was not held back is sent already.
 func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := onRedis(t, client)

@@ -13,7 +13,7 @@ import (
 )
 
 // BenchmarkCall compares a guarded call with two others, on the Store in memory and without a
-// network: one whose handler calls Run itself, and one without a lock.
+// network. One of these has a handler that calls Run itself, and the other has no lock.
 func BenchmarkCall(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
 	order := &shop.Order{OrderId: "42", Item: &shop.Item{Sku: "screw"}}

@@ -70,7 +70,7 @@ func serverOptions(l locker.Locker, opts ...grpclock.Option) func(*grpclock.Rule
 	}
 }
 
-// A rule that would lead to the refusal of every call is found when the server starts.
+// If a rule would make the server refuse every call, it is found when the server starts.
 func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // there is no server, because nothing is sent
 	t.Cleanup(func() { _ = client.Close() })

@@ -30,8 +30,9 @@ func (c *call) early() bool {
 var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call it when the services are registered, before Serve",
 	locker.ErrInvalidRule)
 
-// admit takes a delegation out of the call's metadata, and returns the call to be guarded, or nil
-// if it runs without a lock. With an error, admit returns the call for the reply.
+// admit takes a delegation out of the call's metadata, and returns the call to be guarded. It
+// returns nil if the call runs without a lock. If admit returns an error, it also returns the call,
+// which the reply needs.
 func (g *guard) admit(ctx context.Context, fullMethod string, server any) (context.Context, *call, error) {
 	c := &call{name: fullMethod}
 	received, err := g.receive(ctx)
@@ -74,8 +75,9 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	for _, adjust := range g.adjust {
 		adjust(ctx, c.name, c.req, r)
 	}
-	// Without a name, the Locker would take the beginning of the key, which the client may have
-	// chosen. Without a time limit, a call without a deadline could wait for ever.
+	// Without a name, the Locker would use the beginning of the key as the name. The client may
+	// have chosen this beginning. Without a time limit, a call without a deadline could wait for
+	// ever.
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 
@@ -126,8 +128,8 @@ func (g *guard) stallOf(c *call) time.Duration {
 	return g.stall
 }
 
-// The method open reports whether the call runs without a lock because the lock server is known to
-// be unavailable.
+// The method called open returns true if the call runs without a lock because the lock server is
+// known to be unavailable.
 func (g *guard) open(ctx context.Context, c *call) bool {
 	if g.breaker == nil || !g.breaker.Open() {
 		return false
@@ -136,8 +138,8 @@ func (g *guard) open(ctx context.Context, c *call) bool {
 	return true
 }
 
-// The method opens reports whether the call runs although it could not get its locks because of
-// err.
+// The method called opens returns true if the call runs without its locks. err is the reason why it
+// could not get them.
 func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
 	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
 		return false
@@ -147,7 +149,7 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 	return true
 }
 
-// The method without reports p, the reason why a call runs without a lock.
+// The method called without reports p, which is the reason why a call runs without a lock.
 func (g *guard) without(ctx context.Context, p *Problem) {
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)

@@ -45,8 +45,8 @@ func (b *busyOnce) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return b.Locker.Acquire(ctx, r)
 }
 
-// gRPC's own client tries again at the time that the server's reply names. A control shows that
-// without this time, the first pause would be at most 50 ms.
+// gRPC's own client tries again at the time that the server's reply names. A second run without
+// this time shows that the first pause would be at most 50 ms.
 func TestARetryingClientFollowsThePushback(t *testing.T) {
 	const after = 400 * time.Millisecond
 	for name, tc := range map[string]struct {
@@ -91,7 +91,7 @@ func (busyAlways) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, RetryAfter: 50 * time.Millisecond, Err: locker.ErrBusy}
 }
 
-// When the holder is unknown, each RetryAfter is short. Nevertheless a client makes its attempts
+// When the holder is unknown, each RetryAfter is short. Nevertheless a client spreads its attempts
 // over some seconds.
 func TestAClientSpreadsItsAttempts(t *testing.T) {
 	for name, dial := range map[string]grpc.DialOption{

@@ -15,8 +15,7 @@ import (
 // WithDelegated lets calls to targets run under the leases of their contexts. So a handler that
 // holds a lock can call a service that wants the same lock. A target is the text with which the
 // connection was made, as in grpc.NewClient(target). Calls to all other targets carry no
-// delegation: if there is one in their metadata, it is removed. Default: no target gets a
-// delegation.
+// delegation: a delegation in their metadata is removed. Default: no target gets a delegation.
 func WithDelegated(s *delegate.Sender, targets ...string) ClientOption {
 	return func(c *client) { c.delegates, c.sender, c.targets = true, s, targets }
 }
@@ -95,7 +94,7 @@ func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	return g.receiver.With(ctx, tokens...)
 }
 
-// stripped is a stream without a lock from whose metadata a delegation was removed.
+// stripped is a stream without a lock. A delegation was removed from its metadata.
 type stripped struct {
 	grpc.ServerStream
 	ctx context.Context

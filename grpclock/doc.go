@@ -58,10 +58,10 @@
 //
 // # Streams
 //
-// A stream whose key needs no request is under its lock from before the first message to the end.
-// Otherwise the stream acquires the lock when its first message arrives, before the handler
-// receives the message. A method with one request and streamed replies therefore has its lock
-// before the handler runs. gRPC's client can repeat a refused stream only if nothing was sent
+// If the key of a stream needs no request, the stream has its lock before the first message, and
+// until the end. Otherwise the stream acquires the lock when its first message arrives, before the
+// handler receives the message. A method with one request and streamed replies therefore has its
+// lock before the handler runs. gRPC's client can repeat a refused stream only if nothing was sent
 // before.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
@@ -80,10 +80,10 @@
 // # Replies
 //
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
-// ErrorInfo is [Domain], and its reason is in the table. RetryInfo has the time after which the
-// client may retry, and so has the trailer grpc-retry-pushback-ms. gRPC's own clients obey the
-// trailer if their retry policy has the code: see [RetryServiceConfig]. [UnaryClientInterceptor]
-// retries by the RetryInfo.
+// ErrorInfo is [Domain], and its reason is in the table. RetryInfo and the trailer
+// grpc-retry-pushback-ms have the time after which the client may retry. gRPC's own clients obey
+// the trailer if their retry policy has the code: see [RetryServiceConfig].
+// [UnaryClientInterceptor] retries by the RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
@@ -120,7 +120,7 @@
 //
 // # Leases across calls
 //
-// A handler that holds a lock and calls a service that wants the same lock would wait for itself.
-// With a delegation the called service joins its caller's lease; see [WithDelegation],
-// [WithDelegated] and package [github.com/latchkit/latchkit/locker/delegate].
+// If a handler that holds a lock calls a service, and the service wants the same lock, the handler
+// would wait for itself. With a delegation the called service joins its caller's lease; see
+// [WithDelegation], [WithDelegated] and package [github.com/latchkit/latchkit/locker/delegate].
 package grpclock

@@ -219,8 +219,8 @@ func TestALostLockEndsTheHandlersContextAndTheReplySaysSo(t *testing.T) {
 	}
 }
 
-// The lock server stops in the middle of a call. The call ends when its lease may have expired.
-// Other callers get Unavailable. When the server continues, calls succeed again.
+// The lock server stops in the middle of a call. The call ends as soon as its lease may have
+// expired. Other callers get Unavailable. When the server continues, calls succeed again.
 func TestAStoppedRedisEndsCallsAndLetsNobodyIn(t *testing.T) {
 	server := redistest.Start(t)
 	l, err := locker.NewSingle(server.Client(t), locker.WithTTL(time.Second))

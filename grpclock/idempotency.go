@@ -29,8 +29,8 @@ import (
 // answer is looked up before any lock is taken. A repeated call waits while the first call is under
 // way. Then it gets the first call's answer, with "true" in the header [ReplayedKey]. The handler's
 // context does not end when the client leaves: the handler finishes, and a repeated call finds the
-// answer. The locks of the rule's other keys are taken after that, so locker.FromContext finds the
-// lease of such a lock.
+// answer. The locks of the rule's other keys are taken after the look-up, so locker.FromContext
+// finds the lease of one of these locks.
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
@@ -51,8 +51,8 @@ type Idempotency struct {
 	// and OUT_OF_RANGE.
 	Storable func(code codes.Code) bool
 	// Fingerprint returns the data that must be the same in a repeated call as in the first call.
-	// Default: the whole request. A call whose [Rule].Idempotency makes the same name, but whose
-	// fingerprint differs, is refused with INVALID_ARGUMENT.
+	// Default: the whole request. If two calls get the same name by [Rule].Idempotency, but have
+	// different fingerprints, the second call is refused with INVALID_ARGUMENT.
 	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
 }
 
@@ -238,7 +238,7 @@ func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (an
 	return resp, nil
 }
 
-// recorder notes the metadata that a handler sets, and passes it on.
+// recorder records the metadata that a handler sets, and passes it on.
 type recorder struct {
 	outer  grpc.ServerTransportStream // nil where no server has made the call
 	method string
@@ -252,7 +252,7 @@ var _ grpc.ServerTransportStream = (*recorder)(nil)
 // Method returns the full method.
 func (r *recorder) Method() string { return r.method }
 
-// SetHeader notes md.
+// SetHeader records md.
 func (r *recorder) SetHeader(md metadata.MD) error {
 	r.noteHeader(md)
 	if r.outer == nil {
@@ -261,7 +261,7 @@ func (r *recorder) SetHeader(md metadata.MD) error {
 	return r.outer.SetHeader(md)
 }
 
-// SendHeader notes md.
+// SendHeader records md.
 func (r *recorder) SendHeader(md metadata.MD) error {
 	r.noteHeader(md)
 	if r.outer == nil {
@@ -276,7 +276,7 @@ func (r *recorder) noteHeader(md metadata.MD) {
 	r.header = metadata.Join(r.header, md)
 }
 
-// SetTrailer notes md.
+// SetTrailer records md.
 func (r *recorder) SetTrailer(md metadata.MD) error {
 	r.mu.Lock()
 	r.trailer = metadata.Join(r.trailer, md)

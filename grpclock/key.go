@@ -43,8 +43,8 @@ type KeyFunc struct {
 }
 
 // KeyOf makes the key of a call by a function of its request. KeyOf is the fastest way to make a
-// key, and it still works when a field is renamed. The result "" is refused as a missing part. The
-// key is not encoded: make it with [key.Of] if a client can choose a part of it.
+// key. A field can be renamed without a change of the rule. The result "" is refused as a missing
+// part. The key is not encoded: make it with [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}

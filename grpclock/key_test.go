@@ -101,7 +101,7 @@ func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
 	}
 }
 
-// several is a Locker that grants all keys, and records which keys it was asked for.
+// several is a Locker that grants all keys, and records the requested keys.
 type several struct {
 	locker.Locker
 	mu   sync.Mutex

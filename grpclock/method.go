@@ -191,8 +191,8 @@ func (r *Rule) check() error {
 	return nil
 }
 
-// shortestTTL is the smallest TTL of a rule. It is longer than the response time of a server in the
-// same data centre.
+// shortestTTL is the smallest TTL that a rule may have. It is longer than the response time of a
+// server in the same data centre.
 const shortestTTL = 10 * time.Millisecond
 
 // check returns why the interceptor's Locker can never grant the rule.

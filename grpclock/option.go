@@ -102,11 +102,11 @@ func WithTTL(d time.Duration) Option { return func(c *config) { c.ttl = d } }
 func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = code } }
 
 // WithMaxStall sets for how long the client of a guarded stream may keep the handler waiting while
-// the stream holds its lock. Only the time counts in which the handler is in Recv or Send and no
-// message passes in either direction. When the limit is reached, Recv and Send fail, the stream's
-// context ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works, or waits
-// for something other than its client, does not count. Raise the limit for streams that are quiet
-// for a long time, or set [Rule].MaxStall for one method. Default: 30 s.
+// the stream holds its lock. The limit counts only the time in which the handler is in Recv or Send
+// and no message passes in either direction. When the limit is reached, Recv and Send fail, the
+// stream's context ends, and the client gets DEADLINE_EXCEEDED. The time in which a handler works,
+// or waits for something other than its client, does not count. Raise the limit for streams that
+// are quiet for a long time, or set [Rule].MaxStall for one method. Default: 30 s.
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
@@ -152,8 +152,8 @@ func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegation, c.delegated = true, opts }
 }
 
-// isNil reports whether l is nil, or an interface with a nil pointer, which a constructor may have
-// returned together with an unchecked error.
+// isNil reports whether l is nil, or an interface with a nil pointer. A constructor may have
+// returned such a pointer together with an error that was not checked.
 func isNil(l locker.Locker) bool {
 	if l == nil {
 		return true

@@ -131,7 +131,7 @@ type reply struct {
 	retry   bool // the reply has a time for the retry
 }
 
-// replies are the replies to refused calls, by error; the first match counts.
+// replies has the reply for each error of a refused call. The first match counts.
 var replies = []reply{
 	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
 		message: "the idempotency key belongs to a different request; use a new key for a new request"},

@@ -57,9 +57,9 @@ func RetryServiceConfig(methods ...string) string {
 // attempts.
 const previousAttempts = "grpc-previous-rpc-attempts"
 
-// shortest returns the least time that a client must wait before it repeats a call once more.
-// repeated is how many times the client has repeated the call already. A client has only a few
-// attempts. If nothing is known about the holder, the Locker's advice is 50 ms each time, so
+// shortest returns the least time that a client must wait before it repeats a call once more. The
+// argument repeated is how many times the client has repeated the call already. A client has only a
+// few attempts. If nothing is known about the holder, the Locker's advice is 50 ms each time, so
 // without this minimum all attempts would be over in 0.3 s.
 func shortest(repeated int) time.Duration {
 	if repeated <= 0 {

@@ -61,7 +61,7 @@ func (w *watch) progress() {
 	w.since = time.Now()
 }
 
-// look runs when the client can have kept the stream waiting for the whole limit, and not for each
+// look runs at the earliest time at which the client can have used up the limit, and not for each
 // message. So messages need no timers of their own.
 func (w *watch) look() {
 	if w.tooLong() {

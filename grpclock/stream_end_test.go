@@ -23,7 +23,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// lateGrant is a Locker whose caller continues only some time after the grant.
+// lateGrant is a Locker that lets its caller continue only some time after the grant.
 type lateGrant struct {
 	locker.Locker
 	granted func()

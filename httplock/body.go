@@ -51,8 +51,8 @@ func prefetch(r *http.Request, most int64) error {
 	return err
 }
 
-// The function contents returns the whole body of r, which may have at most that many bytes. The
-// body stays readable from its beginning.
+// The function contents returns the whole body of r, which may have at most the given number of
+// bytes. The body stays readable from its beginning.
 func contents(r *http.Request, most int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil

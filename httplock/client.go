@@ -64,9 +64,9 @@ func (p *pace) writing() (end func() bool) {
 // past is a deadline that ends a read or write at once.
 var past = time.Unix(1, 0)
 
-// The method within ends the handler's context when the limit is over. It calls interrupt to end
-// the read or write in which the handler is blocked. If the server does not support deadlines, only
-// the context ends. Such a server must have time-outs of its own for reads and writes.
+// The method called within ends the handler's context when the limit is over. It calls interrupt to
+// end the read or write in which the handler is blocked. If the server does not support deadlines,
+// only the context ends. Such a server must have time-outs of its own for reads and writes.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }
@@ -103,7 +103,7 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// pacedWriter is the client's writer while the lock is held.
+// pacedWriter is the writer to the client while the lock is held.
 type pacedWriter struct {
 	response
 	pace *pace
@@ -114,8 +114,8 @@ const maxPaced = 64 << 10
 
 func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
 
-// PaceWrite writes b to a writer whose data goes to the client. Adapters with their own writer call
-// it.
+// PaceWrite writes b to a writer whose data goes to the client. Adapters that have a writer of
+// their own call PaceWrite.
 func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 	for {
 		part := b[n:min(len(b), n+maxPaced)]

@@ -68,7 +68,7 @@
 // # Clients
 //
 // A [Transport] is for the clients of such a handler, for example for services that call one
-// another. It repeats a refused request when the server wants it again, with one Idempotency-Key
+// another. It repeats a refused request at the time that the server names, with one Idempotency-Key
 // for all attempts.
 //
 // # Shutdown

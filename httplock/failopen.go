@@ -28,8 +28,8 @@ const (
 	probeTimeout = 500 * time.Millisecond
 )
 
-// The method asks reports whether a request must ask the server. During an outage, one request at a
-// time asks the server, after a pause. All other requests run without a lock.
+// The method called asks returns true if a request must ask the server. During an outage, one
+// request at a time asks the server, after a pause. All other requests run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *breaker) asks() bool {
 	return true
 }
 
-// asked records the result of a request that has asked.
+// The method called asked records the result of a request that has asked the server.
 func (b *breaker) asked(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

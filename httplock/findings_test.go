@@ -60,7 +60,7 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	}
 }
 
-// When a client disconnects, this must not lead to a stored failure.
+// When a client disconnects, no failure must be stored.
 func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	ctx, leave := context.WithCancel(t.Context())
@@ -92,8 +92,8 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 	}
 }
 
-// While the lock server is down, each request that asks it waits. So requests must not all ask the
-// server, and queue up.
+// While the lock server is down, each request that asks it has to wait. So only some requests may
+// ask the server. Otherwise all of them would queue up.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {

@@ -59,9 +59,9 @@ type Mux interface {
 // Handle registers h for a route, under the lock of the route's Rule if there is one.
 func (g *Guard) Handle(mux Mux, route string, h http.Handler) { mux.Handle(route, g.Wrap(route, h)) }
 
-// Validate returns an error that names the Rules which guard no route, because the Rule is
-// misspelled or the route was removed. Call it when all routes are registered, and end the program
-// when it fails.
+// Validate returns an error that names the Rules which guard no route. Such a Rule is misspelled,
+// or its route was removed. Call it when all routes are registered, and end the program when it
+// fails.
 func (g *Guard) Validate() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,8 +74,8 @@ func (g *Guard) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Unguarded returns the wrapped routes without a Rule whose method usually changes something, for
-// a review. A Rule with NoLock takes a route off the list.
+// Unguarded returns, for a review, the wrapped routes that have no Rule and whose method usually
+// changes something. A route whose Rule has NoLock is not listed.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -101,5 +101,5 @@ func braced(path string) (names []string) {
 	return names
 }
 
-// The function declares reports whether a pattern has a parameter of that name.
+// The function called declares returns true if a pattern has a parameter of that name.
 func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

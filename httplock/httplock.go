@@ -25,8 +25,8 @@ type Key = key.Key
 // keys, see [WithKeys].
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is in the program and is found when the program starts, as with a pattern that ServeMux cannot
-// register. For keys that are read from configuration call [Make].
+// is in the program, so it is found when the program starts. ServeMux treats a pattern that it
+// cannot register in the same way. For keys that are read from configuration call [Make].
 func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := Make(l, k, opts...)
 	if err != nil {
@@ -91,8 +91,8 @@ func (c *config) check(l locker.Locker) error {
 	return nil
 }
 
-// isNil reports whether l is nil, or an interface with a nil pointer, which a constructor may have
-// returned together with an ignored error.
+// isNil reports whether l is nil, or an interface with a nil pointer. A constructor may have
+// returned such a pointer together with an error that was ignored.
 func isNil(l locker.Locker) bool {
 	if l == nil {
 		return true
@@ -246,8 +246,9 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	for _, adjust := range m.adjust {
 		adjust(r, &rule)
 	}
-	// Without a name, the Locker would use the beginning of the key as the name, and the client may
-	// have chosen it. Without a time limit, the wait of a client that has left may have no end.
+	// Without a name, the Locker would use the beginning of the key as the name. The client may
+	// have chosen this beginning. Without a time limit, the wait of a client that has left may have
+	// no end.
 	rule.Name, rule.Wait = cmp.Or(rule.Name, name), cmp.Or(rule.Wait, m.wait)
 	if m.buffers() {
 		rule.AtMost = cmp.Or(rule.AtMost, alone)
@@ -255,7 +256,7 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	return rule
 }
 
-// alone is a time that no request reaches. As the AtMost of a Rule, it prevents a hand-off of the
+// alone is longer than any request lasts. As the AtMost of a Rule, it prevents a hand-off of the
 // lease inside the process. So the lease is released at the server, and the server's answer proves
 // that the lease was held until then.
 const alone = 365 * 24 * time.Hour
@@ -322,9 +323,8 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 	next.ServeHTTP(w, inner)
 }
 
-// carry copies the parsed forms and the route to the request of the outer middlewares. In that
-// request, the server finds the files of the multipart form and removes them, and access logs find
-// the route.
+// carry copies the parsed forms and the route to the request of the outer middlewares. There the
+// server finds the files of the multipart form, and removes them. Access logs find the route there.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 	if to.Pattern == from.Pattern {
@@ -373,8 +373,8 @@ func (m *middleware) hold(out response) *held {
 	}
 }
 
-// leasesOf returns the leases that this middleware has taken: the leases of ctx that r does not
-// have.
+// leasesOf returns the leases that this middleware has taken: those in ctx that are not in the
+// context of r.
 func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 	all := locker.LeasesFromContext(ctx)
 	return all[:len(all)-len(locker.LeasesFromContext(r.Context()))]

@@ -227,8 +227,9 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
-// A hand-off inside the process makes no call to the server. So it proves nothing about the lease.
-// A lease that a held-back response depends on is therefore not handed off in this way.
+// A hand-off inside the process makes no call to the server. So the hand-off proves nothing about
+// the lease. If a held-back response depends on a lease, this lease is therefore not handed off in
+// the process.
 func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()

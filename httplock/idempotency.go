@@ -41,12 +41,12 @@ import (
 // work.
 //
 // A response is stored for 24 h ([WithLifetime]). A response is not stored, so that the request
-// runs again, if its status is 5xx, 408, 425 or 429, or if it has Retry-After. Nor is it stored if
-// its status is 400 or more after the client has left, or if another lock inside has refused the
-// request. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
-// write a status, such as 204. Set-Cookie and the headers of a connection are not stored. A
-// response of more than 64 KiB, or of more than the size of [WithBufferedResponse], is sent as it
-// is written, and only the mark "done" is stored.
+// runs again, if its status is 5xx, 408, 425 or 429, or if it has Retry-After. It is also not
+// stored if its status is 400 or more and the client has left, or if another lock inside has
+// refused the request. If a handler has written nothing, nothing is stored, and the handler has not
+// succeeded: write a status, such as 204. Set-Cookie and the headers of a connection are not
+// stored. A response of more than 64 KiB, or of more than the size of [WithBufferedResponse], is
+// sent as it is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports
@@ -136,7 +136,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
 	// If the handler failed and has written nothing, a middleware outside of this one writes the
-	// response later. If the client has left, its leaving may be the reason of the failure.
+	// response later. If the client has left, this may be the reason of the failure.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
 		DoneOnly: h.over,
@@ -204,8 +204,8 @@ func (h *held) repeat(answer idempotency.Response) {
 	h.body.Write(answer.Body)
 }
 
-// memorable returns h without the headers that must not be repeated, because they belong to one
-// connection, one moment or one browser.
+// memorable returns h without headers that belong to one connection, one moment or one browser.
+// Such headers must not be repeated.
 func memorable(h http.Header) http.Header {
 	for _, name := range []string{
 		"Set-Cookie", "Date", "Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer", "Proxy-Authenticate", "Server-Timing",

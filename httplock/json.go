@@ -34,8 +34,8 @@ func member(data []byte, steps []string) (string, error) {
 	return values[0], nil
 }
 
-// The function members returns the values at steps. An element of a list that lacks the rest of the
-// steps has the value "".
+// The function members returns the values at steps. If an element of a list has no member at the
+// remaining steps, its value is "".
 func members(data []byte, steps []string) ([]string, error) {
 	if !json.Valid(data) { // this also refuses a second value, or other text, after the first value
 		return nil, errNotJSON
@@ -181,7 +181,7 @@ func skipSpace(data []byte, at int) int {
 	return at
 }
 
-// skipValue returns the end of the value that begins at at.
+// skipValue returns the end of the value that begins at the index at.
 func skipValue(data []byte, at int) int {
 	depth := 0
 	for {

@@ -11,7 +11,7 @@ import (
 )
 
 // At most Limit requests of a key run at the same time, and further requests are refused. The test
-// does this on a server and in memory, because users test their rules in memory.
+// checks this on a server and in memory, because users test their rules in memory.
 func TestARuleLimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	t.Run("Redis", func(t *testing.T) {

@@ -41,7 +41,7 @@ func send(ctx context.Context, h http.Handler, method, target, body string, head
 	return w
 }
 
-// problems returns an option that records the Problems which are logged.
+// problems returns an option that records each Problem.
 func problems(to *[]*httplock.Problem) httplock.Option {
 	return httplock.WithObserve(func(_ *http.Request, p *httplock.Problem) { *to = append(*to, p) })
 }

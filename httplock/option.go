@@ -111,7 +111,7 @@ func (c *config) validate() error {
 // renewal.
 const shortestTTL = 20 * time.Millisecond
 
-// refuse notes an error if bad is true, and returns bad.
+// refuse records an error if bad is true, and returns bad.
 func (c *config) refuse(bad bool, format string, args ...any) bool {
 	if bad {
 		c.errs = append(c.errs, fmt.Errorf(format, args...))
@@ -213,8 +213,8 @@ func WithValues(value func(r *http.Request, name string) any) Option {
 }
 
 // WithParams sets how {param.NAME} is read, for routers that do not set http.Request.PathValue.
-// declared is false where the route has no such parameter. Default: PathValue, as ServeMux and chi
-// set it.
+// The result declared is false if the route has no such parameter. Default: PathValue, as ServeMux
+// and chi set it.
 func WithParams(param func(r *http.Request, name string) (value string, declared bool)) Option {
 	return func(c *config) {
 		if !c.refuse(param == nil, "WithParams(nil); leave it out to ask http.Request.PathValue") {
@@ -223,7 +223,7 @@ func WithParams(param func(r *http.Request, name string) (value string, declared
 	}
 }
 
-// WithClientIP sets how {ip} is read, behind proxies that name their client in a header.
+// WithClientIP sets how {ip} is read. Use it behind proxies that name their client in a header.
 // Default: the host of http.Request.RemoteAddr.
 func WithClientIP(ip func(r *http.Request) string) Option {
 	return func(c *config) {
@@ -244,7 +244,7 @@ func WithFilter(guarded func(r *http.Request) bool) Option {
 }
 
 // WithErrorHandler makes h write the replies. When h is called, the Retry-After header is set. h
-// may reply in any form; p marshals to the members of problem+json. h writes the status; if h
+// may reply in any form, and writes the status. p marshals to the members of problem+json. If h
 // writes nothing, p.Status is written. Default: problem+json.
 func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)) Option {
 	return func(c *config) {
@@ -304,7 +304,7 @@ func (c *config) grammar() key.Grammar[*http.Request] {
 	return key.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
 }
 
-// withFixed is WithRule for an adjust that does not depend on the request. So the result is
+// withFixed is WithRule for a function that does not depend on the request. So the result is
 // checked when the program starts.
 func withFixed(adjust func(rule *locker.Rule)) Option {
 	return func(c *config) { c.fixed = append(c.fixed, adjust) }

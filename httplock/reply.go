@@ -98,7 +98,7 @@ type reply struct {
 	failure bool
 }
 
-// replies are the replies to requests that were not run, by error; the first match counts.
+// replies has the reply for each error of a request that was not run. The first match counts.
 var replies = []reply{
 	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
 		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},

@@ -15,7 +15,7 @@ import (
 )
 
 // Rules define which routes are guarded, and how. So all locks of a service are on one page. A name
-// is the method and the path of a route, in the spelling of the router, such as "POST
+// in this map is the method and the path of a route, as the router spells it, such as "POST
 // /orders/{id}/pay".
 type Rules map[string]Rule
 

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// A Transport is the http.RoundTripper of a client. It repeats a request that the server has
-// refused, after the time in Retry-After. Its zero value is usable:
+// A Transport is the http.RoundTripper of a client. If the server refuses a request, the Transport
+// repeats it after the time in Retry-After. Its zero value is usable:
 //
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
@@ -30,7 +30,7 @@ import (
 //
 // A body must be readable again: http.NewRequest sets Request.GetBody for a bytes.Reader, a
 // bytes.Buffer and a strings.Reader. A request with another body is sent once. The pauses end with
-// the request's context. When a pause would outlast the context's deadline, the last reply is
+// the request's context. If a pause would end after the context's deadline, the last reply is
 // returned at once. A Transport is safe for concurrent use.
 type Transport struct {
 	// Base sends each attempt. Default: http.DefaultTransport.

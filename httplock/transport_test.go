@@ -219,8 +219,8 @@ func TestAPauseEndsWithItsRequest(t *testing.T) {
 	})
 }
 
-// Over a real network, the first reply breaks off in the middle. Then the request is sent again
-// with its body.
+// On a real network, the first reply breaks off in the middle. Then the request is sent again with
+// its body.
 func TestAReplyThatWasCutIsAskedForAgain(t *testing.T) {
 	var runs, cuts atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

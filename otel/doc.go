@@ -16,8 +16,8 @@
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
 // leads to the acquire of that holder. The link with the role "released_by" leads to the acquire
-// of the holder whose release ended the wait. If those spans are sampled, links also lead into
-// other processes and other traces. See [WithoutLinks].
+// of the holder whose release ended the wait. If the holder's span is sampled, a link can also lead
+// into another process and another trace. See [WithoutLinks].
 //
 // These are the instruments, in seconds or in their own unit. Each instrument has
 // latchkit.lock.name and the listed attributes:

@@ -8,9 +8,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds names errors. An error can be of several kinds, and the first kind in this list counts. The
-// end of a lease comes before the reason why its renewals failed. Revoked comes before lost,
-// because a revoked lease is also lost. The end of the caller's context comes before busy.
+// kinds has a name for each kind of error. An error can be of several kinds, and the first kind in
+// this list counts. The end of a lease comes before the reason why its renewals failed. Revoked
+// comes before lost, because a revoked lease is also lost. The end of the caller's context comes
+// before busy.
 var kinds = [...]struct {
 	is   error
 	name string

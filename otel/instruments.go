@@ -93,7 +93,7 @@ func (i *instruments) measured() (r readers) {
 	return r
 }
 
-// The method measures reports whether the measurements are read.
+// The method called measures returns true if the measurements are read.
 func (r *readers) measures(ctx context.Context) bool {
 	for _, e := range r.asked {
 		if e.Enabled(ctx) {

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Traceparent returns the span in ctx, for the waiters' links, if it is sampled.
+// Traceparent returns the span in ctx as a text, if the span is sampled. Waiters link to it.
 func (o *observer) Traceparent(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !o.links || !span.IsSampled() || !span.IsValid() {
@@ -70,8 +70,8 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
 }
 
-// hash returns a text that does not show the key. Equal keys have equal hashes. A reader without
-// the salt cannot find the key by trying keys.
+// hash returns a text that does not show the key. Equal keys have equal hashes. Without the salt, a
+// reader cannot find the key by trying keys.
 func (o *observer) hash(key string) string {
 	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))
 	return hex.EncodeToString(sum[:8])

@@ -14,8 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// limits has a limiter for each kind of record, because a failing server concerns all locks at
-// once.
+// limits has a limiter for each kind of record, because all locks fail at once when a server fails.
 type limits struct{ loss, trouble, hint limiter }
 
 const (
@@ -32,7 +31,8 @@ type limiter struct {
 	dropped int
 }
 
-// The method allows reports whether a record may be written, and how many were dropped before it.
+// The method called allows returns whether a record may be written, and how many records were
+// dropped before it.
 func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +118,7 @@ func (o *observer) log(ctx context.Context, l *limiter, level slog.Level, text s
 }
 
 // textOf returns an error's text, without the key unless keys may be shown. Most texts do not
-// contain the key. So a key of less than four bytes, which may be a part of any word, is not
+// contain the key. A key of less than four bytes may be a part of any word, so such a key is not
 // replaced.
 func (o *observer) textOf(err error, key string) string {
 	if e, ok := errtype.As[*locker.Error](err); ok {

@@ -43,7 +43,7 @@ const (
 	errorTypeKey = semconv.ErrorTypeKey
 )
 
-// other replaces a name beyond the first maxNames, and an error that is not in kinds.
+// other stands for each name after the first maxNames, and for each error that is not in kinds.
 const other = "_OTHER"
 
 // verbs has the first word of each operation's span. An operation without a verb has no span.

@@ -97,12 +97,13 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	}
 }
 
-// The method usual returns the options for the measurement that every operation of this kind makes.
+// The method called usual returns the options for the measurement that every operation of this kind
+// makes.
 func (p *operation) usual(s series) *measurement {
 	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
 
-// The method of returns the options for a measurement of the operation in the series s.
+// The method called of returns the options for a measurement of the operation in the series s.
 func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
 
 // conclude writes into the span how the operation ended. The description of the status is the
@@ -134,7 +135,7 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 	p.span.SetAttributes(attrs...)
 }
 
-// showOthers adds to attrs the holders for which an acquire waited.
+// showOthers adds the holders for which an acquire waited to attrs.
 func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))

@@ -122,7 +122,7 @@ func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Op
 	}
 }
 
-// refuse notes the error of an option.
+// refuse records the error of an option.
 func (c *config) refuse(wrong bool, text string) {
 	if wrong {
 		c.refused = errors.Join(c.refused, errors.New("otellock: "+text))

@@ -35,9 +35,9 @@ func New(opts ...Option) (locker.Observer, error) {
 	return o, nil
 }
 
-// observer is called by every operation on every lock. It prepares all values that depend only on a
-// name once for each name. So an operation that is neither sampled nor measured costs no more than
-// the tracer's Start.
+// observer is called by every operation on every lock. If values depend only on a name, observer
+// prepares them once for each name. So an operation that is neither sampled nor measured costs no
+// more than the tracer's Start.
 type observer struct {
 	config
 	instruments
@@ -84,10 +84,10 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	return ctx, p.end
 }
 
-// The method now returns the time since New.
+// The method called now returns the time since New.
 func (o *observer) now() time.Duration { return time.Since(o.started) }
 
-// The function concerns reports whether an operation has a span or a measurement.
+// The function called concerns returns true if an operation has a span or a measurement.
 func concerns(op locker.Op) bool {
 	return hasSpan(op) || op == locker.OpTick
 }

@@ -20,12 +20,12 @@ import (
 //	client := redislock.New(redisClient)                          // before
 //	client, err := otellock.Redislock(redislock.New(redisClient)) // after
 //
-// The spans and measurements have the names of [New]: "acquire NAME" for Obtain with all its
-// retries, "extend NAME" for Refresh, "release NAME", and with [WithHoldSpans] "hold NAME" from
-// Obtain to Release. NAME is the key up to its first ':', or "lock" when there is none. Each
-// Refresh counts as a renewal. If a lock is neither refreshed nor released, its expiry is not
-// seen, so it counts as held. There are no links to the holder and no fences, because redislock
-// shows neither. The methods return the results of redislock.
+// The spans and measurements have the same names as with [New]. They are "acquire NAME" for Obtain
+// with all its retries, "extend NAME" for Refresh, and "release NAME". With [WithHoldSpans] there
+// is also "hold NAME", from Obtain to Release. NAME is the key up to its first ':', or "lock" when
+// there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
+// client does not see that it expires, so the lock counts as held. There are no links to the holder
+// and no fences, because redislock shows neither. The methods return the results of redislock.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -166,14 +166,14 @@ type RedislockLock struct {
 	until time.Time // the lock lives until then or longer, by the local clock
 }
 
-// The method lives notes that the lock lives for ttl after asked.
+// The method called lives records that the lock lasts for ttl after the time asked.
 func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = asked.Add(ttl)
 }
 
-// The method left returns the least time for which the lock still lives.
+// The method called left returns the least time for which the lock still lasts.
 func (l *RedislockLock) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// maxNames is the largest number of names that are distinguished. So a Rule whose Name is a key by
-// mistake does not flood the back-end.
+// maxNames is the largest number of names that are distinguished. So the back-end is not flooded if
+// a Rule has a key as its Name by mistake.
 const maxNames = 256
 
-// targets has the names that were seen so far. A reader takes no lock, because the map is never
-// changed. A new map replaces it, at most maxNames times.
+// targets has the names that were seen so far. A reader takes no lock, because a map is never
+// changed: for each further name, a new map replaces it, at most maxNames times.
 type targets struct {
 	config config
 	known  atomic.Pointer[map[string]*target]
@@ -33,7 +33,7 @@ func (ts *targets) init(cfg config) {
 	ts.rest = newTarget(cfg, other)
 }
 
-// The method of returns the target of name.
+// The method called of returns the target of name.
 func (ts *targets) of(name string) *target {
 	known := *ts.known.Load()
 	if t, ok := known[name]; ok {
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// The method at returns the options of a series of an operation. Most operations end like the
-// operation before them, and for these, the method looks nothing up.
+// The method called at returns the options of a series of an operation. Most operations end like
+// the operation before them. For such operations, the method needs no look-up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {
@@ -143,7 +143,7 @@ func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	return last
 }
 
-// The method of returns the options of a series.
+// The method called of returns the options of a series.
 func (t *target) of(s series) *measurement {
 	t.mu.RLock()
 	m := t.more[s]
@@ -176,8 +176,8 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// The method with returns the options of the measurement, with the attributes that come from a
-// context.
+// The method called with returns the options of the measurement, with the attributes that come from
+// a context.
 func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m

@@ -32,8 +32,8 @@ type attempt struct {
 
 type attemptKey struct{}
 
-// nested refuses to claim a resource that an outer transaction has claimed. This transaction would
-// wait for the outer transaction, which waits for this transaction.
+// nested refuses to claim a resource that an outer transaction has claimed. Otherwise the two
+// transactions would wait for each other.
 func (a *attempt) nested() error {
 	for out := a.around; out != nil; out = out.around {
 		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
@@ -74,8 +74,8 @@ var process = sync.OnceValue(func() string {
 	return host[:min(len(host), maxOwner-len(name)-1)] + "-" + name
 })
 
-// newID returns the name of an operation: the time in microseconds, so that the primary key finds
-// the oldest operations, and 60 random bits.
+// newID returns the name of an operation: the time in microseconds, and 60 random bits. The time
+// comes first, so the primary key finds the oldest operations.
 func newID() string { return idAt(time.Now()) + rand.Text()[:12] }
 
 func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
@@ -142,8 +142,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	return a.commit(bound, end)
 }
 
-// work calls fn. Meanwhile it prevents that the server ends the transaction because the transaction
-// is idle.
+// work calls fn. While fn runs, work prevents that the server ends the transaction for idleness.
 func (a *attempt) work(ctx context.Context) error {
 	stop := a.keepAlive(ctx)
 	defer stop()
@@ -156,9 +155,9 @@ func (a *attempt) work(ctx context.Context) error {
 	return nil
 }
 
-// failed handles an error of fn, or an error that comes after fn has returned. A transaction that
-// the server may have ended because it was idle is not retried: fn would be idle again, and fn may
-// have called other services.
+// failed handles an error of fn, or an error that comes after fn has returned. If the server may
+// have ended the transaction for idleness, the transaction is not retried: fn would be idle again,
+// and may have called other services.
 func (a *attempt) failed(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
@@ -182,8 +181,8 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// The method because explains the error of a statement of this package. For a missing table, it
-// adds what to do. If the error only shows that ctx has ended, because returns the cause.
+// The method called because explains the error of a statement of this package. For a missing table,
+// it adds what to do. If the error only shows that ctx has ended, the method returns the cause.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)
@@ -195,9 +194,9 @@ func (a *attempt) because(ctx context.Context, err error) error {
 	return err
 }
 
-// rollback rolls back, even if ctx has ended, and waits for a bounded time. The time is limited
-// because some drivers wait without end, and the lock is held meanwhile. An error of the rollback
-// is ignored: a server that gets no ROLLBACK rolls back when the connection ends.
+// rollback rolls back, even if ctx has ended. It waits for a limited time, because some drivers
+// wait without end, and the lock is held meanwhile. An error of the rollback is ignored: a server
+// that gets no ROLLBACK rolls back when the connection ends.
 func (a *attempt) rollback(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.answer)
 	defer cancel()

@@ -44,7 +44,7 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	return nil
 }
 
-// ask runs a statement, and scans its row if dest is not empty.
+// The method ask runs a statement, and scans its row if dest is not empty.
 func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	if len(dest) == 0 {
 		return a.tx.Exec(ctx, query)

@@ -183,7 +183,7 @@ func (s *standard) blind() {
 	s.opaque = true
 }
 
-// The method lent reports whether the function uses the transaction, or may be using it.
+// The method called lent returns true if the function uses the transaction, or may be using it.
 func (s *standard) lent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,8 +201,8 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 }
 
 // rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows, and only the
-// rows themselves show when this has happened. database/sql does not export them, so rowsOf reads
-// an unexported field.
+// rows themselves show whether they are closed. database/sql does not export these rows, so rowsOf
+// reads an unexported field.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {

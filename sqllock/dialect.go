@@ -35,7 +35,8 @@ func (d Dialect) String() string {
 
 func (d Dialect) known() bool { return d >= Postgres && d <= SQLite }
 
-// drivers are the packages of drivers, by the beginning of their import paths.
+// drivers has the dialect of each known driver, by the beginning of the import path of the driver's
+// package.
 var drivers = []struct {
 	path    string
 	dialect Dialect

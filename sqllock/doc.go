@@ -16,14 +16,14 @@
 //
 // PostgreSQL, MariaDB, MySQL and SQLite are recognized by the driver's package. Use [WithDialect]
 // for a driver that is wrapped. *sql.DB, *sql.Conn and *sqlx.DB work as they are. The modules
-// contrib/pgxlock, contrib/gormlock and contrib/sqlxlock are for pgx, GORM and sqlx. Every other
-// library needs a [Database], which takes a few lines. [Within] is for code that runs under a lease
-// already, such as the handler of a route that ginlock guards. [InTx] is for transactions that
-// other code begins, such as a framework.
+// contrib/pgxlock, contrib/gormlock and contrib/sqlxlock are for pgx, GORM and sqlx. For any other
+// library, write a [Database], which takes a few lines. [Within] is for code that runs under a
+// lease already, such as the handler of a route that ginlock guards. [InTx] is for transactions
+// that other code begins, such as a framework.
 //
 // If everything that the lock protects is in one database, and all work is one short transaction,
-// SELECT … FOR UPDATE is enough. This package is for work that is longer than a transaction, that
-// changes other systems too, or whose callers must wait in turn.
+// SELECT … FOR UPDATE is enough. This package is for work that is longer than a transaction, or
+// changes other systems too. It is also for callers that must wait in turn.
 //
 // # Strategies
 //

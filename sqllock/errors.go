@@ -18,13 +18,13 @@ var (
 	// ErrCommitUnknown: COMMIT got no answer, and the ledger could not be read. Call [Resolve] with
 	// Error.Op before you repeat the work.
 	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; ask sqllock.Resolve")
-	// ErrTooLate: the work took so long, or renewals failed for so long, that too little of the
-	// lease was left to commit. Nothing was changed.
+	// ErrTooLate: too little of the lease was left to commit, because the work took too long or
+	// renewals failed for too long. Nothing was changed.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
-	// ErrEnded: the function has ended the transaction. It has sent COMMIT or ROLLBACK in the text
-	// of a statement, or DDL on MySQL, or has continued after an error that ends transactions.
-	// Statements before the function's own COMMIT are committed: call [Resolve] with Error.Op.
-	// Later statements ran without a claim; on MySQL they were rolled back.
+	// ErrEnded: the function has ended the transaction. There are three ways to do this: COMMIT or
+	// ROLLBACK in the text of a statement, DDL on MySQL, and further statements after an error that
+	// ends transactions. Statements before the function's own COMMIT are committed: call [Resolve]
+	// with Error.Op. Later statements ran without a claim; on MySQL they were rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
 		"leave COMMIT and ROLLBACK to Do, and return errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// idleness has the time for which a transaction may be idle until the server ends it, and since
-// when the transaction may have been idle. A paused holder cannot end its transaction, so the
-// server must. The limit is the time that is left of the lease when the transaction begins. While
-// the lease is renewed, pings restart the idle time.
+// idleness records how long a transaction may be idle before the server ends it, and since when it
+// may have been idle. A paused holder cannot end its transaction, so the server must. The limit is
+// the time that is left of the lease when the transaction begins. While the lease is renewed, pings
+// restart the idle time.
 type idleness struct {
 	limit  time.Duration
 	given  bool // WithIdleLimit has set the limit, so there are no pings
@@ -67,7 +67,7 @@ func (i *idleness) millis() int64 {
 // The method seconds returns the limit in the unit of MySQL's setting.
 func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 
-// idleRounding is how much earlier than the limit a server may end a transaction.
+// A server may end a transaction earlier than the limit, by at most idleRounding.
 const idleRounding = 50 * time.Millisecond
 
 // judge returns an error with ErrIdle if err may be the consequence of idleness; otherwise nil.

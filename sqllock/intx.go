@@ -15,14 +15,14 @@ import (
 //
 //   - Call InTx before the transaction reads anything. On MySQL, and on PostgreSQL at READ
 //     COMMITTED, earlier reads may miss what earlier holders have committed.
-//   - Call [Claim.Verify] just before COMMIT. Verify detects a lease that has ended, and a
-//     transaction other than the one that has claimed.
+//   - Call [Claim.Verify] just before COMMIT. Verify returns an error if a lease has ended, or if
+//     the transaction is not the one that has claimed.
 //   - If COMMIT gets no answer, call [Resolve] with [Claim.Op].
 //   - InTx does not retry. Roll back when InTx returns an error.
 //
 // The fences are checked as with [ClaimFirst]. The transaction may be idle for as long as the
-// server allows, unless [WithIdleLimit] is given on PostgreSQL. Errors are those of [Within] and,
-// with [WithOperation], locker.ErrDone.
+// server allows. On PostgreSQL, [WithIdleLimit] can set a shorter time. Errors are those of
+// [Within] and, with [WithOperation], locker.ErrDone.
 func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("%w: sqllock: InTx: the transaction is nil", locker.ErrInvalidRule)
@@ -71,7 +71,7 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 	return &Claim{a}, nil
 }
 
-// Verify returns an error unless the leases are held with enough time left to commit, and the
+// Verify returns nil only if the leases are held with enough time left to commit, and the
 // transaction is open and has claimed. Verify is for transactions of [InTx]: Do and similar
 // functions verify by themselves.
 func (c *Claim) Verify(ctx context.Context) error {

@@ -64,8 +64,8 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	return err
 }
 
-// neverWaiting returns the rules, with NoWait for keys that the caller's own context holds already.
-// A reentrant Locker grants such a key at once. Every other Locker could never grant it. mine is
+// neverWaiting returns the rules, with NoWait for each key that the caller's own context holds
+// already. A reentrant Locker grants such a key at once. No other Locker can ever grant it. mine is
 // one of these keys.
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
@@ -79,8 +79,8 @@ func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, 
 	return rules, mine
 }
 
-// The method starves refuses a transaction if the transactions around it use all connections of the
-// pool.
+// The method called starves refuses a transaction if the transactions around it use all connections
+// of the pool.
 func (c *call) starves(ctx context.Context) error {
 	if c.pool == nil {
 		return nil
@@ -99,8 +99,8 @@ func (c *call) starves(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// The function within runs the transaction under the leases of ctx with the keys, or under all
-// leases if keys is nil.
+// The function called within runs the transaction under those leases of ctx that have the keys, or
+// under all leases if keys is nil.
 func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
 	leases, err := held(ctx, keys)
 	if err != nil {
@@ -132,9 +132,9 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	return err
 }
 
-// The function held returns the leases of ctx with the keys, or all leases if keys is nil, in the
-// order of their keys. If ctx holds a key several times, as NewReentrant allows, held returns the
-// innermost lease.
+// The function called held returns those leases of ctx that have the keys, or all leases if keys is
+// nil, in the order of their keys. If ctx holds a key several times, as NewReentrant allows, held
+// returns the innermost lease.
 func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {

@@ -131,9 +131,9 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 // WithStrategy sets when the fence is checked. Default: ClaimFirst.
 func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
-// WithRetries sets how many times a transaction that failed for a temporary reason is retried.
-// Temporary reasons are a serialization failure, a deadlock, a lock wait that timed out, a busy
-// SQLite file, and the restart of a server. There is no further attempt if the lease would end
+// WithRetries sets how many times a transaction is retried after it has failed for a temporary
+// reason. Temporary reasons are a serialization failure, a deadlock, a lock wait that timed out, a
+// busy SQLite file, and the restart of a server. There is no further attempt if the lease would end
 // during the pause before the attempt. 0: never. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
@@ -149,7 +149,7 @@ func WithMargin(d time.Duration) Option { return func(c *config) { c.margin = d 
 //
 // Default: the time that is left of the lease when the transaction begins. Each renewal of the
 // lease restarts the idle time. So a healthy holder may be idle for any time, and a paused holder
-// blocks its successor about as long as its lease lasts. Do can restart the idle time only if it
+// blocks its successor about as long as its lease lasts. Do can restart the idle time only while it
 // sees every use of the transaction. So after [Tx.SQL] or [Tx.PrepareContext], the limit stays
 // fixed. If the server has ended the transaction for idleness, the error is ErrIdle.
 func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimit = d } }
@@ -158,8 +158,8 @@ func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimi
 // no answer, d is also the longest time for which Do tries to read the ledger. Default: 10 s.
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
-// WithOwner names the owner of claims. Two claims with the same fence must have the same owner. One
-// lease may have several transactions, but if two leases have the same fence, the lock server has
-// made an error. If several processes use one lease, by delegation, set the same owner in all of
-// them: at most 64 bytes. Default: this process.
+// WithOwner names the owner of claims. Two claims with the same fence must have the same owner.
+// Several transactions of one lease have the same fence. But if two leases have the same fence, the
+// lock server has made an error. If several processes use one lease, by delegation, set the same
+// owner in all of them: at most 64 bytes. Default: this process.
 func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

@@ -32,9 +32,9 @@ func (a *attempt) proofRides() bool {
 	return a.dialect == MySQL || a.dialect == Postgres && ok
 }
 
-// prove returns an error unless the transaction that was begun is still open. A COMMIT or ROLLBACK
-// in the text of a statement ends the transaction, and a statement's error may end it too: see
-// [Dialect.ended]. Statements after the end ran without a claim.
+// prove returns an error if the transaction that was begun is not open any more. A COMMIT or
+// ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too:
+// see [Dialect.ended]. Statements after the end ran without a claim.
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
@@ -56,8 +56,8 @@ func (a *attempt) unproven(err error) error {
 	return err
 }
 
-// verify returns an error unless the claims still stand, and blocks new claims until the
-// transaction ends.
+// verify returns an error if a claim does not stand any more. Otherwise it blocks new claims until
+// the transaction ends.
 func (a *attempt) verify(ctx context.Context) error {
 	standing := 0
 	switch a.dialect {

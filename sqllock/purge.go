@@ -9,9 +9,9 @@ import (
 )
 
 // Purge removes operations older than age from the ledger, and returns how many it removed.
-// [Resolve] cannot resolve a removed operation. Run Purge daily. age must be longer than every
-// transaction and than every delay before a call of Resolve, and at least 1 h. Ages are measured by
-// the processes' clocks.
+// [Resolve] cannot resolve a removed operation. Run Purge daily. age must be at least 1 h. It must
+// also be longer than every transaction, and longer than every delay before a call of Resolve. Ages
+// are measured by the processes' clocks.
 func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: Purge: an age of %v; give 1h or more", locker.ErrInvalidRule, age)
@@ -20,8 +20,8 @@ func Purge(ctx context.Context, db Beginner, age time.Duration, opts ...Option) 
 }
 
 // PurgeOperations removes operations of [WithOperation] older than age, and returns how many it
-// removed. A removed operation can be done again, so give an age after which no caller repeats it.
-// Ages are measured by the database's clock.
+// removed. A removed operation can be done again. So give an age after which no caller repeats an
+// operation. Ages are measured by the database's clock.
 func PurgeOperations(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeOperations: an age of %v; give 1h or more", locker.ErrInvalidRule, age)

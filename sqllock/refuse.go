@@ -11,8 +11,8 @@ import (
 )
 
 // refuse returns why a claim does not stand. If this process still holds the lease after it has
-// seen a larger fence, no other holder can have been granted the key meanwhile. So the larger fence
-// is from an earlier lease, and the lock server has lost data. Otherwise this holder is too late.
+// seen a larger fence, no later holder can have been granted the key. So the larger fence is from
+// an earlier lease, and the lock server has lost data. Otherwise this holder is too late.
 func (a *attempt) refuse(ctx context.Context) error {
 	for _, l := range a.leases {
 		seen, owner, err := a.look(ctx, l.Key())
@@ -47,8 +47,8 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// The method holds reports whether the lock server still has the lease. After a failover, another
-// holder may have the key, and this process may not have noticed that yet.
+// The method called holds returns true if the lock server still has the lease. After a failover,
+// another holder may have the key, and this process may not have noticed that yet.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
 	var err error

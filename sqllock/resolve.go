@@ -146,7 +146,7 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 	return committed && err == nil, err
 }
 
-// The method apart runs work in a separate transaction that claims nothing.
+// The method called apart runs work in a separate transaction that claims nothing.
 func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {
@@ -197,7 +197,7 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 	return committed, err
 }
 
-// persist repeats do while its errors are temporary and ctx lasts.
+// persist calls do again while its errors are temporary and ctx has not ended.
 func (c *call) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
 		if err = do(); err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, time.Hour) {

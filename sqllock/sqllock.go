@@ -29,7 +29,7 @@ import (
 // COMMIT that was sent. [WithAnswerWithin] limits the wait for the answer to a COMMIT. If fn
 // panics, the transaction is rolled back, the lock is released, and the panic continues.
 //
-// Do never waits for its own caller. If ctx holds the key already, Do returns
+// Do never waits for a lock that its own caller holds. If ctx holds the key already, Do returns
 // locker.ErrUnsupported: use [Within]. A Do inside the function of another Do returns
 // locker.ErrUnsupported if the outer transactions use all connections of the pool.
 func Do(

@@ -57,8 +57,8 @@ func fenced(leases []*locker.Lease) error {
 	return nil
 }
 
-// betweenTries are the pauses between attempts. The jitter prevents that transactions that have
-// collided collide again.
+// betweenTries are the pauses between attempts. They have jitter, so that two transactions that
+// collided do not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
 // sleep waits for pause. It returns false if pause is longer than most, or if ctx ends.
@@ -76,7 +76,7 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 	}
 }
 
-// The function left returns the time that is left of the lease that ends first.
+// The function called left returns the remaining time of the lease that ends first.
 func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {
@@ -110,7 +110,7 @@ func (c *call) outcome(err error, tries int) locker.Outcome {
 	return o
 }
 
-// coded adds to a database's error the error.type of OpenTelemetry's conventions for databases.
+// coded gives a database's error the error.type of OpenTelemetry's conventions for databases.
 type coded struct {
 	error
 	code string

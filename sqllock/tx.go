@@ -25,8 +25,8 @@ func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 }
 
 // Fence returns the fence of the lease. If the transaction has several leases, Fence returns the
-// fence of the first key. Use it in checks on single rows: see [FencedUpdate]. Fence is 0 in a
-// transaction of [Answers] without a lease.
+// fence of the first key. Use it in checks on single rows: see [FencedUpdate]. In a transaction of
+// [Answers] without a lease, Fence returns 0.
 func (c *Claim) Fence() uint64 {
 	if len(c.attempt.leases) == 0 {
 		return 0
@@ -237,10 +237,10 @@ type Execer interface {
 //	UPDATE stock SET left_over = $1, fence = $2 WHERE sku = $3 AND COALESCE(fence, 0) <= $2
 //
 // FencedUpdate needs neither Do nor its tables: a statement in autocommit is enough, because the
-// check is part of the statement. It guards only that row, and only against writers that check the
-// fence too. A missing row has the same result as a row with a newer fence. Make the column NOT
-// NULL DEFAULT 0: a comparison with NULL is never true, so without COALESCE every update of the row
-// would be refused.
+// check is part of the statement. FencedUpdate guards only this row, and only if all writers of the
+// row check the fence. A missing row has the same result as a row with a newer fence. Make the
+// column NOT NULL DEFAULT 0: a comparison with NULL is never true, so without COALESCE every update
+// of the row would be refused.
 //
 // MySQL counts the changed rows instead of the matched rows, unless the connection's
 // clientFoundRows is set. On MySQL, also change a column that always changes, such as version =

@@ -14,7 +14,7 @@ import (
 //
 //	Ping(ctx context.Context) error
 //
-// Ping prevents that the server ends the idle transaction while the lease is renewed. Do calls Ping
+// While the lease is renewed, Ping keeps the server from ending the idle transaction. Do calls Ping
 // from another goroutine while the function runs. If a statement runs or rows are open, Ping must
 // do nothing and return an error.
 //
@@ -49,9 +49,10 @@ type Database[T any] struct {
 	// Begin begins a transaction. Begin is called while the lock is held. It returns the
 	// transaction in two forms: for the function, and for this package. opts may be nil.
 	//
-	// ctx ends when the transaction must end. If a library then rolls back by itself, as
-	// database/sql does, rows are unlocked before the function returns. On MySQL, ctx does not end,
-	// because the session's settings must be restored before the connection is used again.
+	// ctx ends when the transaction must end. Some libraries then roll back by themselves, as
+	// database/sql does. With them, rows are unlocked before the function returns. On MySQL, ctx
+	// does not end, because the session's settings must be restored before the connection is used
+	// again.
 	//
 	// Begin must not read, and must not take a snapshot: on MySQL, the snapshot would be older than
 	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed

@@ -1,4 +1,4 @@
--- claimed: counts the claim of a resource if it stands.
+-- claimed: adds 1 to @latchkit_claims for a resource, if its claim stands.
 -- ? resource · ? fence · ? owner · ? fence
 SELECT @latchkit_claims + COUNT(*) INTO @latchkit_claims FROM latchkit_fence
 WHERE resource = ? AND fence = ? AND owner = ?

@@ -1,4 +1,4 @@
--- operation: marks the caller's operation as done. It fails if the operation is done already. It
--- waits while another open transaction has written it.
+-- operation: marks the caller's operation as done. It fails if the operation is done already. If
+-- another open transaction has written the operation, the statement waits for its end.
 -- ? name · ? resource · ? fence
 INSERT INTO latchkit_operation (name, resource, fence) VALUES (?, ?, ?)

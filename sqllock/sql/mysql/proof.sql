@@ -1,3 +1,3 @@
--- proof: fails unless the transaction that open has marked is still open: a savepoint ends with its
--- transaction.
+-- proof: fails if the transaction that the statement open has marked is over: a savepoint ends with
+-- its transaction.
 RELEASE SAVEPOINT latchkit_open

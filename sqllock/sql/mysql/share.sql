@@ -1,6 +1,6 @@
 -- share: locks a resource against claims until the transaction ends. Other
 -- transactions may share it too.
--- Counts the lease of the resource unless it was overtaken.
+-- Adds 1 to @latchkit_claims, unless the lease was overtaken.
 -- ? resource · ? fence · ? fence
 SELECT @latchkit_claims + COUNT(*) INTO @latchkit_claims FROM latchkit_fence
 WHERE resource = ? AND fence <= ?
