@@ -79,7 +79,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing refuses the leases unless the number of claims that stand is want.
+// standing refuses the leases if fewer claims stand than want.
 func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.refuse(ctx)

@@ -4,7 +4,8 @@
 -- ARGV: task · after how many µs it is late · for how many µs the line is late then
 -- returns: how many tasks are left in the line
 -- first write: ZREM, which a full server does not refuse. A full server may refuse the later HSET,
--- and then the line does not count as late. idempotent: a second execution does not find the task.
+--   and then the line does not count as late.
+-- idempotent: a second execution does not find the task.
 redis.call('ZREM', KEYS[1], ARGV[1])
 if redis.call('HGET', KEYS[2], 'task') == ARGV[1] then
   local time = redis.call('TIME')

@@ -1,7 +1,8 @@
 -- verify: locks the rows of the resources whose claims still stand. It writes the rows anew. The
 -- reason: a claim that waits for a row may have a snapshot from before the commit of this
--- transaction. PostgreSQL refuses that claim only if the row has changed. $1 leases as JSON:
--- [{"resource": …, "fence": …}] · $2 owner Returns how many claims still stand.
+-- transaction. PostgreSQL refuses that claim only if the row has changed.
+-- $1 leases as JSON: [{"resource": …, "fence": …}] · $2 owner
+-- Returns how many claims still stand.
 WITH held AS (
 	UPDATE latchkit_fence AS f SET owner = f.owner
 	FROM json_to_recordset($1::text::json) AS l (resource text, fence bigint)
