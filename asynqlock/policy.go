@@ -19,9 +19,9 @@ import (
 // added to any of these three.
 type Policy func(*rule)
 
-// Snooze puts a task off for d, and up to a quarter longer, so that tasks that were put off
-// together do not all run again at the same time. No retry is used: see [Guard.Configure]. asynq
-// stores these times in whole seconds, and looks for due tasks every
+// Snooze puts a task off for d, and up to a quarter longer. So if several tasks are put off
+// together, they do not all come back at the same time. No retry is used: see [Guard.Configure].
+// asynq stores these times in whole seconds, and looks for due tasks every
 // Config.DelayedTaskCheckInterval, by default every 5 s. With [Drop] or [Archive], Snooze applies
 // to the tasks that these policies put off. Default: the time for which the Locker expects the
 // holder to keep the key, from 1 s to 10 s.

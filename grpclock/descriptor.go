@@ -13,8 +13,8 @@ import (
 )
 
 // option is the full name of the annotation. The option is found by its name instead of its number,
-// because the number can differ. An organisation that uses the number 57305 for an option of its
-// own changes the number in a copy of lock.proto, and generates the code of its services with the
+// because the number can differ. If an organisation uses the number 57305 for an option of its own,
+// it changes the number in a copy of lock.proto. It generates the code of its services with the
 // copy. For the same reason, this package does not import lockpb, which registers the number.
 const option protoreflect.FullName = "latchkit.lock.v1.lock"
 

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig. With it, gRPC's
-// own client repeats refused calls after the time that the server requests, and does not repeat
-// calls that may have had an effect. An element of methods is a full method, such as
+// RetryServiceConfig returns a service config for grpc.WithDefaultServiceConfig. With this config,
+// gRPC's own client repeats refused calls after the time that the server requests. It does not
+// repeat calls that may have had an effect. An element of methods is a full method, such as
 // Inventory_Reserve_FullMethodName, or a service, such as "inventory.v1.Inventory" for all methods
 // of the service. Without methods, the config applies to all methods of all services.
 //

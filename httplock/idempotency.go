@@ -45,8 +45,8 @@ import (
 // stored if its status is 400 or more and the client has left, or if another lock inside has
 // refused the request. If a handler has written nothing, nothing is stored, and the handler has not
 // succeeded: write a status, such as 204. Set-Cookie and the headers of a connection are not
-// stored. A response of more than 64 KiB, or of more than the size of [WithBufferedResponse], is
-// sent as it is written, and only the mark "done" is stored.
+// stored. A response may be larger than 64 KiB, or than the size of [WithBufferedResponse]. Then it
+// is sent as it is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
 // stays, and the next request runs the handler again. In that run, idempotency.FromContext reports

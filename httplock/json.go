@@ -111,7 +111,7 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 }
 
 // indexOf returns the index that a step names, or -1 when it names no index. "01" and "+1" are no
-// indexes, so that each element has only one key.
+// indexes: otherwise an element could have several keys.
 func indexOf(step string) int {
 	n, err := strconv.Atoi(step)
 	if err != nil || strconv.Itoa(n) != step {

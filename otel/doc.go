@@ -10,8 +10,8 @@
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss.
 // The spans of the work under the lock are its children. A transaction of package sqllock is
-// "transact NAME", with the database's own spans inside. A term of package lead is "lead NAME", a
-// function of a leader that still runs after its term is "overrun NAME", and an update of package
+// "transact NAME", with the database's own spans inside. A term of package lead is "lead NAME". If
+// the function of a leader still runs after its term, this is "overrun NAME". An update of package
 // optimistic is "update NAME". NAME is the Rule's Name, never its key.
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
