@@ -41,7 +41,7 @@ func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 // run it by hand. As with [Drop], a task that has run before is put off instead.
 func Archive() Policy { return func(r *rule) { r.whenBusy(Archived) } }
 
-// With Wait, a task waits in its worker for its key, for at most d, before the key counts as busy.
+// Wait makes a task wait in its worker for its key, for at most d, before the key counts as busy.
 // The wait ends before the task's time-out, because asynq would count a time-out as a retry.
 // Default: no wait.
 func Wait(d time.Duration) Policy {
