@@ -11,7 +11,7 @@ import (
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
 // cohort). If it leads them, or shares nothing with them, it waits at the server. While it waits
 // for an answer of the Store, it also watches the caller's context, its Wait and Close. The table
-// shows what can happen, and what the acquisition then does:
+// shows what can happen, and how the acquisition reacts:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
 //	busy      wait in the server's queue for a message, or for a pause; then ask again with the
@@ -34,11 +34,11 @@ type acquisition struct {
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
 	sighting *sighting
-	// behind is a key that the caller's RunAll holds and that sorts behind rule.Key. If there is
-	// such a key, this acquire must not wait. "": there is none.
+	// behind is a key that the caller's RunAll holds and that comes after rule.Key in the order of
+	// keys. If there is such a key, this acquire must not wait. "" means that there is none.
 	behind string
-	// inside: the caller already holds the key as a reader. So this acquire must not wait for a
-	// writer, because the writer would wait for the caller.
+	// inside is true if the caller already holds the key as a reader. Then this acquire must not
+	// wait for a writer, because the writer would wait for the caller.
 	inside bool
 	pass   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
@@ -83,17 +83,18 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 }
 
 // isPrivate reports whether no other goroutine can still refer to an acquisition that has got a
-// lease. The cohort removes a waiter before it sends the turn, the post forgets a mailbox when the
-// token holds the key, and a Store knows only the claim. isPrivate returns false in three cases:
-// for readers and for permits, because several acquisitions share their leases, and for a ticket
-// that is part of another acquisition.
+// lease. The cohort removes a waiter before it sends the turn. The post forgets a mailbox when the
+// token holds the key. A Store knows only the claim. isPrivate returns false in three cases. Two
+// cases are readers and permits, because several acquisitions share their leases. The third case is
+// a ticket that is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
 	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
 }
 
 // recycle keeps the memory of an acquisition that has ended for a later acquisition of the same
-// Engine. This memory is a quarter of what a lock allocates. The channel stays with the Engine,
-// because a channel that was made in a testing/synctest bubble must stay in the bubble.
+// Engine. This memory is a quarter of what a lock allocates. The channel of the acquisition stays
+// with the Engine, because a channel that was made in a testing/synctest bubble must stay in the
+// bubble.
 func (a *acquisition) recycle() {
 	e, spare := a.engine, a.spare
 	if a.turn != nil {
@@ -185,7 +186,7 @@ func shorten(text string, n int) string {
 	return text[:n] // text is not UTF-8: cut the text at the byte
 }
 
-// close stops the timers and the bookkeeping of the wait.
+// The method close stops the timers and the bookkeeping of the wait.
 func (a *acquisition) close(lease *Lease, err error) {
 	defer a.waited()
 	if lease == nil {

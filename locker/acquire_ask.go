@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lead asks the Store until it has a lease or a reason to stop. If q is not nil, q is a question
-// that is on its way already.
+// The method lead asks the Store until there is a lease or a reason to stop. If q is not nil, q is
+// a question that is on its way already.
 func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	if q != nil {
 		return a.goOn(a.await(q))
@@ -90,8 +90,8 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	return nil, a.leave(q, reason, wasCurrent)
 }
 
-// leave ends a question without an answer. It returns nil if the caller asks again. wasCurrent
-// reports whether, when this question was asked, the answer to the previous question was recent.
+// leave ends a question without an answer. It returns nil if the caller asks again. wasCurrent is
+// true if the answer to the previous question was recent when this question was asked.
 func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
 		a.token.ended(callLost)
@@ -155,7 +155,7 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	// A semaphore has several holders, and the holder that came first need not leave first.
+	// A semaphore has several holders. The holder that came first is not always the first to leave.
 	if a.rule.Limit == 0 {
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}
@@ -178,8 +178,8 @@ func (a *acquisition) busy(g store.Grant) {
 }
 
 // newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
-// handed is how long the server keeps the lease when the grant came by message. It is 0 when the
-// grant came in a reply. If the caller has left when the grant arrives, the lock is given back.
+// handed is how long the server keeps the lease when the grant came by message. If the grant came
+// in a reply, handed is 0. If the caller has left when the grant arrives, the lock is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()

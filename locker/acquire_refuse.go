@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unansweredFor is the longest time for which an acquire is repeated while the server has not yet
-// answered whether the key is held.
+// While the server has not yet answered whether the key is held, an acquire is repeated for at most
+// unansweredFor.
 const unansweredFor = time.Second
 
 // errWaitOver is the reason when Rule.Wait has passed. giveUp turns it into an error for the
@@ -35,8 +35,8 @@ func (a *acquisition) handleError(err error) error {
 	return a.unanswered(err)
 }
 
-// unanswered returns nil if the caller may ask again. With NoWait it may not. A waiter that has
-// seen a holder may always ask again. A waiter that has seen no holder may ask again for
+// unanswered returns nil if the caller may ask again. With NoWait, the caller may not. A waiter
+// that has seen a holder may always ask again. A waiter that has seen no holder may ask again for
 // unansweredFor, or for as long as the key's data moves to another server.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
@@ -63,8 +63,8 @@ func (a *acquisition) neverAnswered(err error) bool {
 	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
 }
 
-// giveUp ends the wait for reason. The returned error has the reason, and also ErrBusy if a holder
-// was seen, or ErrUnavailable if the server gave no answer.
+// giveUp ends the wait because of reason. The returned error contains reason. It also contains
+// ErrBusy if a holder was seen, or ErrUnavailable if the server gave no answer.
 func (a *acquisition) giveUp(reason error) error {
 	seen := !a.busySince.IsZero()
 	switch {

@@ -10,12 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ticket is one token on its way to a hold: what the Store is asked with the token, and what the
-// Store answered last. A ticket belongs to one acquisition. When the leader of a cohort gives up,
-// its ticket and the place in the server's queue can go to another acquisition.
+// ticket is one token on its way to a hold. It contains the claim that is sent to the Store with
+// the token, and what the Store answered last. A ticket belongs to one acquisition. When the leader
+// of a cohort gives up, its ticket and the place in the server's queue can go to another
+// acquisition.
 type ticket struct {
-	// The claim does not change after it was queued, because the queue finds an entry by its full
-	// text.
+	// The claim does not change after it was queued, because the server finds an entry of the queue
+	// by the full text of the entry.
 	claim    store.Claim
 	token    token     // what the server may know of the token
 	first    time.Time // when the token was first sent; zero if events were lost after that
@@ -33,9 +34,9 @@ type ticket struct {
 	rushed       int // the number of questions without a pause
 }
 
-// prepare makes the ticket ready for its first acquire. The ticket queues at the server if the
-// rule allows that and this process receives messages. A Store without messages may keep an order
-// as well. The ticket asks such a Store again and again.
+// prepare makes the ticket ready for its first acquire. The ticket queues at the server if the rule
+// allows that and this process receives messages. A Store without messages may also keep an order
+// of waiters. The ticket asks a Store without messages again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
@@ -59,13 +60,13 @@ func (a *acquisition) prepare() {
 	}
 }
 
-// join prepares the ticket for the queue at the server, and makes the post expect the ticket's
-// grant at inbox. "" means no inbox.
+// join prepares the ticket for the queue at the server. It makes the post expect the ticket's grant
+// at inbox. "" means no inbox.
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
-	// If the lease is renewed, the server first hands it over for a short time. A lease with
-	// AtLeast is handed over for its full time, because it must survive a crash.
+	// If the lease is going to be renewed, the server first hands it over for a short time. A lease
+	// with AtLeast is handed over for its full time, because the lease must survive a crash.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
@@ -80,7 +81,8 @@ func (a *acquisition) expectAt(inbox string) {
 	}
 }
 
-// listen subscribes and queues once the first question has found the key busy.
+// When the first question has found the key busy, listen subscribes, and the ticket joins the
+// queue.
 func (a *acquisition) listen() error {
 	inbox, err := a.open()
 	if err != nil {
@@ -121,8 +123,8 @@ func (a *acquisition) open() (string, error) {
 	return "", nil
 }
 
-// giveBack gives up the token in the background. After that, the token can get the key neither by
-// an unanswered call nor by its place in the queue. A lease that the token may hold goes to the
+// giveBack gives up the token in the background. After that, neither an unanswered call nor the
+// place in the queue can get the key for the token. A lease that the token may hold goes to the
 // next waiter.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
@@ -168,9 +170,10 @@ func (a *acquisition) handOver() *ticket {
 // errNoAnswer is the error of a call that was abandoned without an answer.
 var errNoAnswer = errors.New("no answer")
 
-// silence returns a channel that is signalled when an acquire that begins now must be given up. It
-// is only for a Store that a user has written, because such a Store may ignore its context and
-// hang. Other Stores give their calls up by themselves. The caller must call end.
+// silence returns a channel for an acquire that begins now. The channel is signalled when the
+// acquire must be given up. It is only for a Store that a user has written, because a user's Store
+// may ignore its context and hang. Other Stores give up their calls by themselves. The caller must
+// call end.
 func (e *Engine) silence() (over <-chan time.Time, end func()) {
 	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}

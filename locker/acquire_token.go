@@ -10,7 +10,7 @@ package locker
 //	tokenPossible  an entry or a lease                      a release is sent
 //	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone
 //
-// The states are ordered: each state requires all that the states before it require.
+// The states are ordered: each state requires at least what the states before it require.
 type tokenState uint8
 
 const (
@@ -43,9 +43,9 @@ const (
 	tokenEvents
 )
 
-// tokenMoves is the state after each event, by the state before the call or the message. An unclear
-// token stays unclear whatever the server answers to later calls, because the call without an
-// answer may still arrive.
+// tokenMoves has the state after each event, for each state before the call or the message. An
+// unclear token stays unclear, whatever the server answers to later calls. The reason is that the
+// call without an answer may still arrive.
 var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	//              from: nowhere      queued         possible       unclear
 	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},
@@ -76,5 +76,6 @@ func (t *token) ask() (first bool) {
 // The method ended ends the call that is under way.
 func (t *token) ended(e tokenEvent) { t.state = tokenMoves[e][t.before] }
 
-// read is called with news that the acquisition has read while no call is under way.
+// The method read is called with a message that the acquisition has read while no call is under
+// way.
 func (t *token) read(e tokenEvent) { t.state = tokenMoves[e][t.state] }

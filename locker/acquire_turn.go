@@ -4,19 +4,20 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// turn ends a wait in a cohort: with a hold, or as its leader.
+// turn ends a caller's wait in a cohort. With the turn, the caller gets a hold or becomes the
+// leader.
 type turn struct {
 	hold  *hold
 	fence uint64
 	by    Peer // the caller that handed hold over
-	// streak is the number of this hand-off in the streak of hold. 0: this is no hand-off, because
-	// readers share hold.
+	// streak is the number of this hand-off in the streak of hold. 0 means that this is no
+	// hand-off, because readers share hold.
 	streak int
 	follow *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
 	seen   bool    // for a leader: the key was held
-	// err is set if the leader could not reach the server and this waiter's time is over too, or if
-	// WithMaxWaiters is exceeded.
+	// err is set in two cases: the leader could not reach the server and this waiter's time is over
+	// too, or WithMaxWaiters is exceeded.
 	err error
 }
 
@@ -63,8 +64,8 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 	}
 }
 
-// endDeparture ends the background release whose hold was taken back for this caller. It returns
-// false when no release was taken back.
+// If the hold of a background release was taken back for this caller, endDeparture ends this
+// release. Otherwise it returns false.
 func (a *acquisition) endDeparture() bool {
 	d := a.recalled
 	if d == nil {
@@ -119,7 +120,7 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	return nil
 }
 
-// succeed leads the cohort after the previous leader.
+// succeed makes the acquisition lead the cohort after the previous leader.
 func (a *acquisition) succeed(t turn) (*Lease, error) {
 	a.leads = true
 	if t.seen && a.busySince.IsZero() {
@@ -135,7 +136,8 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	return a.start()
 }
 
-// passUp passes on a turn that came when its caller had already left.
+// passUp is called when a turn came after its caller had left. It gives the turn to the next
+// caller.
 func (a *acquisition) passUp(t turn) {
 	a.busySince = a.began
 	switch {
@@ -159,7 +161,8 @@ func (a *acquisition) passUp(t turn) {
 	}
 }
 
-// sees stores what is known about the holder. The caller waits for this holder in this process.
+// The method sees stores what is known about the holder. The caller waits in this process until
+// this holder releases.
 func (a *acquisition) sees(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

@@ -11,27 +11,29 @@ import (
 const (
 	// longestHand is the longest time for which the server keeps a lease that it has granted by
 	// message, until the winner renews it. If the winner is paused or cut off, the other waiters
-	// lose only that time instead of the winner's TTL.
+	// lose only longestHand instead of the winner's TTL.
 	longestHand = 2 * time.Second
 	// freshGrant is the largest age at which a grant by message is used. An older grant means that
 	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
 	// server instead.
 	freshGrant = 100 * time.Millisecond
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
-	// died. The head of the queue asks every headAsks, the others ask every othersAsk.
+	// died. The head of the queue asks after each headAsks, and the other waiters ask after each
+	// othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
-	// When the holder's time is nearly over, the head asks without a pause, at most mostRushes
-	// times, because timers fire a millisecond late.
+	// Timers fire a millisecond late. So when the holder's time is nearly over, the head asks
+	// without a pause, at most mostRushes times.
 	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
-// anchor ties the server's clock to the local clock. An event at server on the server's clock
-// happened at local on the local clock, or later.
+// anchor ties the server's clock to the local clock. When the server's clock showed the time
+// server, the local clock showed the time local, or a later time.
 type anchor struct{ local, server time.Time }
 
-// The method at returns the earliest local time of an event that happened at server on the server's
-// clock, and by how much that time may be wrong. The error grows with the length of the wait,
-// because the rates of the clocks may differ by 1 %, as in drift.
+// The method at is about an event that happened at the time server on the server's clock. It
+// returns the earliest local time of the event, and by how much that time may be wrong. The error
+// grows with the length of the wait, because the rates of the clocks may differ by 1 %, as in
+// drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
@@ -70,7 +72,7 @@ func (a *acquisition) wait() (*Lease, error) {
 }
 
 // listenFor waits for events until it is time to ask again, after d at the latest. The leader of a
-// semaphore's cohort receives the permit of another caller on turns.
+// semaphore's cohort may receive the permit of another caller through the channel turns.
 func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
 	timer := a.engine.timers.Start(d)
@@ -96,7 +98,7 @@ func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, err
 }
 
 // handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
-// at until.
+// at the time until.
 func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {
@@ -120,7 +122,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 	return nil, n.maybe && a.current, nil
 }
 
-// handed takes a grant that came by message if the time of the grant is certain. Then the waiter
+// If the time of a grant that came by message is certain, handed takes the grant. Then the waiter
 // does not ask the server again. Otherwise an acquire finds out what became of the grant.
 func (a *acquisition) handed(e store.Event) (*Lease, error) {
 	since, ok := a.happened(e)
@@ -138,12 +140,12 @@ func (a *acquisition) certain(e store.Event) bool {
 	return ok
 }
 
-// happened returns the earliest local time at which the grant of a message can have happened, and
-// whether that time is certain enough.
+// happened returns the earliest local time at which the server can have made the grant of a
+// message. It also returns whether that time is certain enough.
 //
-// The result is the time at which the call of the anchor was sent, plus the time from that call to
-// the grant on the server's clock. Before the first answer, the result is the time at which the
-// first call was sent.
+// The result is a sum: the local time at which the call of the anchor was sent, plus the time on
+// the server's clock from that call to the grant. Before the first answer, the result is the time
+// at which the first call was sent.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
 		// No replica has acknowledged the grant. An acquire that finds the grant waits for the
@@ -162,7 +164,7 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 // when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	// A process that has lost its subscription receives nothing until it has a new subscription.
+	// A process without a subscription receives no messages.
 	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
 	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++

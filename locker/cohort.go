@@ -8,16 +8,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streakWithin is the time after which no streak continues. It limits the wait of other processes
-// when the work under each lock is long.
+// streakWithin is the time after which no streak continues. This limit shortens the wait of other
+// processes when the work under each lock is long.
 const streakWithin = 10 * time.Millisecond
 
-// cohort is the callers of this process that want one key on the same terms. One of them, the
-// leader, asks the server or holds the lock. The others wait here, in order, and cost the server
-// nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). While a streak
-// lasts, a hold that its user releases goes to the next caller of the cohort, with the next fence
-// of its block. After the streak, the hold goes back to the server. In the same step, the next
-// waiter becomes the leader and queues at the server.
+// A cohort consists of the callers of this process that want one key on the same terms. One of
+// them, the leader, asks the server or holds the lock. The others wait here, in order, and cost the
+// server nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). While a
+// streak lasts, a hold that its user releases goes to the next caller of the cohort, with the next
+// fence of its block. After the streak, the hold goes back to the server. In the same step, the
+// next waiter becomes the leader and queues at the server.
 //
 // The table shows the events of a cohort with waiters, and what follows:
 //
@@ -37,7 +37,7 @@ type cohort struct {
 	hold    *hold // nil while the leader asks
 	waiting []*acquisition
 
-	// parked is the leader of a semaphore's cohort while it waits at the server. See
+	// parked is the leader of a semaphore's cohort while the leader waits at the server. See
 	// cohort_permits.go.
 	parked *acquisition
 
@@ -63,7 +63,7 @@ func (c *cohort) lastAnswer() leaderAnswer {
 	return *c.last
 }
 
-// noteError sets the error of the leader's last question; nil: the leader was answered.
+// noteError sets the error of the leader's last question. nil means that the leader was answered.
 func (c *cohort) noteError(err error) {
 	if c.last == nil {
 		if err == nil {
@@ -100,10 +100,10 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share returns the terms on which callers with this rule share a lease, and whether they share at
-// all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease, so callers with these
-// settings do not share. A writer with NoWait asks the server itself. Readers share also with
-// NoWait.
+// share returns the terms on which callers with this rule share a lease. It also returns whether
+// they share a lease at all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease,
+// so callers with these settings do not share. A writer with NoWait asks the server itself. Readers
+// share a lease even with NoWait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
@@ -115,10 +115,10 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	return t, !alone
 }
 
-// join makes the acquisition the leader of its cohort, or puts it behind the waiters. With inFront,
-// the acquisition goes in front of the waiters, because its turn had come already. If the cohort
-// has a leader or a holder already, a caller that does not wait gets a cohort of its own. join
-// returns false when too many callers wait.
+// join makes the acquisition the leader of its cohort, or puts the acquisition behind the waiters.
+// With inFront, the acquisition goes in front of the waiters, because its turn had come already. A
+// caller that does not wait gets a cohort of its own if the cohort has a leader or a holder
+// already. When too many callers wait, join returns false.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -164,8 +164,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave removes the acquisition from the waiters, and tells it what is known about the holder.
-// leave returns false when the acquisition has got its turn; then the turn is in a.turn.
+// leave removes the acquisition from the waiters, and tells the acquisition what is known about the
+// holder. If the acquisition has got its turn, leave returns false, and the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -210,9 +210,9 @@ func (cs *cohorts) noteFailure(a *acquisition) {
 	a.cohort.noteError(a.failure)
 }
 
-// makeRoom is called when a leader must wait and WithMaxWaiters is reached, because other callers
-// were counted meanwhile. The caller that came last is refused. makeRoom returns false when that
-// caller is the leader itself.
+// makeRoom is called when a leader must wait and WithMaxWaiters is reached. This can happen because
+// other callers were counted meanwhile. The caller that came last is refused. makeRoom returns
+// false when that caller is the leader itself.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -249,9 +249,9 @@ func (cs *cohorts) granted(h *hold) {
 }
 
 // release is called when the user of h releases it. passed is true if h was handed over. Otherwise
-// h must go back to the server. If the cohort has waiters but no leader, rest is the cohort, and
-// the caller must call lead or released. Until then the waiters stay in the cohort, and can leave
-// it.
+// h must go back to the server. If the cohort has waiters but no leader, rest is the cohort. Then
+// the caller must call lead or released. Until that call, the waiters stay in the cohort, and can
+// leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -279,7 +279,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// The method takes gives the acquisition the next fence of h; cs.mu is held.
+// The method takes gives the acquisition the next fence of h. cs.mu is held.
 func (a *acquisition) takes(h *hold) {
 	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
 	h.signed = a.meta
@@ -287,11 +287,12 @@ func (a *acquisition) takes(h *hold) {
 	a.turn <- t
 }
 
-// user returns the present user of h, or the last user. The cohorts' mutex is held.
+// user returns the present user of h, or the last user if no caller uses h now. The cohorts' mutex
+// is held.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
 
-// inTheWay returns the holder that a new waiter waits for, as far as it is known. The cohorts'
-// mutex is held.
+// inTheWay returns the holder for which a new waiter waits, as far as the holder is known. The
+// cohorts' mutex is held.
 func (c *cohort) inTheWay() Peer {
 	switch {
 	case c.hold != nil:
@@ -303,23 +304,23 @@ func (c *cohort) inTheWay() Peer {
 	return Peer{}
 }
 
-// lead makes the first waiter of c the leader before the release, so that the waiter's acquire
-// goes out with the release. It returns nil when all waiters have left.
+// The method lead makes the first waiter of c the leader before the release, so that the waiter's
+// acquire goes out with the release. When all waiters have left, the method returns nil.
 func (cs *cohorts) lead(c *cohort) *acquisition {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.newLeader(c)
 }
 
-// released makes the first waiter of c the leader when the release has ended or goes on in the
-// background.
+// released is called when the release has ended or continues in the background. It makes the first
+// waiter of c the leader.
 func (cs *cohorts) released(c *cohort) {
 	if next := cs.lead(c); next != nil {
 		next.turn <- turn{seen: true}
 	}
 }
 
-// lost is called when h has ended on the server: its cohort asks the server again.
+// lost is called when h has ended on the server. Then the cohort of h asks the server again.
 func (cs *cohorts) lost(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -333,7 +334,7 @@ func (cs *cohorts) lost(h *hold) {
 
 // abdicate is called when a leader ends without a hold. The next waiter leads. If the old leader's
 // ticket is in the queue, the new leader gets it. If the server cannot be reached, overdue waiters
-// fail at once, so that not each of them asks the server in vain.
+// fail at once. Otherwise each of them would ask the server in vain.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

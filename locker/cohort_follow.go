@@ -8,8 +8,8 @@ import (
 )
 
 // follow is an acquire that goes out with a release, in one step at the server. The streak of the
-// hold is over, so its cohort queues again behind all other waiters. The follow is the question of
-// the next leader. The releasing caller passes the answer on to this leader.
+// hold is over, so the cohort of the hold queues again behind all other waiters. The follow is the
+// question of the next leader. The caller that releases passes the answer on to this leader.
 //
 // A follow is sent once. If the release is unclear and repeated, the leader asks by itself with
 // the same token. A second follow could queue a token that was granted meanwhile.
@@ -20,8 +20,8 @@ type follow struct {
 	err   error
 }
 
-// errNotQueued is the error of a follow whose release found that the hold was not ours any more.
-// Such a release queues nothing.
+// errNotQueued is the error of a follow whose release found that the hold was not ours any more. In
+// that case the release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
 // asksWithRelease reports whether an acquire of key may go out with a release. The Store must carry
@@ -31,9 +31,10 @@ func (e *Engine) asksWithRelease(key string) bool {
 	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
-// newFollow returns the follow with which the release that is sent now asks for the key on behalf
-// of next. No other goroutine uses next until next gets its turn. newFollow returns nil when the
-// subscription was lost after the call of asksWithRelease. Then next asks by itself, at once.
+// newFollow returns the follow for a release that is sent now. The follow asks for the key on
+// behalf of the acquisition next. No other goroutine uses this acquisition until it gets its turn.
+// newFollow returns nil when the subscription was lost after the call of asksWithRelease. Then the
+// acquisition asks by itself, at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
 		next.turn <- turn{seen: true}

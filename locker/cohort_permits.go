@@ -2,10 +2,10 @@ package locker
 
 import "time"
 
-// The permits of a semaphore do not make each other wait. So a cohort of callers with equal Key,
-// TTL, Limit and Weight has many holds at once. Its leader is only the caller that asks the server
-// for the next permit. There is a leader as long as callers wait. The table shows the events, and
-// what follows:
+// The holder of one permit of a semaphore does not exclude the holders of other permits. So a
+// cohort of callers with equal Key, TTL, Limit and Weight has many holds at once. The leader of the
+// cohort is only the caller that asks the server for the next permit. There is a leader as long as
+// callers wait. The table shows the events, and what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
 //	a permit is released, and     the first waiting caller gets it, with the next fence of its block.
@@ -59,9 +59,9 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	return true
 }
 
-// park is called when the leader of a semaphore's cohort waits at the server. Until unpark, the
-// leader may receive one permit of another caller on the channel turns. If the acquisition is not
-// such a leader, turns is nil.
+// park is called when the leader of a semaphore's cohort waits at the server. Until unpark is
+// called, the leader may receive one permit, which another caller of the cohort has released. It
+// comes through the channel turns. If the acquisition is not such a leader, turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil
@@ -75,8 +75,8 @@ func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	return a.turn
 }
 
-// unpark ends what park began. A permit that came when the wait had just ended is taken. If the
-// caller has a lease already or has left, the permit goes to the next caller.
+// unpark ends what park began. If a permit came when the wait had just ended, the caller takes the
+// permit. If the caller has a lease already or has left, the permit goes to the next caller.
 func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, error) {
 	cs.mu.Lock()
 	if a.cohort.parked == a {

@@ -23,8 +23,8 @@ import (
 //	                         for this reader, so the reader must not wait for the writer. With
 //	                         AtLeast, AtMost or Once the reader asks the server, once
 //
-// A cohort of readers has waiting callers only while its leader asks: then there is no hold yet,
-// or the hold is not shared yet.
+// A cohort of readers has waiting callers only while its leader asks. During that time there is no
+// hold, or the hold is not shared yet.
 
 // unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
 // messages about a waiting writer.
@@ -52,8 +52,8 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 }
 
 // nested checks whether the caller's context holds this key already. It refuses an acquire that
-// would wait for its own caller, and an acquire that needs a Store with readers. within is the
-// lease under which the caller reads, if there is one.
+// would wait for its own caller. It also refuses an acquire that needs a Store with readers, if the
+// Store has none. within is the lease under which the caller reads, if there is one.
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
@@ -124,8 +124,8 @@ func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	return true
 }
 
-// letIn lets all waiters in the cohort of h use h too, and newcomers as well, unless a writer
-// waits.
+// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless a writer
+// waits or h is closed.
 func (cs *cohorts) letIn(h *hold, writer bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -161,8 +161,8 @@ func (cs *cohorts) closePhase(h *hold) {
 	cs.shut(h)
 }
 
-// writerWaits is called when the server reports that a writer waits until the phase ends in which
-// token reads.
+// writerWaits is called when the server reports a waiting writer. The writer waits for the end of
+// the phase in which token reads.
 func (cs *cohorts) writerWaits(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -171,8 +171,8 @@ func (cs *cohorts) writerWaits(token string) {
 	}
 }
 
-// shut closes the phase of h: the next newcomer begins a new cohort. shut may be called before
-// letIn. cs.mu is held.
+// shut closes the phase of h, so that the next newcomer begins a new cohort. shut may be called
+// before letIn. cs.mu is held.
 func (cs *cohorts) shut(h *hold) {
 	h.closed = true
 	if c := h.cohort; c != nil && c.hold == h && c.open {

@@ -22,7 +22,7 @@ type (
 	NodeError = store.NodeError
 	// Node is the state of one node of a quorum: see [Engine.Nodes].
 	Node = store.Node
-	// NodeState names whether a node votes, or the reason why it does not.
+	// NodeState says that a node votes, or why it does not vote.
 	NodeState = store.NodeState
 	// A Delegation lets a call in another process join a lease: see [Lease.Delegate].
 	Delegation = store.Delegation

@@ -1,7 +1,7 @@
 // Package locker locks things across processes, on Redis.
 //
 // A [Rule] says what to guard. A [Locker] turns a Rule into a [Lease]. [Run] holds the lease around
-// a function. The context of that function ends, with a cause, the moment the lease ends:
+// a function. The context of that function ends, with a cause, as soon as the lease ends:
 //
 //	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 //	…
@@ -13,14 +13,14 @@
 // carries a fence ([Lease.Fence]): a number that only grows. With the fence, a database can refuse
 // the writes of a holder that was paused for too long.
 //
-// Without such a check at the data, a lease on Redis only saves duplicate work. The lease then
-// excludes other holders only while the holder's pauses stay shorter than the lease, and while the
-// server loses no data.
+// Without this check in the database, a lease on Redis only saves duplicate work. The lease then
+// excludes other holders only under two conditions: the holder's pauses stay shorter than the
+// lease, and the server loses no data.
 //
 // Waiters queue on the server, and each waiter is notified when its turn comes. Callers of one
-// process may hand a lease over among themselves; each of them gets a fence of its own. [WithFair],
-// [WithHandoffs] and [WithoutQueue] change these two rules. A lock is a plain key on Redis, so it
-// excludes other libraries that set the same key, and they exclude it.
+// process may hand a lease over among themselves, and each of them gets a fence of its own.
+// [WithFair], [WithHandoffs] and [WithoutQueue] change the queue and the hand-over. A lock is a
+// plain key on Redis, so it excludes other libraries that set the same key, and they exclude it.
 //
 // An [Engine] does the waiting, the renewing and the observing for all kinds of lock. A [Store]
 // makes the few atomic steps on the server. Package lockertest has a Store in memory, and package

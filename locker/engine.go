@@ -14,10 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// An Engine turns a [Store] into a [Locker]. The Engine owns the tokens, the deadlines, the
-// waiting, the renewals and the undoing of unclear calls. The Store only makes atomic steps. Make
-// an Engine with [New] or a constructor such as [NewSingle], share it, and Close it when the
-// service stops.
+// An Engine turns a [Store] into a [Locker]. The Engine makes the tokens, keeps the deadlines,
+// waits, renews, and undoes unclear calls. The Store only makes atomic steps. Make an Engine with
+// [New] or a constructor such as [NewSingle], share it, and Close it when the service stops.
 type Engine struct {
 	store    Store
 	readers  store.Downgrader // the Store as a Downgrader; nil: the Store has no readers
@@ -37,7 +36,8 @@ type Engine struct {
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
-	// Acquisitions that have ended. Their memory is used again. No other goroutine refers to them.
+	// This pool has acquisitions that have ended, so that their memory is used again. No other
+	// goroutine refers to them.
 	acquisitions sync.Pool
 	runs         calls.Tasks // the functions of Run
 
@@ -112,8 +112,8 @@ var _ Locker = (*Engine)(nil)
 // the lease, use [Run] or Lease.Context.
 //
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
-// ErrInvalidKey, ErrInvalidRule, ErrClosed; or ctx.Err() when ctx ended the wait, joined with
-// ErrBusy if a holder was seen.
+// ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
+// joined with ErrBusy if a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return e.acquire(ctx, rule, nil)
 }
@@ -178,9 +178,9 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 }
 
 // Revoke takes the lease away from the holder of key that [Engine.Inspect] showed with this fence.
-// The holder learns of it (ErrRevoked) at its next renewal, or at its deadline if the lease is
-// never renewed. Until then the holder may keep working, so let the data check the fence. reason is
-// shown to the holder; do not put secrets in it.
+// The holder learns of the revocation (ErrRevoked) at its next renewal, or at its deadline if the
+// lease is never renewed. Until then the holder may continue to work, so let the data check the
+// fence. reason is shown to the holder, so do not put secrets in it.
 //
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
 // another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
@@ -223,7 +223,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 	return err
 }
 
-// administer makes one call about key, and stops waiting for it when ctx ends.
+// administer makes one call about key, and stops waiting for the answer when ctx ends.
 func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
 	var none T
 	l := e.cfg.prefix + key
@@ -233,7 +233,7 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 	return inquire(ctx, e, op, key, func() (T, error) { return call(l) })
 }
 
-// inquire makes one call, and stops waiting for it when ctx ends.
+// inquire makes one call, and stops waiting for the answer when ctx ends.
 func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func() (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -251,14 +251,14 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 }
 
 // Close stops the Locker. It admits no new callers. Waiters, and the contexts of leases, end with
-// ErrClosed. Close then waits, at most until ctx ends, until the functions of [Run] have returned
-// and their leases are released, and until unclear calls are undone. Until then, Close renews the
-// leases. A key that is still held after Close stays locked until its TTL is over. Leases that were
-// taken with Acquire may be released after Close. The Store's client belongs to the caller and
+// ErrClosed. Close then waits until the functions of [Run] have returned, their leases are released
+// and unclear calls are undone. It waits at most until ctx ends. While Close waits, the leases are
+// renewed. A key that is still held after Close stays locked until its TTL is over. Leases that
+// were taken with Acquire may be released after Close. The Store's client belongs to the caller and
 // stays open.
 //
-// If calls were still running, the error is ctx's. A second Close waits for the first Close, and
-// returns the same error.
+// If calls were still running when ctx ended, the error is the error of ctx. A second Close waits
+// for the first Close, and returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
 	e.once.Do(func() { first = true })

@@ -25,12 +25,13 @@ var (
 	ErrLost = errors.New("the lock was lost")
 	// ErrRevoked: an operator called Revoke. errors.Is(err, ErrLost) is true as well.
 	ErrRevoked error = revoked{}
-	// ErrExpired: the lease reached its AtMost, or, if it is never renewed, the end of its TTL.
+	// ErrExpired: the lease reached its AtMost, or the lease is never renewed and reached the end
+	// of its TTL.
 	ErrExpired = errors.New("the lease reached its maximum duration")
 	// ErrReleased is the cause of a context whose lease was released.
 	ErrReleased = errors.New("the lock was released")
-	// ErrUnavailable: the lock server cannot be reached or cannot answer now. Such an error is
-	// never ErrBusy as well.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. An error that is
+	// ErrUnavailable is never also ErrBusy.
 	ErrUnavailable = store.ErrUnavailable
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
 	// The error contains the error of each node: see [NodeError].

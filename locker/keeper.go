@@ -9,10 +9,10 @@ import (
 )
 
 // keeper renews all holds of an Engine, and ends the holds whose time is over. It is one goroutine
-// over a schedule of due times, whatever the number of holds. It never waits for the server:
-// renewals are sent in the background, so a deadline takes effect in time while a call hangs. A
-// hold whose renewal is not answered is due again a little later. So a renewal may be executed
-// twice, which does no harm.
+// with a schedule of due times, whatever the number of holds. This goroutine never waits for the
+// server. Renewals are sent in the background, so a deadline takes effect in time even while a call
+// hangs. A hold whose renewal is not answered is due again a little later. So a renewal may be
+// executed twice, which does no harm.
 type keeper struct {
 	engine *Engine
 
@@ -36,7 +36,8 @@ func (k *keeper) init(e *Engine) {
 	k.ended = make(chan struct{})
 }
 
-// add begins to renew a new hold, which lease uses. It returns false if the Engine is closing.
+// add puts a new hold, which lease uses, into the schedule. It returns false if the Engine is
+// closing.
 func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,8 +58,8 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	return true
 }
 
-// pass takes a hold from the Lease that used it, so that it can be handed off. It returns false if
-// the hold is not sound or has too little time left.
+// The method pass takes a hold from the Lease that used it, so that the hold can be handed over.
+// The method returns false if the hold is not sound or has too little time left.
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -95,8 +96,8 @@ func (h *hold) lasts() bool {
 }
 
 // attach makes lease a user of a hold that was handed over or is shared. It returns false if the
-// hold was lost meanwhile or the Engine is closing: in both cases the keeper would not end the
-// Lease at its deadline.
+// hold was lost meanwhile or the Engine is closing. In both cases the keeper would not end the
+// Lease at the deadline of the hold.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -109,7 +110,7 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 
 // plan sets the time of the next renewal of h. start is when the grant or the last renewal was
 // sent. The next renewal is due a third of ttl after start, with a random deviation of up to a
-// tenth. So holds that were taken together are not all renewed together.
+// tenth. So holds that were taken at the same time are not all renewed at the same time.
 func (k *keeper) plan(h *hold, start instant, ttl time.Duration) {
 	h.final = !k.engine.cfg.renewal || h.until != 0 && start.plus(ttl) >= h.until
 	third := ttl / 3
@@ -130,9 +131,9 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal under way can
-// only lengthen a lease that is still held. remove returns the deadline of the hold, and the
-// longest time for which the server may keep the lease.
+// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal that is under
+// way can only lengthen a lease that is still held. remove returns the deadline of the hold, and
+// the longest time for which the server may keep the lease.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,8 +143,8 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	return h.deadline, h.longest
 }
 
-// drop takes a lost h out of the schedule, and returns its users. It returns false if h was not in
-// the schedule. Then the end of h has been dealt with already.
+// When h is lost, drop takes h out of the schedule and returns the users of h. If h was not in the
+// schedule, drop returns false: another call has dealt with the end of h already.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,7 +166,7 @@ func (k *keeper) leases() []*Lease {
 	return all
 }
 
-// claimOf returns the claim with which h was granted, with the changes since.
+// claimOf returns the claim with which h was granted, including all later changes of the claim.
 func (k *keeper) claimOf(h *hold) store.Claim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -204,10 +205,10 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	return true
 }
 
-// extension prepares an extension of l by ttl that is sent now. It returns the claim, and the time
-// from which the new TTL counts if the extension succeeds. After this call the server may keep the
-// lease for ttl, and the hold is not handed over any more. extension returns false if the hold was
-// handed over already.
+// extension prepares a step that is sent now and extends l by ttl. It returns the claim, and the
+// time from which the new TTL counts if the extension succeeds. After this call the server may keep
+// the lease for ttl, and the hold is not handed over any more. extension returns false if the hold
+// was handed over already.
 func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -231,7 +232,7 @@ func (k *keeper) delegated(l *Lease) bool {
 	return true
 }
 
-// extended makes renewals ask for ttl from now on.
+// extended is called after an extension. From then on, renewals of h ask for ttl.
 func (k *keeper) extended(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -315,8 +316,8 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	return renewals, over, k.next.until(now), k.stopped
 }
 
-// noteDelay reports to the adaptive TTL how late the renewal of h is. The next renewal asks for
-// the new TTL. k.mu is held.
+// noteDelay reports the delay of the renewal of h, from which the adaptive TTL is chosen. The next
+// renewal asks for the new TTL. k.mu is held.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
 	if p == nil || h.due == 0 {
@@ -329,7 +330,8 @@ func (k *keeper) noteDelay(h *hold) {
 	}
 }
 
-// stop ends the goroutine. The leases of holds that are still held run out on the server.
+// The method stop ends the goroutine. The leases of holds that are still held run out on the
+// server.
 func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true

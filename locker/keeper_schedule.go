@@ -61,8 +61,8 @@ func (r *renewal) at() instant {
 
 // schedule orders holds by the time at which the keeper must look at each hold. Holds whose time is
 // near are in a heap. All other holds are kept, without an order, in slots of 17 ms each, until
-// their slot comes. The slots save work. A renewal moves a hold twice, and in a heap of a hundred
-// thousand holds each move reads distant memory at each level.
+// their slot comes. The slots save work, because a renewal moves a hold twice. In a heap of a
+// hundred thousand holds, each move reads distant memory at each level.
 type schedule struct {
 	near nearby
 	far  map[int64][]*hold // the holds that are not near, by slot
@@ -131,8 +131,8 @@ func (s *schedule) first(now instant) *hold {
 	return s.near[0].hold
 }
 
-// earliest returns a time at or before the time when the keeper must look at the first hold; 0
-// when there is no hold.
+// earliest returns a time that is not later than when the keeper must look at the first hold. It
+// returns 0 when there is no hold.
 func (s *schedule) earliest() instant {
 	switch {
 	case len(s.near) > 0:
@@ -161,8 +161,7 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// nearby is a heap. Each entry has the hold and its time, because most of the work of the heap is
-// comparing times.
+// nearby is a heap. Each entry has the hold and its time, because a heap mostly compares times.
 type nearby []entry
 
 type entry struct {

@@ -7,8 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// mostUnanswered is the largest number of renewals under way of one hold. Without it, renewals
-// would pile up when the Store hangs.
+// mostUnanswered is the largest number of unanswered renewals of one hold. Without this limit,
+// renewals would pile up when the Store hangs.
 const mostUnanswered = 8
 
 // send sends the renewals of holds to the Store, which may answer them one by one. It leaves out
@@ -86,8 +86,8 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
-			// A lease that runs out is renewed for shorter and shorter times. This minimum keeps
-			// pauses between the renewals.
+			// When a lease runs out, each renewal is for a shorter time than the renewal before.
+			// With this minimum there are still pauses between the renewals.
 			next = max(ttl, 6*renewSlack)
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
@@ -134,9 +134,9 @@ func (k *keeper) lose(h *hold, why error) {
 	}
 }
 
-// retryAfter returns the pause before an unanswered renewal is sent again. In the rest of the lease
-// there is time for several repetitions. The pause is longer than renewSlack, because otherwise
-// collect would take the same hold twice.
+// retryAfter returns the pause before an unanswered renewal is sent again. The pause is so short
+// that several repetitions are possible before the lease ends. It is longer than renewSlack,
+// because otherwise collect would take the same hold twice.
 func retryAfter(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)

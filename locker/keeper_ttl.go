@@ -19,8 +19,8 @@ const (
 	fallsSlow = 16 // late falls by 1/fallsSlow of the difference to a smaller delay
 )
 
-// observe is called with the delay of one renewal: the time from when the renewal was due to its
-// answer or its repetition.
+// observe is called with the delay of one renewal. The delay begins when the renewal is due, and
+// ends with the answer or with the repetition.
 func (p *ttlTuner) observe(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,8 +14,9 @@ type renewed struct {
 	event RenewalEvent
 }
 
-// watch collects the events of answers for the Observer, before the answers change their holds. It
-// returns nil without an Observer. A hold that no Lease uses at the moment is left out.
+// For each answer, watch collects what the Observer will receive, before the answer changes its
+// hold. Without an Observer, watch returns nil. A hold that no Lease uses at the moment is left
+// out.
 func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (seen []renewed) {
 	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
 		return nil

@@ -7,11 +7,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Keys returns the keys that are held, kept or waited for now, sorted. pattern is a glob-style
-// pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at every key of the
-// server, in many steps that do not block the server (SCAN). On a large server, Keys takes seconds:
-// use it for operators, and not in each request. A key that is locked or freed meanwhile may be
-// missing. A key that another library holds is listed only while a waiter of latchkit waits for it.
+// Keys returns, sorted, the keys that now have a holder or waiters or are kept by Rule.AtLeast.
+// pattern is a glob-style pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at
+// every key of the server, in many steps that do not block the server (SCAN). On a server with many
+// keys, Keys takes seconds, so use it for operators and not in each request. A key that is locked
+// or freed meanwhile may be missing. A key that another library holds is listed only while a waiter
+// of latchkit waits for it.
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {

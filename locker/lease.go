@@ -12,10 +12,10 @@ import (
 )
 
 // A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
-// lock may go to the next caller in this process without a round trip. Callers cannot tell the
-// difference. A Lease is safe for concurrent use; its zero value is not usable. Its context ends
-// when the work must stop. The lease itself can last longer: Engine.Close renews it until the work
-// has stopped.
+// lock may go to the next caller in this process without a round trip. Callers cannot see the
+// difference. A Lease is safe for concurrent use, and its zero value is not usable. The context of
+// a Lease ends when the work must stop. The lease itself can last longer, because Engine.Close
+// renews the lease until the work has stopped.
 type Lease struct {
 	engine  *Engine
 	hold    *hold
@@ -28,8 +28,8 @@ type Lease struct {
 	part     *part
 	notified sync.Once // runs when the Observer is notified of the hold's end
 
-	// The small fields stay together, because many leases are held at once. mu guards all of them
-	// but notified.
+	// The small fields stay together, because many leases are held at once. mu guards all of these
+	// fields except notified.
 	mode      Mode // Shared after Downgrade, too
 	awaits    bool // AwaitRelease was called
 	releasing bool // Release was called
@@ -46,8 +46,8 @@ type Lease struct {
 	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
-// init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of h's
-// block.
+// The method init makes l the Lease of the caller a. The Lease uses h and the given fence, which is
+// one of the fences in h's block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
@@ -57,13 +57,13 @@ func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 // owner's token.
 func (l *Lease) String() string { return fmt.Sprintf("lease of %s, fence %d", l.rule.Key, l.fence) }
 
-// Format prints String for every verb, so that no %+v shows the token.
+// Format prints the result of String for every verb, so that no %+v shows the token.
 func (l *Lease) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, l.String()) }
 
-// Key returns the key as the Rule gave it.
+// Key returns the key as the Rule has it, without the Locker's prefix.
 func (l *Lease) Key() string { return l.rule.Key }
 
-// Mode returns the Rule's mode, and Shared after Downgrade.
+// Mode returns the Rule's mode. After Downgrade it returns Shared.
 func (l *Lease) Mode() Mode {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,17 +79,17 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence. On a quorum this is usual, but
-// not certain. Pass the fence to the data that the lock protects, and let the data refuse a fence
-// that is smaller than the largest it has seen. Then a holder that was paused until after the end
-// of its lease can do no harm. This check does not work for the permits of a semaphore, because
-// each permit has a fence of its own, and several holders may write at the same time. The fence is
-// 0 only if the Store cannot make fences.
+// inside a process. All readers of one phase have the same fence. On a quorum they usually have the
+// same fence, but this is not certain. Pass the fence to the data that the lock protects, and let
+// the data refuse a fence that is smaller than the largest it has seen. Then a holder that was
+// paused until after the end of its lease can do no harm. This check does not work for the permits
+// of a semaphore, because each permit has a fence of its own, and several holders may write at the
+// same time. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Expires returns when the lease ends unless it is renewed. The time is by the local monotonic
-// clock, and conservative: before that time, the server does not give the key to another holder.
-// For a lease that has ended, Expires returns when it ended.
+// Expires returns the time at which the lease ends unless it is renewed. The time is on the local
+// monotonic clock. It is conservative: before that time, the server does not give the key to
+// another holder. For a lease that has ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
 	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
@@ -115,8 +115,8 @@ func (l *Lease) Context() context.Context {
 	return l.own
 }
 
-// bound returns the context for Run's function. It ends with the caller's context or with the
-// lease, whichever is first.
+// bound returns the context for Run's function. It ends when the caller's context or the lease
+// ends, whichever ends first.
 func (l *Lease) bound() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -180,15 +180,16 @@ func (l *Lease) lose(why error) bool {
 	if !l.end(l.wrap(OpHold, why)) {
 		return false
 	}
-	// The call runs beside the keeper's goroutine: a slow Observer must not delay the deadlines of
-	// other leases.
+	// The call does not run on the keeper's goroutine, because a slow Observer must not delay the
+	// deadlines of other leases.
 	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(why); return struct{}{}, nil })
 	return true
 }
 
 // notifyObserver notifies the Observer, once, of how the hold ended. On a loss, the contexts end
-// first, so that no Observer delays them. If a Release begins before the notification, the Release
-// sends the notification, so that the Observer knows of the end when Release returns.
+// first, so that no Observer delays the end of the contexts. If a Release begins before the
+// notification, the Release sends the notification. So the Observer knows of the end when Release
+// returns.
 func (l *Lease) notifyObserver(why error) {
 	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
@@ -209,8 +210,8 @@ func (l *Lease) cancel(cause error) {
 	}
 }
 
-// gone returns why the contexts have ended: how the hold ended, or ErrClosed. It returns nil while
-// the contexts have not ended.
+// gone returns why the contexts have ended. The result is how the hold ended, or ErrClosed. It is
+// nil while the contexts have not ended.
 func (l *Lease) gone() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,7 +226,7 @@ func (l *Lease) ended() error {
 }
 
 // wrap adds op and the key to err. If err is an Error about the same lease, op and the key replace
-// those of err.
+// the operation and the key of err.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err

@@ -10,7 +10,7 @@ import (
 )
 
 // mostDepartures is the largest number of background releases without an answer. Without this
-// limit, they would pile up when a server stalls.
+// limit, unanswered releases would pile up when a server stalls.
 const mostDepartures = 1024
 
 // departures are the background releases of an Engine: see WithBackgroundRelease.
@@ -26,7 +26,7 @@ type departures struct {
 //	revoked, or not ours           only the Observer learns of it
 //	no answer, or a refusal        an undo repeats the release, and Close waits for it
 //
-// When a caller of the same process wants the key before the answer, these cases exist:
+// When a caller of the same process wants the key before the answer, there are two cases:
 //
 //	the release was not sent       the caller takes the hold over, if a streak may go on; otherwise the
 //	                               release is sent at once, and the caller asks after its answer
@@ -68,8 +68,8 @@ func (l *Lease) mayLeave() bool {
 	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
 }
 
-// leave gives the hold up without waiting for the server. If the answer must be awaited, leave
-// does nothing and returns false. end is the Observer's function for the end of the release.
+// leave gives up the hold without waiting for the server. If the answer must be awaited, leave does
+// nothing and returns false. The function end tells the Observer that the release has ended.
 func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	e, h := l.engine, l.hold
 	ds := &e.departures
@@ -139,7 +139,7 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 		}
 	}
 	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		// This is a copy, because the cohort may soon be used again for other terms.
+		// The terms are copied, because the cohort may soon be used again for other terms.
 		d.terms = c.terms
 	}
 	return d
@@ -167,8 +167,8 @@ func (d *departure) answered(g store.Grant, err error) {
 	d.end(err, 1)
 }
 
-// end ends a departure. The Observer is called on a goroutine of its own, because this goroutine
-// may carry the answers to other calls.
+// end ends a departure. The Observer is called on a goroutine of its own, because the goroutine
+// that calls end may also have to deliver the answers to other calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {
@@ -185,9 +185,9 @@ func (d *departure) hurry() {
 	}
 }
 
-// depart makes a release known to the callers of this process that want its key, unless the
-// release is over already. It replaces an earlier background release of the same key, which was
-// sent before this hold was granted.
+// depart makes a release known to the callers of this process that want its key. If the release is
+// over already, depart does nothing. The release replaces an earlier background release of the same
+// key, which was sent before this hold was granted.
 func (cs *cohorts) depart(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -223,8 +223,9 @@ func (cs *cohorts) departing(key string) *departure {
 	return cs.leaving[key]
 }
 
-// takeBack gives the acquisition the hold that this process is about to release on the same terms,
-// if a streak may continue. The acquisition is the first caller of the cohort c. cs.mu is held.
+// If this process is about to release a hold with the same terms, and the streak may continue,
+// takeBack gives this hold to the acquisition. The acquisition is the first caller of the cohort c.
+// cs.mu is held.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
 	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {

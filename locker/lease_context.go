@@ -6,8 +6,8 @@ import (
 
 type leaseKey struct{}
 
-// held is a list of the leases in a context, the innermost first. Between the leases are the
-// RunAlls that had not taken all their leases yet.
+// held is a list of the leases in a context, the innermost first. Between the leases, the list has
+// each RunAll that had not taken all its leases when the context was made.
 type held struct {
 	lease *Lease
 	takes *takes // exactly one of takes and lease is set
@@ -50,8 +50,8 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
 // cancellation. Use it for a goroutine that outlives the [Run] that started it. Such a goroutine
-// does not count as a holder. So when it acquires the same key, it waits for the holder, and is not
-// refused as a self-deadlock.
+// does not count as a holder. So when this goroutine acquires the same key, it waits for the
+// holder. It is not refused as a self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
 }

@@ -45,8 +45,8 @@ type first struct {
 	lease Lease
 }
 
-// lost cleans up after a hold that has ended without a release. users are the Leases that used it;
-// during a hand-off there are none.
+// lost cleans up after a hold that has ended without a release. users are the Leases that used the
+// hold. During a hand-off, no Lease uses it.
 func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
@@ -65,7 +65,8 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	h.engine.cohorts.lost(h)
 }
 
-// chore returns the release of this hold as a Chore, which is repeated without a waiting caller.
+// chore returns the release of this hold as a Chore. A Chore is repeated although no caller waits
+// for it.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
@@ -78,7 +79,7 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	return ch
 }
 
-// keepOf returns until when the key stays locked after the release.
+// keepOf returns the time until which the key stays locked after the release.
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()

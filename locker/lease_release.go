@@ -12,17 +12,18 @@ import (
 const releaseWithin = 2 * time.Second
 
 // Release gives up the lock. The lock goes to the next caller of this process, or to the server,
-// which grants it to its next waiter. Call Release once the work is done, even after ctx has
-// ended: only the values of ctx are used, not its cancellation. A second call returns the result of
-// the first call. Release takes at most 2 s. When the server has not answered by then, the release
-// is repeated in the background until it is confirmed or the lease has run out.
+// which grants the lock to the next waiter in its queue. Call Release when the work is done, even
+// after ctx has ended. Release uses only the values of ctx, not its cancellation. A second call
+// returns the result of the first call. Release takes at most 2 s. When the server has not answered
+// by then, the release is repeated in the background until it is confirmed or the lease has run
+// out.
 //
 // Errors: ErrLost, ErrRevoked or ErrExpired when the lease had ended before; ErrUnavailable when
 // there is no answer.
 func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false, false) }
 
-// Complete is Release after success. With Rule.Once, the step that releases the lock also marks the
-// work as done. Without Once, Complete does the same as Release.
+// Complete releases the lock after the work has succeeded. With Rule.Once, the step that releases
+// the lock also marks the work as done. Without Once, Complete does the same as Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
 // release releases the lock. If beside is true and the Locker has WithBackgroundRelease, release
@@ -54,7 +55,8 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	return l.released
 }
 
-// giveUp ends the Lease by a release. If the Lease had ended before, giveUp returns how it ended.
+// giveUp ends the Lease by a release. If the Lease had ended before, giveUp returns how the Lease
+// ended.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
 	switch {
 	case l.part != nil:
@@ -103,7 +105,8 @@ func (l *Lease) endRelease() {
 	}
 }
 
-// pass hands the hold over to the next caller of this process, or releases it at the server.
+// The method pass hands the hold over to the next caller of this process, or releases the hold at
+// the server.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
@@ -131,7 +134,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	}
 	v, err := r.run()
 	if v == stopped {
-		// No caller waits any more: the Store's Chores repeat the release.
+		// No caller waits for this release any more, so the Store's Chores repeat it.
 		e.steps.Undo(r.chore)
 	}
 	if rest != nil {
@@ -141,7 +144,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	return err
 }
 
-// releasing is the repeated step of Release. The table shows the answers, and the results:
+// releasing is the repeated step of Release. The table shows the result for each answer:
 //
 //	released                      nil
 //	not ours, after an unclear    the unclear attempt has released it: nil; with Once, only if the
@@ -188,7 +191,7 @@ func (r *releasing) failed(err error, unclear bool) {
 	}
 }
 
-// resolveNext gives the answer of the first attempt to the acquire that went out with it.
+// resolveNext gives the answer of the first attempt to the acquire that went out with this attempt.
 func (r *releasing) resolveNext(g store.Grant, err error) {
 	if r.next != nil {
 		r.next.receive(g, err)

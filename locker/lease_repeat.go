@@ -10,7 +10,7 @@ import (
 )
 
 // repeated is a step that a Lease sends again until the Store has answered it: a release, an
-// extension or a downgrade. The table shows how an attempt can end, and what follows for each
+// extension or a downgrade. The table shows how an attempt can end, and the consequence for each
 // step:
 //
 //	an attempt                release              extension        downgrade
@@ -29,8 +29,8 @@ type repeated interface {
 	begin() (calls.Question, bool)
 	// answered applies the Store's answer, and returns the result of the step.
 	answered(g store.Grant) error
-	// failed notes that an attempt has no answer. If unclear is true, the server may have executed
-	// the attempt, or may still do so.
+	// failed is called when an attempt has no answer. If unclear is true, the server may have
+	// executed the attempt, or may still do so.
 	failed(err error, unclear bool)
 }
 
@@ -124,8 +124,8 @@ func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (boo
 	}
 }
 
-// change makes one change of the Lease by a step that is repeated, and notifies the Observer of
-// op.
+// The method change makes one change of the Lease by a step that is repeated. It notifies the
+// Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
 	ctx, end := l.config().observe(ctx, op, l.rule)
 	calls := 0

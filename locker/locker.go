@@ -14,14 +14,15 @@ type Locker interface {
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 
-// NoWait as [Rule.Wait] makes one attempt. If the key is held, the error is [ErrBusy].
+// NoWait is a value of [Rule.Wait]. With NoWait, Acquire makes one attempt. If the key is held, the
+// error is [ErrBusy].
 const NoWait time.Duration = -1
 
 // DefaultTTL is a lease's time to live when neither the Rule nor [WithTTL] sets another.
 const DefaultTTL = 30 * time.Second
 
-// A Rule says what to guard, and how. It is a value: store it, compare it, put it into a table.
-// Times are rounded up to whole milliseconds. Times shorter than a millisecond are refused.
+// A Rule says what to guard, and how. It is a value that you can store, compare and put into a
+// table. Times are rounded up to whole milliseconds. Times shorter than a millisecond are refused.
 type Rule struct {
 	_ struct{} // keyed literals only
 

@@ -59,12 +59,13 @@ type Observer interface {
 }
 
 // A RequestObserver is an Observer that also receives what an adapter, such as package httplock,
-// did with each request that it guards. So it also sees a request that was refused because it had
-// no valid key, before any lock was asked for.
+// did with each request that it guards. So the Observer also sees a request without a valid key,
+// which is refused before any lock is asked for.
 type RequestObserver interface {
 	Observer
-	// Request is called when a request got its lock, when it was refused, and when it lost its
-	// lock. ctx is the context of the request. Request must be fast, as [Observer] says.
+	// Request is called when a request got its lock, when the request was refused, and when the
+	// request lost its lock. ctx is the context of the request. Request must be fast, as [Observer]
+	// says.
 	Request(ctx context.Context, e RequestEvent)
 }
 
@@ -75,7 +76,8 @@ type RequestEvent struct {
 	Waited time.Duration // from the question for the lock to the grant; 0 for other results
 }
 
-// ObserveRequest notifies the Observer, if it is a RequestObserver. It is for adapters.
+// ObserveRequest notifies the Observer, if the Observer is a RequestObserver. This method is for
+// adapters.
 func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 	if o, ok := e.cfg.observer.(RequestObserver); ok {
 		defer absorb("Request")
@@ -89,8 +91,8 @@ type Warner interface {
 	Warn(Warning)
 }
 
-// Result is the outcome of an operation in one word. It has few values, so it can be an attribute
-// of a metric.
+// Result is the outcome of an operation in one word. Result has few values, so it can be an
+// attribute of a metric.
 type Result string
 
 const (
@@ -187,7 +189,7 @@ const (
 	HandoffRemote Handoff = "remote" // by the server's message, usually from another process
 )
 
-// LossCause says in one word why a hold ended without a release.
+// LossCause is one word that says why a hold ended without a release.
 type LossCause string
 
 const (

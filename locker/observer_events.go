@@ -12,9 +12,9 @@ import (
 // A WaitObserver is an Observer that is also notified when an acquire begins to wait.
 type WaitObserver interface {
 	Observer
-	// Waiting is called at most once for each acquire, when it begins to wait for another holder.
-	// ctx is what Begin returned for the acquire. The function that Waiting returns is called once,
-	// before the acquire ends; it may be nil.
+	// Waiting is called at most once for each acquire, when the acquire begins to wait for another
+	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may be
+	// nil. Otherwise it is called once, before the acquire ends.
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
@@ -53,8 +53,9 @@ type RenewalEvent struct {
 // see it. Waiters receive it as Outcome.Met.
 type HolderTracer interface {
 	Observer
-	// Traceparent returns the span in ctx as in the header traceparent of W3C's Trace Context, or
-	// "" when waiters should not see it. ctx is what Begin returned for the acquire.
+	// Traceparent returns the span in ctx, in the format of the header traceparent of W3C's Trace
+	// Context. It returns "" when waiters should not see the span. ctx is what Begin returned for
+	// the acquire.
 	Traceparent(ctx context.Context) string
 }
 
@@ -104,7 +105,7 @@ func (a *acquisition) look() *sighting {
 	return a.sighting
 }
 
-// The method meets notes the holder for which the acquire waits, if it is the first known one.
+// If no holder was known before, the method meets stores the holder for which the acquire waits.
 func (a *acquisition) meets(p Peer) {
 	if s := a.look(); s != nil && s.met == (Peer{}) {
 		s.met = p
@@ -124,7 +125,7 @@ func (a *acquisition) waits(place int) {
 	}
 }
 
-// handedBy notes a hand-off.
+// handedBy stores a hand-off.
 func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	if s := a.look(); s != nil {
 		s.freed, s.handoff, s.streak = p, how, streak
@@ -132,17 +133,17 @@ func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	}
 }
 
-// The method hears notes a grant by message. The grant is not taken yet, because an acquire must
-// confirm it.
+// The method hears stores a grant that came by message. The grant is not taken yet, because an
+// acquire must confirm it.
 func (a *acquisition) hears(e store.Event) {
 	if s := a.look(); s != nil {
 		s.heard = e
 	}
 }
 
-// confirmed notes the hand-off by which a grant with this fence came about, if the grant came in an
-// answer. Only the message of the grant names the releaser. If no such message came before the
-// answer, the caller has asked at the very moment of the release.
+// If a grant with this fence came in an answer, confirmed stores the hand-off that caused the
+// grant. Only the message about a grant names the caller that released the key. If no such message
+// came before the answer, the caller has asked at the very moment of the release.
 func (a *acquisition) confirmed(fence uint64) {
 	s := a.sighting
 	if s == nil {

@@ -6,9 +6,9 @@ import (
 )
 
 // absorb is deferred around each call of an Observer. A panic of the Observer is logged, and the
-// operation continues. Otherwise the panic could end the call of a caller that has been granted a
-// lease, and the lease would be renewed without a holder. On a goroutine of the Engine, the panic
-// would end the process.
+// operation continues. Otherwise the panic could end an Acquire that has just got a lease. Then the
+// lease would be renewed although it has no holder. On a goroutine of the Engine, the panic would
+// end the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
 		slog.Error("latchkit: the Observer panicked; the lock continues without it",

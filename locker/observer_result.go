@@ -6,13 +6,13 @@ import (
 )
 
 // resultOf returns the Result for an operation's error. For ErrBusy, only the acquisition knows
-// whether it was a timeout, because only the acquisition knows the rule.
+// whether the Result is a timeout, because only the acquisition knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:
 		return successOf(op)
-	// The end of the lease is checked first: the error may also contain a cancelled or failed
-	// call.
+	// The end of the lease is checked first, because the error may also contain the error of a
+	// cancelled or failed call.
 	case errors.Is(err, ErrRevoked): // before ErrLost, because a revocation is also a loss
 		return ResultRevoked
 	case errors.Is(err, ErrLost):

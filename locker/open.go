@@ -23,13 +23,13 @@ type Client interface {
 
 // NewSingle returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
 // or on a Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
-// *redis.ClusterClient. A lock is one string key, prefix+key, so it excludes other libraries that
-// SET NX the same key, and they exclude it. On a Cluster each lock lies on one node, and the locks
-// are spread over all nodes.
+// *redis.ClusterClient. A lock is one string key, prefix+key. So it excludes other libraries that
+// take the same key with SET NX, and they exclude it. On a Cluster each lock lies on one node, and
+// the locks are spread over all nodes.
 //
-// If another server takes over, it may not know the newest leases, and then these leases are lost.
-// See [WithReplicaAck], and let the data check the fence. Nothing is sent before the first lock. c
-// must outlive the Locker.
+// If another server takes over, that server may not know the newest leases, and then these leases
+// are lost. See [WithReplicaAck], and let the data check the fence. Nothing is sent before the
+// first lock is taken. Close c only after the Locker.
 func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewSingle", c); err != nil {
 		return nil, err
@@ -58,12 +58,12 @@ func checkClient(constructor string, c Client) error {
 }
 
 // NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
-// one caller with [Exclusive]. Give one client: of one Redis server (6.2 or newer), of a Sentinel
-// set, or of a Redis Cluster. A writer's lease is stored as with NewSingle. While readers hold the
-// key, the key exists on the server too, so other libraries and Lockers are excluded.
+// one caller with [Exclusive]. Give one client of a Redis server (6.2 or newer), of a Sentinel set,
+// or of a Redis Cluster. A writer's lease is stored as with NewSingle. While readers hold the key,
+// the key exists on the server too, so other libraries and Lockers are excluded.
 //
-// Phases are fair: after a writer, all waiting readers enter together; after the readers, one
-// writer enters. So a writer waits only for the readers that have entered before, and a reader
+// Phases are fair. After a writer, all waiting readers enter together. After the readers, one
+// writer enters. So a writer waits only for the readers that have entered before it, and a reader
 // waits for at most one writer. Readers of one process with equal TTLs share one lease on the
 // server, so most of them cost no call. This lease ends with the last of these readers. If their
 // process dies, the lease ends with its TTL. The readers of other processes do not prolong it.
@@ -76,10 +76,10 @@ func checkClient(constructor string, c Client) error {
 // three. More than half of the servers must agree, as with [NewRedlock]. The rules of NewRedlock
 // apply, including those of [EnrollRedlock]. On several servers too, a waiting writer keeps new
 // readers out, and after a writer all waiting readers may try before the next writer. But no order
-// is promised. To keep new readers out, the process of a waiting writer must ask at least every 3
-// s.
+// is promised. To keep new readers out, the process of a waiting writer must ask the servers at
+// least every 3 s.
 //
-// Nothing is sent before the first lock. The clients must outlive the Locker.
+// Nothing is sent before the first lock is taken. Close the clients only after the Locker.
 func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
 	switch len(cs) {
 	case 0:
@@ -122,22 +122,22 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 // permit of a holder that dies comes back when its TTL is over. Waiters are served strictly in
 // their order: lighter waiters do not overtake a waiter with a large [Rule.Weight].
 //
-// The server does not store n. Each acquire carries n, so there is nothing to set up or to resize:
-// [Rule.Limit] sets another n for a key. While processes use different n, the smallest n of the
-// leases that are held counts. So no holder ever shares the key with more holders than its own n
-// allows. With n = 1 the Locker is an exclusive lock. Locks of other Lockers and of other
-// libraries on the same key exclude all permits, and permits exclude them.
+// The server does not store n. Each acquire carries n, so there is nothing to set up or to resize.
+// [Rule.Limit] sets another n for a key. If processes use different values of n, the smallest n
+// among the held leases counts. So no holder ever shares the key with more holders than its own n
+// allows. With n = 1 the Locker is an exclusive lock. Locks of other Lockers and of other libraries
+// on the same key exclude all permits, and permits exclude them.
 //
-// Each permit's fence is unique, but several permits are valid at the same time, so the permit
-// with the smaller fence may write too. So a database cannot refuse a holder by its fence, and
-// sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time, so at most n leases
-// begin in any period of that length. A nested Acquire takes more units. If all holders do the
-// same, each waits for the others for ever: give such callers a Wait. A permit cannot be delegated
-// or downgraded.
+// Each permit has a unique fence, but several permits are valid at the same time. So the holder of
+// the permit with the smaller fence may write too. A database therefore cannot refuse a holder by
+// its fence, and sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time, so
+// at most n leases begin in any period of that length. A nested Acquire takes more units. If all
+// holders call Acquire again, each waits for the others for ever, so set a Wait for nested
+// Acquires. A permit cannot be delegated or downgraded.
 //
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before
-// the first lock. c must outlive the Locker.
+// the first lock is taken. Close c only after the Locker.
 func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 	if err := checkClient("NewSemaphore", c); err != nil {
 		return nil, err
@@ -160,20 +160,20 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
 // than half must agree. With three servers one may fail, and with five servers two may fail. cs is
-// an odd number of clients, at least three. Each client needs a server of its own that is not a
-// replica of another client's server. A client may also be the client of a whole Sentinel set or
-// Redis Cluster.
+// an odd number of clients, at least three. Each client needs a server of its own. This server must
+// not be a replica of another client's server. A client may also be the client of a whole Sentinel
+// set or Redis Cluster.
 //
-// A node that was restarted, emptied, or replaced by its replica may have forgotten its grants. It
-// does not vote until every lease of that time is over, which takes the largest [WithMaxTTL] in use
-// (1 minute by default). New servers wait as well, unless [EnrollRedlock] has declared them new. A
-// server that may evict keys does not vote at all. [Engine.Nodes] shows the state of the nodes. The
-// nodes remember each other: they refuse a Locker with another list of nodes. [ReplaceNode]
-// replaces one node by another server.
+// A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
+// Such a node does not vote until every lease that it may have forgotten is over. This takes the
+// largest [WithMaxTTL] in use (1 minute by default). New servers wait as well, unless
+// [EnrollRedlock] has declared them new. A server that may evict keys does not vote at all.
+// [Engine.Nodes] shows the state of the nodes. The nodes remember each other: they refuse a Locker
+// with another list of nodes. [ReplaceNode] replaces one node by another server.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
-// have forgotten leases do not vote. Nothing is sent before the first lock. The clients must
-// outlive the Locker.
+// have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the
+// clients only after the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 	cfg, err := newQuorumConfig("NewRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -184,14 +184,14 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them at once. Call it once, when the servers are installed, with the options of the Locker.
-// Do not call it whenever a service starts. If all servers were emptied in the meantime, their
-// leases are forgotten, and the call would hide this loss. All servers must answer. With servers
-// that are in use already, EnrollRedlock only helps nodes to vote again, as every Locker does. The
-// error is nil when all servers vote; otherwise it says which server does not, why, and for how
+// Do not call it at each start of a service. If all servers were emptied between two starts, their
+// leases are forgotten, and the call would hide this loss. All servers must answer. If the servers
+// are in use already, EnrollRedlock only helps nodes to vote again, as every Locker does. The error
+// is nil when all servers vote. Otherwise it says which server does not vote, why, and for how
 // long. A Redis Cluster is enrolled slot by slot, which takes a minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
-// of ctx ends the call; steps that were done before stay done.
+// of ctx ends the call, but steps that were done before stay done.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -204,16 +204,16 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 }
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes. It contains one new server, and lacks one server of the old list. The missing
-// server may be up, down or cut off. All other servers must vote. The old server stops voting at
-// once, and leases that need its vote are soon lost (ErrLost). The new server votes after votesIn,
-// when every lease that the old server granted is over. Any process with the new list can complete
-// this last step. Give the new list to all processes before or after the call, in any order:
-// processes with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that
-// all nodes vote before you replace another node.
+// list of nodes. It contains one new server, and does not contain one server of the old list. This
+// old server may be up, down or cut off. All other servers must vote. The old server stops voting
+// at once, and leases that need its vote are soon lost (ErrLost). The new server votes after
+// votesIn, when every lease that the old server granted is over. Any process with the new list can
+// do the step after which the new server votes. Give the new list to all processes before or after
+// the call, in any order: processes with the old list continue with the other nodes. Wait until
+// [Engine.Nodes] shows that all nodes vote before you replace another node.
 //
-// A new server at the address of the old server needs no call. The end of ctx ends the call. Steps
-// that were done before stay done, and the call may be repeated.
+// If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
+// the call, but steps that were done before stay done. The call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -271,11 +271,11 @@ func (c *config) checkForQuorum() error {
 // Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and RaiseFence. The
 // remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An acquire without an
 // answer is undone as soon as the server answers again. But the server may execute that acquire
-// even after the undo, and the answer may be lost as well. Then the key stays locked for its TTL
-// without a holder.
+// after the undo, and the answer to the acquire may be lost as well. Then the key stays locked for
+// its TTL without a holder.
 //
 // Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
-// answer was lost. The repeated release finds nothing, and a lock that was released is reported as
+// answer was lost. The repeated release finds no lock, so a lock that was released is reported as
 // lost (ErrLost). The Engine repeats unanswered calls by itself, and knows which answers a repeated
 // call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
 func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
@@ -299,13 +299,14 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // callers in one process, only the first asks. The fence is 0, so databases cannot check it. An
 // acquire takes one round trip. A renewal or a release takes three. Mode Shared is refused with
 // ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
-// server whose memory is full refuses transactions, so leases are lost there (ErrLost).
+// server whose memory is full refuses transactions, so leases on that server are lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
-// the keys and on latchkit:*. An acquire does not use WATCH, PEXPIRE and DEL. If the server forbids
-// one of them, leases are not renewed or not released, and Run does not report a key that stays
-// locked for its TTL: try Lease.Release once on a new server. Other kinds of Lockers treat these
-// leases like leases of another library, and the reverse: they exclude each other.
+// the keys and on latchkit:*. An acquire uses neither WATCH nor PEXPIRE nor DEL. If the server
+// forbids one of these three, leases are not renewed or not released. Then a key stays locked for
+// its TTL after Run, and Run does not report this. So try Lease.Release once on a new server. This
+// Locker and the other kinds of Lockers treat each other's leases like leases of another library,
+// so they exclude each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err

@@ -59,11 +59,11 @@ func newConfig() config {
 	}
 }
 
-// complete adjusts options that depend on each other. If they contradict each other, the error says
-// why.
+// complete adjusts options that depend on each other. If options contradict each other, the error
+// names the contradiction.
 func (c *config) complete() error {
 	if !c.queue && c.handoffs > 1 {
-		// A Locker without the server's queue has no hand-offs inside a process either: every
+		// A Locker without the server's queue has no hand-offs inside a process either, so every
 		// waiter polls.
 		c.handoffs = 1
 	}
@@ -120,11 +120,11 @@ func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.m
 // Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts of a waiter that cannot be notified: behind a
-// holder of another library, without a subscription, or with [WithoutQueue]. It also sets the
-// pauses after calls without an answer. A waiter in the queue is notified, and asks again only in
-// case a message was lost. Default: 5 ms, doubling up to 100 ms, jittered. While the holder is
-// known, a pause ends at the latest 1 ms after the holder's lease can end.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. This is a
+// waiter behind a holder of another library, without a subscription, or with [WithoutQueue]. It
+// also sets the pauses after calls without an answer. A waiter in the queue is notified, and asks
+// again only in case a message was lost. Default: 5 ms, doubling up to 100 ms, jittered. While the
+// holder is known, a pause ends at the latest 1 ms after the holder's lease can end.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.
@@ -139,10 +139,11 @@ func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = fa
 // with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
-// WithMaxRetryAfter sets the largest [Error.RetryAfter] that is an estimate. The estimate uses how
-// long the holder has held the key, how long holders of this Rule.Name held it in this process, and
-// the place in the queue. The time for which Rule.AtLeast keeps a key is certain, so it may be
-// larger. Default: [DefaultMaxRetryAfter]. Up to a quarter more is added as jitter.
+// WithMaxRetryAfter sets the largest [Error.RetryAfter] that is an estimate. The estimate uses
+// three values: how long the holder has held the key, how long leases with this Rule.Name were held
+// in this process, and the place in the queue. The time for which Rule.AtLeast keeps a key is no
+// estimate, so it may be larger than d. Default: [DefaultMaxRetryAfter]. Up to a quarter more is
+// added as jitter.
 func WithMaxRetryAfter(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxRetryAfter = d })
 }
@@ -181,10 +182,11 @@ const DefaultHandoffs = 64
 // each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
-// WithFair grants strictly in the order in which callers of all processes began to wait at the
-// server. It equals WithHandoffs(1). By default, processes take turns, and each turn is a streak.
-// So callers that began to wait later, in other processes, may overtake a caller. A quorum promises
-// no order even with WithFair, because its nodes can disagree about which caller waited first.
+// WithFair makes the server grant a key to waiting callers of all processes strictly in the order
+// in which they began to wait at the server. It equals WithHandoffs(1). By default, processes take
+// turns, and each turn is a streak. So callers that began to wait later, in other processes, may
+// overtake a caller. A quorum promises no order even with WithFair, because its nodes can disagree
+// about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
@@ -198,9 +200,10 @@ func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false 
 // is cut.
 const maxMetadataBytes = 256
 
-// WithMetadata writes what f returns into the lease, at most 256 bytes. The rest is cut. Inspect
-// and refused callers read it, so put no secret into it. f is called for each acquire, with the
-// context that the Observer's Begin returned, so that f can return the identity of a trace.
+// WithMetadata writes the text that f returns into the lease, at most 256 bytes. The rest is cut.
+// Inspect and refused callers read this text, so put no secret into it. f is called for each
+// acquire, with the context that the Observer's Begin returned, so that f can return the identity
+// of a trace.
 func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }
@@ -209,14 +212,14 @@ func WithMetadata(f func(ctx context.Context) string) Option {
 const DefaultMaxSkew = 500 * time.Millisecond
 
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
-// differ. A lease ends by the server's clock, so after a failover the lease may end sooner by this
-// difference. A holder therefore ends its lease earlier by min(d, TTL/4). On Sentinel and on a
-// Cluster the default is [DefaultMaxSkew]. On one server nothing is subtracted unless this option
-// is given: give it if a hosting service or another tool promotes its replicas.
+// differ. A lease ends by the server's clock. So after a failover, the lease may end sooner by the
+// difference of the two clocks. A holder therefore ends its lease earlier by min(d, TTL/4). On
+// Sentinel and on a Cluster the default is [DefaultMaxSkew]. On one server nothing is subtracted
+// unless this option is given: give it if a hosting service or another tool promotes its replicas.
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
 // longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
-// clock differs by more than d from those of the other nodes. A process that sees the difference
+// clock differs by more than d from those of the other nodes. A process that sees this difference
 // treats the node like a node that has forgotten its leases. Give all processes the same d.
 func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })

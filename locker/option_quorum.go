@@ -11,9 +11,9 @@ const DefaultNodeTimeout = 500 * time.Millisecond
 // the answers of the other nodes do not decide the step. It is independent of the TTL. Default:
 // [DefaultNodeTimeout].
 //
-// For a node that hangs, more than one second is useless: latchkit gives up every call after one
-// second, and then the node counts as silent. A larger d matters only for subscriptions, and for
-// answers that take several calls, for example when a script must be loaded again.
+// For a node that hangs, a d of more than one second is useless. latchkit gives up every call after
+// one second, and then the node counts as silent. A larger d matters only for subscriptions, and
+// for answers that take several calls, for example when a script must be loaded again.
 func WithNodeTimeout(d time.Duration) QuorumOption {
 	return quorumOption(func(c *config) { c.nodeTimeout = d })
 }

@@ -4,14 +4,14 @@ import "time"
 
 // WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have
 // acknowledged it within the given time. A grant with too few acknowledgements is undone and fails
-// with ErrUnavailable. A renewal with too few acknowledgements does not count, so the lease is
-// lost if too few replicas acknowledge its later renewals too. So n replicas know every lease that
-// a holder relies on, and a failover to one of these replicas loses no lease. But Redis chooses
-// the replica by itself, and a failover to another replica may lose leases. Let the data check the
-// fence.
+// with ErrUnavailable. A renewal with too few acknowledgements does not count. If the later
+// renewals also get too few acknowledgements, the lease is lost. So n replicas know every lease
+// that a holder relies on, and a failover to one of these replicas loses no such lease. But Redis
+// chooses the replica by itself, and a failover to another replica may lose leases. Let the data
+// check the fence.
 //
-// With this option, an acquire and a batch of renewals last until the replicas have answered, and
-// one more call confirms a grant that came by message. within must be shorter than the client's
+// With this option, an acquire or a batch of renewals takes until the replicas have answered. One
+// more call confirms a grant that came by message. within must be shorter than the client's
 // ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
 // grant counts at once.
 func WithReplicaAck(n int, within time.Duration) SingleOption {
@@ -32,19 +32,19 @@ func WithRenewClient(client Client) SingleOption {
 // Run returns when its function has returned, if the lease was still valid then by this process's
 // clock. The release travels with the next call to the server, at the latest after 1 ms. The same
 // process sees the key as free at once. Other processes see the key as free a round trip later than
-// without the option. If this process knows of no waiter in another process, it can be 1 ms more.
-// Close waits for all releases.
+// without the option. If this process knows of no waiter in another process, the delay can be 1 ms
+// longer. Close waits for all releases.
 //
-// On several servers the release is sent to all of them at once, when each of them has lately
+// On several servers, the release is sent to all of them at once, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //
 // With this option, Run does not report a loss that the server would report only to the release.
-// Such a loss is a revocation, or a loss of the server's data, since the last renewal. The
-// [Observer] is notified of such a loss after Run has returned. Run still waits for the release
-// when Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also
-// waits while the server takes more than 20 ms to answer, while 1024 background releases have no
-// answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
+// This can be a revocation after the last renewal, or a loss of the server's data after the last
+// renewal. The [Observer] is notified of this loss after Run has returned. Run still waits for the
+// release when Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It
+// also waits while the server takes more than 20 ms to answer, while 1024 background releases have
+// no answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
 // adapters also wait for the releases of idempotent requests, of buffered responses, and of
 // transactions of package sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {

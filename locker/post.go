@@ -12,8 +12,9 @@ import (
 
 // post brings the events of a [Notifier] to the acquisitions that they concern. It knows a token
 // from before the token's first queued acquire until the end of the token's hold. The reason is
-// that a grant may be published at any of these times: before the acquire is answered, after a
-// repeated acquire has found the grant, or after the caller has left. An event about a token
+// that a message about a grant may come at any of these times: before the acquire is answered,
+// after a repeated acquire has found the grant, or after the caller has left. An event about a
+// token
 //
 //	that waits                         goes to its acquisition
 //	that holds, or is being released   is ignored: a repeated acquire has taken the lease before the message came
@@ -34,8 +35,8 @@ type mailbox struct {
 	inbox string
 	bell  chan struct{} // signalled with each event
 	news  news          // guarded by the post's mutex, as writer is
-	// A writer waits until the phase of the token's readers ends. This field is not part of news,
-	// because it stays true after the news was read.
+	// writer is true if a writer waits until the phase of the token's readers ends. This field is
+	// not part of news, because it stays true after the news was read.
 	writer bool
 }
 
@@ -59,7 +60,8 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-// stop ends the Notifier's events, and returns a channel that is closed when no more events come.
+// The method stop ends the Notifier's events. It returns a channel that is closed when no more
+// events come.
 func (p *post) stop() <-chan struct{} {
 	silent := make(chan struct{})
 	if p.silence == nil {
@@ -81,7 +83,7 @@ func (p *post) inbox(key string) string {
 	return p.notifier.Inbox(key)
 }
 
-// open subscribes for key.
+// The method open subscribes for key.
 func (p *post) open(ctx context.Context, key string) (string, error) {
 	return p.notifier.Open(ctx, key)
 }
@@ -119,7 +121,7 @@ func (p *post) register(token string, box *mailbox) {
 }
 
 // ignore is called when token holds the key. From then on, events about token are dropped. ignore
-// reports whether a writer waits until the phase ends in which token reads.
+// reports whether a writer waits for the end of the phase in which token reads.
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,8 +192,8 @@ func (p *post) deliver(e store.Event) {
 	box, known := p.boxes[e.Owner]
 	switch {
 	case !known && e.Kind == store.EventGranted:
-		// Without this release, the lease would run out only after e.HandoffTTL. The release hands
-		// the key on at once.
+		// Without this release, the lease would run out only after e.HandoffTTL. With this release,
+		// the key goes to the next waiter at once.
 		p.engine.steps.Undo(calls.Chore{Claim: store.Claim{Key: e.Key, Owner: e.Owner, Inbox: p.inbox(e.Key)}, Useless: time.Now().Add(e.HandoffTTL)})
 	case box == nil: // the token holds the key already, or is unknown
 	default:

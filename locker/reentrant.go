@@ -15,18 +15,18 @@ import (
 // holder's fence at once, without a call to the server. All other callers wait.
 //
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
-// is released with the last hold. A loss ends all holds. From then on, an Acquire with a context
-// of one of these holds is refused with the error of the loss, for example ErrLost. Such an Acquire
-// never takes a new lease silently. An Acquire with the context of a released hold is refused,
-// unless a hold around that hold is still held.
+// is released with the last hold. A loss ends all holds. From then on, an Acquire with a context of
+// one of these holds is refused with the error of the loss, for example ErrLost. An Acquire with
+// such a context never takes a new lease silently. An Acquire with the context of a released hold
+// is refused, unless a hold around the released hold is still held.
 //
-// Goroutines with a holder's context, or with contexts derived from it, are one holder. They all
-// get a nested hold, so they must exclude each other by themselves where this is necessary.
+// Goroutines with a holder's context, or with contexts derived from it, are one holder. Each of
+// them gets a nested hold, so the lock does not exclude them from each other.
 //
 // A nested hold has the mode of the first hold. So an acquire with Shared inside an Exclusive hold
 // gets an Exclusive hold. An acquire with Exclusive inside a Shared hold is refused at once with
 // ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade] needs a
-// lease with one hold only. The fields of a nested Rule:
+// lease with one hold only. The list says what each field of a nested Rule means:
 //
 //	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
@@ -90,8 +90,8 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.found(root, rule.Key), nil
 }
 
-// acquireAll makes parts of the leases in the context. It takes the other leases as the Locker
-// inside does.
+// If a key's lease is in the context, acquireAll makes a part of this lease. It takes the other
+// leases as the Locker inside does.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -157,8 +157,8 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 // errNotHeld refuses an Acquire with the context of a hold that was released.
 var errNotHeld = errors.New("not held any more")
 
-// nest makes another part of the lease to which the part l belongs, for a caller with a context of
-// l.
+// nest makes another part for a caller with a context of l. The new part and l belong to the same
+// lease.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	cause := l.gone()
 	if errors.Is(cause, ErrReleased) {

@@ -10,7 +10,7 @@ import (
 
 // family is a lease of the Locker inside a reentrant Locker, the root, and the Leases that are its
 // parts. Callers never see the root. A part has the states of every Lease. The table shows the
-// events, and what follows for the other parts:
+// events, and their effect on the other parts:
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
 //	                        completed if all parts with Once were
@@ -24,13 +24,14 @@ type family struct {
 	mu    sync.Mutex
 	parts map[*Lease]struct{} // the parts that are not released
 	over  bool                // the last part was released
-	// A Downgrade has begun: callers that need the lease to be Exclusive may not join any more.
+	// shared is true when a Downgrade has begun. Then callers that need the lease to be Exclusive
+	// may not join any more.
 	shared bool
 	done   bool // a part with Once was completed
 	failed bool // a part with Once was released without being completed
 }
 
-// part links a Lease to the family whose part it is.
+// part links a Lease to its family.
 type part struct {
 	family *family
 	cfg    *config     // the Observer in cfg is notified
@@ -57,7 +58,7 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	return l, nil
 }
 
-// enter counts l among the parts. From then on, l ends when the root ends.
+// enter adds l to the parts. From then on, l ends when the root ends.
 func (f *family) enter(l *Lease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Check returns why l can never grant rule: a time is out of range, or l does not support its Mode
-// or its Once. Check sends nothing to the server, so adapters call it when a program starts. rule
-// may lack a Key, because the key is known only with a request.
+// Check returns why l can never grant rule. For example, a time is out of range, or l does not
+// support the Mode or the Once of rule. Check sends nothing to the server, so adapters call it when
+// a program starts. rule may lack a Key, because the key is known only with a request.
 //
-// Check asks Lockers that have a method Check(Rule) error: the Lockers of this package, and
-// wrappers that forward the call. For other Lockers it returns nil.
+// Check asks Lockers that have a method Check(Rule) error. These are the Lockers of this package,
+// and wrappers that forward the call. For other Lockers, Check returns nil.
 //
 // Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
 func Check(l Locker, rule Rule) error {

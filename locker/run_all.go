@@ -11,14 +11,14 @@ import (
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
-// none: when one lock cannot be taken, RunAll releases the others and returns the error of this
-// lock, with its key. Without rules it calls fn at once.
+// none. When one lock cannot be taken, RunAll releases the others and returns the error of this
+// lock, with its key. Without rules, RunAll calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
-// cannot deadlock. If all keys are free and the Store supports it, all are taken in one step.
-// Otherwise RunAll waits for each held lock in its queue, while it holds the locks before it. So
-// RunAll overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the call
-// of RunAll, so with equal Waits the whole wait is at most one Wait.
+// cannot deadlock. If all keys are free and the Store supports it, RunAll takes all locks in one
+// step. Otherwise RunAll waits in the queue of each held lock, while it holds the locks before this
+// one. So RunAll overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the
+// call of RunAll, so with equal Waits the whole wait is at most one Wait.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.
@@ -28,10 +28,10 @@ import (
 // would return. When several leases were lost, the error names all of them. With Rule.Once, the
 // work counts as done only if fn returned nil and no lease was lost by then.
 //
-// RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker,
-// RunAll is refused with ErrUnsupported. [NewReentrant] makes a Locker that permits this. If ctx
-// has a lease of another key, and this other key sorts behind a key of rules, RunAll does not wait
-// for the key of rules. If the key of rules is held, the error is ErrBusy.
+// RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
+// is refused with ErrUnsupported. [NewReentrant] makes a Locker that permits this. ctx may also
+// have a lease of another key that comes after a key of rules in the order of keys. Then RunAll
+// does not wait for the key of rules, and if that key is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)
@@ -96,8 +96,8 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	return errors.Join(all...)
 }
 
-// releaseAll releases or completes all leases at the same time, so that a server that does not
-// answer delays the caller only once. If beside is true, releaseAll need not wait for the answers.
+// releaseAll releases or completes all leases at the same time. So a server that does not answer
+// delays the caller only once. If beside is true, releaseAll need not wait for the answers.
 func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup

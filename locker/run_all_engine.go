@@ -15,11 +15,11 @@ import (
 var _ severally = (*Engine)(nil)
 
 // acquireAll takes the locks of a RunAll. If all keys are free and the Store supports it, one step
-// takes them all. Otherwise that step takes nothing, and each lock up to the first held one is
-// taken alone, in order, with a normal wait. Then one step is tried again for the rest. So a
-// caller that wants many keys stands in one queue after the other, like every other caller. If the
-// one step were repeated until it succeeds, the caller would overtake the waiters for single keys,
-// or would never succeed.
+// takes them all. Otherwise that step takes nothing. Then each lock up to the first held lock is
+// taken alone, in order, with a normal wait. After that, one step is tried again for the rest. So a
+// caller that wants many keys waits in one queue after the other, like every other caller. If
+// instead the one step were repeated until it succeeds, the caller would overtake the waiters for
+// single keys, or would never succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
@@ -60,8 +60,8 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 }
 
 // The method together tries to take all leases in one step. alone is the number of leases that must
-// be taken alone: 0 if the step took them all. Otherwise the step took none of them, and alone
-// counts the leases up to the first held one.
+// be taken alone. It is 0 if the step took all leases. Otherwise the step took none of them, and
+// alone counts the leases up to and including the first held one.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
@@ -69,7 +69,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	}
 	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
-		// The question must not overtake a release under way.
+		// The question must not overtake a release that is under way.
 		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil {
 			return len(all), nil
 		}
@@ -80,7 +80,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
-	// The locks are taken alone then. Each of them reports its own refusal, or is asked for again.
+	// Then each lock is taken alone. Each acquire reports its own refusal, or is repeated.
 	case errors.As(failure, &no):
 		return 1, j.forget()
 	case failure != nil:
@@ -165,9 +165,9 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 	return nil, nil, first.giveUp(reason)
 }
 
-// undo undoes a call without an answer, so that the keys may be asked for again with other tokens.
-// Leases that the call takes meanwhile are released, and their keys become free for the other
-// tokens. err is not nil if a Rule does not wait for the undo.
+// undo undoes a call without an answer, so that the caller may ask for the keys again with other
+// tokens. Leases that the call takes meanwhile are released, and their keys become free for the
+// other tokens. If a Rule does not allow the wait for the undo, err is not nil.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
 		a.token.ended(callLost)

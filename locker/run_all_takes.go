@@ -61,9 +61,9 @@ func (t *takes) all(ctx context.Context) []*Lease {
 	return append(LeasesFromContext(ctx), t.leases...)
 }
 
-// mindOrder keeps a RunAll from waiting for itself, and for a caller that may wait for the RunAll.
-// If every caller waits only for keys behind those that it holds, no circle of waits can form. So
-// an acquire against this order makes one attempt and does not wait.
+// mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
+// RunAll. If every caller waits only for keys that come after the keys that it holds, no circle of
+// waits can form. So an acquire against this order makes one attempt and does not wait.
 func (a *acquisition) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {

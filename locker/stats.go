@@ -38,8 +38,8 @@ func (t *holdStats) held(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate returns how long a lease of that Name will be held. It returns false while too few
-// leases were held.
+// estimate returns how long a lease of that Name will be held. While too few leases have been held,
+// it returns false.
 func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,8 +50,8 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// The method usual returns how long leases of that Name were held so far. It returns false while
-// none was held.
+// The method usual returns how long leases of that Name were held so far. If no lease of that Name
+// was held yet, it returns false.
 func (t *holdStats) usual(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,8 +62,9 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// polled records whether an attempt after a pause succeeded. A success shortens the pause and a
-// failure lengthens it. If every second attempt succeeds, the two changes cancel each other out.
+// The method polled records whether an attempt after a pause succeeded. A success makes the pause
+// shorter, and a failure makes the pause longer. If every second attempt succeeds, the pause stays
+// the same on average.
 func (t *holdStats) polled(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,19 +16,19 @@ const maxStripes = 1 << 20
 
 // NewStriped returns a Locker over l for any number of keys. It has n locks, the stripes. Each key
 // always has the same stripe, and each stripe has about the same number of keys. So the number of
-// keys on the server is limited, but two keys with the same stripe exclude each other although they
-// need not. Use NewStriped where each lock costs something that is not given back, such as the
-// fence counter of a quorum or a row for each claim in a database. Otherwise a lock for each key is
-// better.
+// keys on the server is limited. But two keys with the same stripe exclude each other, although
+// this is not necessary. Use NewStriped where each lock costs something that is not given back,
+// such as the fence counter of a quorum or a row for each claim in a database. Otherwise a lock for
+// each key is better.
 //
-// All processes must give the same n. With another n, a key has another stripe, and processes with
-// different n do not exclude each other. So change n only while no process holds a lock. The
-// stripe of a key is its 64-bit FNV-1a hash modulo n. Its key on the server is "stripe:I/N" with
-// the Locker's prefix. A Lease and an Error name the key that the caller gave. Observers see the
-// stripe.
+// All processes must give the same n. With another n, a key has another stripe. So processes with
+// different n do not exclude each other. Change n only while no process holds a lock. The stripe of
+// a key is the 64-bit FNV-1a hash of the key, modulo n. The key of the stripe on the server is
+// "stripe:I/N" with the Locker's prefix. A Lease and an Error name the key that the caller gave.
+// Observers see the stripe.
 //
 // [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
-// key with the same stripe uses the lease in its context, because it would otherwise wait for its
+// key with the same stripe uses the lease in its context. Otherwise this Acquire would wait for its
 // own caller. A nested Acquire of the same key waits, as with every Locker. Nested Acquires of
 // several keys can deadlock even if all callers take the keys in the same order, because the
 // stripes have another order: use RunAll for them.
@@ -69,7 +69,8 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return s.families.found(root, rule.Key), nil
 }
 
-// acquireAll makes parts of the leases in the context, and takes each of the other stripes once.
+// If a key's stripe is held in the context, acquireAll makes a part of this lease. It takes each of
+// the other stripes once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
 	for i, rule := range rules {
@@ -162,8 +163,8 @@ func (s *striped) of(key string) uint64 {
 	return h.Sum64() % s.n
 }
 
-// enter makes a part of a lease in ctx that another key of the same stripe holds. It returns
-// neither a lease nor an error if there is no such lease.
+// If another key of the same stripe has a lease in ctx, enter makes a part of this lease. Otherwise
+// it returns neither a lease nor an error.
 func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {

@@ -2,7 +2,7 @@ package locker
 
 import "time"
 
-// A process that was paused detects the pause at its next tick, because the monotonic clock
+// If a process was paused, it detects the pause at its next tick, because the monotonic clock
 // continued to run during the pause. While a machine is suspended (a closed laptop, a virtual
 // machine that is saved and restored) the monotonic clock stands still. So all deadlines of this
 // process come late by the length of the suspension. The wall clock shows the suspension by a jump
@@ -38,9 +38,9 @@ func (c *clocks) gained(now time.Time) time.Duration {
 }
 
 // suspended corrects the holds after the wall clock has gained time. A clock that was set forward
-// looks like a suspension. So a lease that is renewed is not given up: the server is asked at
-// once, and the lease ends soon if no answer comes. A lease that is not renewed ends earlier by
-// the gained time. k.mu is held.
+// looks like a suspension. So a lease that is renewed is not given up. The server is asked at once,
+// and the lease ends soon if no answer comes. A lease that is not renewed ends earlier by the
+// gained time. k.mu is held.
 func (k *keeper) suspended(now instant, gain time.Duration) {
 	var all []*hold
 	for h := range k.due.holds() {

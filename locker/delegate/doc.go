@@ -1,5 +1,6 @@
-// Package delegate lets a call in another process use the lease of its caller. Without a
-// delegation, a service that wants a lock which its caller holds would wait for its caller.
+// Package delegate lets a call in another process use the lease of its caller. Assume that a
+// service wants a lock, and that the caller of the service holds this lock. Without a delegation,
+// the service would wait for its caller.
 //
 //	sender, err := delegate.NewSender()          // in the service that calls
 //	transport, err := delegate.Transport(nil, sender, "inventory:8080")
@@ -13,9 +14,10 @@
 // and grpclock.WithDelegation. For the client, grpclock has grpclock.WithDelegated.
 //
 // A call that joins runs under its caller's lease, with the same fence. The lock server records
-// each call that has joined. The call cannot release the lease or outlive it. Its context ends,
-// with locker.ErrLost as its cause, at most one second after the lease was released, or three
-// seconds if Redis does not answer. As with every lease, let the protected data check the fence.
+// each call that has joined. The call cannot release the lease. After the lease was released, the
+// context of the call ends, with locker.ErrLost as its cause, within one second. If Redis does not
+// answer, the context ends within three seconds. As with every lease, let the protected data check
+// the fence.
 //
 // # What travels
 //
@@ -33,9 +35,10 @@
 //
 // # Whom to trust
 //
-// A delegation permits its bearer to enter a critical section. So a Sender's transports send a
-// delegation only to the targets that they are given, and remove it from all other calls. A service
-// accepts delegations only with a Receiver. A server without a Receiver removes them from incoming
-// calls. A delegation is not baggage, because baggage would travel on to every service. Accept
-// delegations only where your own services call, over connections that other programs cannot read.
+// A delegation permits its bearer to enter a critical section. So a transport of a Sender has a
+// list of targets. It sends a delegation only to these targets, and removes the delegation from all
+// other calls. A service accepts delegations only with a Receiver. A server without a Receiver
+// removes delegations from incoming calls. A delegation does not travel in the baggage of a trace,
+// because baggage would travel on to every service. Accept delegations only where your own services
+// call, over connections that other programs cannot read.
 package delegate

@@ -15,9 +15,9 @@ const Header = "Latchkit-Lock"
 // MetadataKey is the metadata of a gRPC call that carries a delegation.
 const MetadataKey = "latchkit-lock-bin"
 
-// Transport returns a RoundTripper that lets requests to hosts run under the leases of their
-// contexts. It removes a delegation from requests to all other hosts. A host is written as in the
-// URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil base is
+// Transport returns a RoundTripper that lets requests to hosts run under the leases in the contexts
+// of the requests. It removes a delegation from requests to all other hosts. A host is written as
+// in the URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil base is
 // http.DefaultTransport.
 //
 // When a request is redirected, it keeps the delegation only if the new target is one of hosts.
@@ -67,8 +67,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Request returns a copy of request without its delegation header, so that no handler sends the
-// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. Also with the error
-// [ErrMalformed], Request returns a copy without the header.
+// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. Request returns a
+// copy without the header even if the error is [ErrMalformed].
 func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	values, there := request.Header[Header]
 	if !there {

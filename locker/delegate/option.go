@@ -50,8 +50,9 @@ func (c *config) validate() error {
 
 // WithSigning delegates by a signature instead of a secret that is stored on Redis. A signature
 // saves a round trip for each call. All services need the same key of at least 16 random bytes. A
-// Receiver also accepts signatures of older keys. To replace a key, take three steps, each in all
-// services: give the new key in second place, then in first place, and then alone.
+// Receiver also accepts signatures of older keys. To replace a key, take three steps, and complete
+// each step in all services before the next one: give the new key in second place, then in first
+// place, and then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {
 		c.keys = nil
@@ -66,10 +67,10 @@ func WithSigning(key []byte, older ...[]byte) Option {
 func WithAudience(name string) Option { return func(c *config) { c.audience = name } }
 
 // WithDepth sets over how many hops a lease can be delegated. With 1 hop, only the called service
-// can use the lease. The first Sender decides. Default: 3.
+// can use the lease. The option of the first Sender counts. Default: 3.
 func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 
-// WithTimeout sets the longest time between the moment when a delegation is made and the moment
-// when the call that uses it begins. A call that has begun may continue as long as the lease is
-// held. Default: 1 min. With signatures, the clocks of the services must differ by less than d.
+// WithTimeout sets the longest time from when a delegation is made until the call that uses it
+// begins. A call that has begun may continue as long as the lease is held. Default: 1 min. With
+// signatures, the clocks of the services must differ by less than d.
 func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }

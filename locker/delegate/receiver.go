@@ -21,10 +21,9 @@ type Joiner interface {
 	Join(ctx context.Context, rule locker.Rule, p locker.Delegation) (*locker.Lease, error)
 }
 
-// A Receiver is a Locker that lets a call join its caller's lease. It finds the delegation in the
-// context of Acquire, where [Receiver.With] has put the delegation. If the context has no
-// delegation for the key, the Receiver takes the lock as usual. A Receiver is safe for concurrent
-// use.
+// A Receiver is a Locker that lets a call join the lease of the caller. [Receiver.With] puts the
+// delegation into a context, and Acquire finds it in this context. If the context has no delegation
+// for the key, the Receiver takes the lock as usual. A Receiver is safe for concurrent use.
 type Receiver struct {
 	config
 	locker Joiner
@@ -50,11 +49,11 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// With returns ctx with the delegations of the token that came with a call. tokens are all tokens
-// that came with the call. More than one token is refused, because an attacker may have added one.
-// Without a token, With returns ctx unchanged. The error is [ErrMalformed].
+// The method With returns ctx with the delegations of the token that came with a call. tokens are
+// all tokens that came with the call. More than one token is refused, because an attacker may have
+// added one. If there is no token, the method returns ctx unchanged. The error is [ErrMalformed].
 //
-// With does not check whether a delegation is valid; Acquire does.
+// Acquire, and not this method, checks whether a delegation is valid.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
 	switch len(tokens) {
 	case 0:

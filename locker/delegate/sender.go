@@ -24,12 +24,12 @@ func NewSender(opts ...Option) (*Sender, error) {
 	return &Sender{c}, nil
 }
 
-// Token returns the token that a call must carry to run under the leases of ctx: the leases of the
-// innermost 8 calls of locker.Run around the caller. The token is nil when there is no lease, or no
-// lease that may be delegated any further. Do not show or store the token.
+// Token returns the token that a call must carry to run under the leases of ctx. These are the
+// leases of the innermost 8 calls of locker.Run around the caller. The token is nil when ctx has no
+// lease that may be delegated further. Do not show or store the token.
 //
-// The error means that a lease is lost, or that the server cannot be reached. In both cases do not
-// make the call: without its delegation the call would wait for its own caller.
+// The error means that a lease is lost, or that the server cannot be reached. In both cases, do not
+// make the call. Without its delegation, the call would wait for its own caller.
 func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	leases := locker.LeasesFromContext(ctx)
 	if len(leases) == 0 {

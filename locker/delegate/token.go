@@ -73,7 +73,8 @@ func (e *entry) appendClaims(b []byte) []byte {
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)
-	// Each text comes after its length, so that different pairs of texts have different bytes.
+	// The length of each text comes before the text, so that different pairs of texts have
+	// different bytes.
 	for _, text := range []string{key, audience} {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
 		b = append(b, text...)

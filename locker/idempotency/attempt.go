@@ -28,10 +28,10 @@ func FromContext(ctx context.Context) (*Attempt, bool) {
 func (a *Attempt) Lease() *locker.Lease { return a.lease }
 
 // Interrupted reports whether an earlier run of the same request began and stored no answer,
-// because its process died or lost the lock. That run may have done a part of the work. fence is
-// the fence of that run; it is 0 if the Locker cannot make fences.
+// because its process died or lost the lock. The earlier run may have done a part of the work.
+// fence is the fence of the earlier run. If the Locker cannot make fences, fence is 0.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
-// Discard prevents that the answer of this run is stored. Use it, for example, when the request was
+// After Discard, the answer of this run is not stored. Use it, for example, when the request was
 // refused before any work began. The next request with the same key runs again.
 func (a *Attempt) Discard() { a.discarded.Store(true) }

@@ -30,8 +30,8 @@ var (
 	_ encoding.BinaryUnmarshaler = (*Response)(nil)
 )
 
-// MarshalBinary returns r in the form that Stores keep: compressed if this makes the result
-// smaller.
+// MarshalBinary returns r in the form that Stores keep. This form is compressed if compression
+// makes it smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
 	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it back as a uint64
 	text = appendHeader(text, r.Header)

@@ -1,5 +1,5 @@
-// Package idempotency runs a request once, even if the client sends it several times. A repeated
-// request gets the answer of the first run.
+// Package idempotency runs a request once, even if the client sends the request several times. A
+// repeated request gets the answer of the first run.
 //
 // The adapters use this package: see Idempotency in httplock and ginlock. Use it directly for
 // requests that arrive in other ways:
@@ -18,8 +18,8 @@
 //  5. Save: the answer replaces the record "in progress" of the same fence. A stale holder cannot
 //     store its answer.
 //
-// A process that dies between 3 and 5 leaves a record "in progress". The next request with the same
-// key runs the work again, and [FromContext] reports the fence of the interrupted run.
+// A process that dies between steps 3 and 5 leaves a record "in progress". The next request with
+// the same key runs the work again, and [FromContext] reports the fence of the interrupted run.
 //
 // # Stores
 //
@@ -28,8 +28,8 @@
 // With a Transactor the work is done exactly once, even if a process dies between the work and its
 // commit.
 //
-// Give answers a Redis of their own. Answers are large and live for a day, while locks are small
-// and live for seconds. A server that is full of answers cannot grant a lock.
+// Keep answers in a Redis server of their own. Answers are large and live for a day, but locks are
+// small and live for seconds. A server that is full of answers cannot grant a lock.
 package idempotency
 
 import (
@@ -44,8 +44,8 @@ import (
 // ErrReused means that an earlier, different request had the same key.
 var ErrReused = errors.New("the idempotency key belongs to a different request")
 
-// ErrOvertaken means that a later holder of the lock has begun the same request. errors.Is reports
-// that it is locker.ErrLost as well.
+// ErrOvertaken means that a later holder of the lock has begun the same request. errors.Is(err,
+// locker.ErrLost) is true as well.
 var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
 
 // A State is how far a request has come.
@@ -56,8 +56,8 @@ const (
 	InProgress State = iota + 1
 	// Answered means that the work is done and the Response is stored.
 	Answered
-	// DoneOnly means that the work is done, and that its Response was not stored: it was too large
-	// for its limit, or the Store had no room.
+	// DoneOnly means that the work is done, and that its Response was not stored. Either the
+	// Response was larger than its limit, or the Store had no room.
 	DoneOnly
 )
 
@@ -73,8 +73,8 @@ type Record struct {
 	Response Response
 }
 
-// A Response is the stored answer to a request. The adapter that stores a Response gives the fields
-// their meaning.
+// A Response is the stored answer to a request. The adapter that stores a Response decides what the
+// fields mean.
 type Response struct {
 	// Status is an HTTP status or a gRPC code.
 	Status int
@@ -87,25 +87,25 @@ type Response struct {
 // A Store keeps Records. It is safe for concurrent use. Each method returns within a limited time,
 // and at the latest when ctx ends.
 //
-// After an unclear reply the caller may repeat a call: a second execution of the same call changes
-// nothing. Package storetest checks these rules.
+// After an unclear reply, the caller may repeat a call, and a second execution of the same call
+// changes nothing. Package storetest checks these rules.
 type Store interface {
 	// Load returns the Record of key, and whether there is one.
 	Load(ctx context.Context, key string) (rec Record, found bool, err error)
 
 	// Begin writes a Record with State InProgress, and keeps it for lifetime. began reports whether
-	// Begin has written it. found reports whether there was a Record before; earlier is that
-	// Record.
+	// Begin has written the new Record. found reports whether there was a Record before. earlier is
+	// the Record that was there before.
 	//
 	// Begin writes where there is no Record. It replaces a Record with State InProgress and the
 	// same Fingerprint, unless that Record has a larger Fence. Every other Record stays as it is.
 	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 		earlier Record, found, began bool, err error)
 
-	// Save replaces a Record by rec, and keeps rec for lifetime from now. The replaced Record is
-	// the one that Begin has written with the same Fingerprint and Fence. The State of rec is
-	// Answered or DoneOnly. If the Record has expired, Save writes rec. When rec was saved before,
-	// Save returns nil. Save keeps every other Record, and returns [ErrOvertaken].
+	// Save keeps rec for lifetime from now. It replaces the Record that Begin has written with the
+	// same Fingerprint and Fence. The State of rec is Answered or DoneOnly. If the Record has
+	// expired, Save writes rec. When rec was saved before, Save returns nil. Save keeps every other
+	// Record, and returns [ErrOvertaken].
 	//
 	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
 	// an error.
@@ -116,15 +116,16 @@ type Store interface {
 	Forget(ctx context.Context, key string, fence uint64) error
 }
 
-// A Transactor is a Store in the database of the work. Its Save takes part in the transaction that
-// Transact has put into the context: the work and its answer are committed together or not at all.
+// A Transactor is a Store in the database of the work. Transact puts a transaction into the
+// context, and Save takes part in this transaction. So the work and its answer are committed
+// together or not at all.
 type Transactor interface {
 	Store
 
 	// Transact begins a transaction, calls work with a context that carries it, and commits when
-	// work returns nil. When work returns an error or panics, Transact rolls back, and returns that
-	// error unchanged or lets the panic continue. Transact calls work once. Any other error means
-	// that the commit failed or is unclear.
+	// work returns nil. When work returns an error, Transact rolls back and returns this error
+	// unchanged. When work panics, Transact rolls back and lets the panic continue. Transact calls
+	// work once. Any other error means that the commit failed or is unclear.
 	//
 	// A call of Save with the context of work belongs to the transaction. All other calls do not:
 	// Load, Begin, Forget, and Save with another context.

@@ -77,9 +77,9 @@ var errFailed = errors.New("the work failed")
 // outcome. The end of ctx ends the lookup and the wait for the lock, but not the work: see
 // Keeper.FinishWithin. The context of the work has the values of ctx.
 //
-// Errors before the work: those of locker.Acquire; [ErrReused]; locker.ErrDone when the work was
-// done and its answer was not stored; [ErrOvertaken]; locker.ErrUnavailable when the Store fails.
-// Errors after the work: locker.ErrLost and locker.ErrExpired when the lease ended first;
+// Errors before the work: the errors of locker.Acquire; [ErrReused]; locker.ErrDone when the work
+// was done and its answer was not stored; [ErrOvertaken]; locker.ErrUnavailable when the Store
+// fails. Errors after the work: locker.ErrLost and locker.ErrExpired when the lease ended first;
 // [ErrNotStored], with the answer; the error of a commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
 	rec, found, err := k.Store.Load(ctx, req.Rule.Key)
@@ -102,8 +102,8 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// answer returns what the Record of an earlier request means for req. settled is false while the
-// earlier request is in progress. Then req waits for the lock.
+// The method answer returns what the Record of an earlier request means for req. settled is false
+// while the earlier request is in progress. Then req waits for the lock.
 func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:
@@ -229,9 +229,9 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 	return out, saved, err
 }
 
-// settle stores the outcome, or removes the record in progress. If the Store fails now, the client
-// must not send the request again, because the work is done. So settle fails only if a later
-// holder has begun.
+// settle stores the outcome, or removes the record in progress. Now the work is done, so the client
+// must not send the request again, even if the Store fails. So settle fails only if a later holder
+// has begun.
 func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
 	var err error
 	if out.Keep {
@@ -258,8 +258,8 @@ func (r *run) record(out Outcome, a *Attempt) Record {
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
-// outlive returns a context with the values of ctx. It ends with the lease, or when within has
-// passed since the end of ctx.
+// outlive returns a context with the values of ctx. The context ends when the lease ends, or when
+// the time within has passed since the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Memory is a [Store] in this process, for tests and for a service that has one process. Its size
-// is not limited, but a Record is deleted after its lifetime. Make a Memory with [NewMemory].
+// Memory is a [Store] in this process, for tests and for a service that has one process. The size
+// of a Memory is not limited, but each Record is deleted after its lifetime. Make a Memory with
+// [NewMemory].
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]entry

@@ -21,15 +21,15 @@ type Client interface {
 // recordPrefix separates Records from locks with the same name.
 const recordPrefix = "response:"
 
-// callTimeout is the time-out of each call. go-redis itself may take longer when a server hangs,
+// callTimeout is the time-out of each call. When a server hangs, go-redis itself may take longer,
 // even after the end of the context.
 const callTimeout = 2 * time.Second
 
 // A RedisOption sets up the Store that [NewRedis] returns.
 type RedisOption func(*Redis)
 
-// WithPrefix puts prefix before the names of Records. Services that share a Redis need different
-// prefixes, as with locker.WithPrefix. Default: none.
+// WithPrefix puts prefix before the names of Records. Services that share a Redis server need
+// different prefixes, as with locker.WithPrefix. Default: none.
 func WithPrefix(prefix string) RedisOption {
 	return func(s *Redis) { s.prefix = prefix + recordPrefix }
 }
@@ -45,10 +45,10 @@ var _ Store = (*Redis)(nil)
 // NewRedis returns a Store that keeps each Record as a hash, prefix + "response:" + key, until its
 // lifetime is over. Responses are compressed.
 //
-// Use a Redis that has no locks: answers need much memory for a long time. A server without room
-// refuses Begin, so no work begins whose answer could not be stored. Its maxmemory-policy should
-// be noeviction or volatile-ttl: a record that is evicted early lets its request run again. A call
-// takes at most 2 s.
+// Use a Redis server that has no locks, because answers need much memory for a long time. A server
+// without room refuses Begin. So if an answer could not be stored, its work does not begin. The
+// maxmemory-policy of the server should be noeviction or volatile-ttl, because after an early
+// eviction of a Record, its request can run again. A call takes at most 2 s.
 func NewRedis(c Client, opts ...RedisOption) *Redis {
 	s := Redis{c, recordPrefix}
 	for _, o := range opts {
@@ -158,7 +158,8 @@ func (s *Redis) run(ctx context.Context, script *redis.Script, key string, args 
 	})
 }
 
-// digits writes a fence with leading zeros, so that texts compare as the numbers do.
+// digits writes a fence with leading zeros, so that the order of the texts is the order of the
+// numbers.
 func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
 
 var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +

@@ -24,13 +24,14 @@
 // hash.
 //
 // The same values make the same key in every process and in every version. An empty part is refused
-// with an [Error] that names the part: a lock on "order:" would belong to everybody.
+// with an [Error] that names the part, because all requests with an empty part would share the lock
+// "order:".
 //
 // # One spelling for one identity
 //
-// The key is made of the bytes of a value. A handler often reads more than one spelling as the same
-// identity: strconv.Atoi reads "42", "042" and "+42" as 42. Then a client could hold several locks
-// for one order. A filter gives each identity one spelling:
+// The key is made of the bytes of a value. A handler often reads several spellings as the same
+// identity. For example, strconv.Atoi reads "42", "042" and "+42" as 42. Then a client could hold
+// several locks for one order. A filter gives each identity one spelling:
 //
 //	{param.id|int}       a whole number, in decimal digits without leading zeros
 //	{param.id|uuid}      a UUID, in lower case with dashes
@@ -42,16 +43,16 @@
 //
 // # What must stay private
 //
-// Whoever can read Redis can read the keys. A part that ends with |hmac, such as
+// Every program that can read Redis can read the keys. A part that ends with |hmac, such as
 // {claim.email|lower|hmac}, is replaced by the HMAC-SHA-256 of its value under [Grammar.Secret].
 // All processes need the same secret. While a secret is being replaced, processes with different
 // secrets lock different keys.
 //
 // # Several keys
 //
-// A part whose name has the step "*" stands for several values, if its source supports lists: the
-// key stock:{body.items.*.sku} is a key for each item of a basket. [Template.Keys] returns them
-// all. [Templates] are the keys of one rule, to be locked together by locker.RunAll.
+// A part whose name has the step "*" stands for several values, if its source supports lists. For
+// example, stock:{body.items.*.sku} makes a key for each item of a basket. [Template.Keys] returns
+// all these keys. [Templates] are the keys of one rule, to be locked together by locker.RunAll.
 //
 // # For adapters
 //

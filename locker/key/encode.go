@@ -11,8 +11,9 @@ import (
 // hashMark begins a hash. No encoded value begins with it.
 const hashMark = '~'
 
-// special marks the bytes of a value that are percent-encoded: bytes with a meaning in keys, in
-// hash tags and in this encoding, and control bytes, because a terminal would obey them.
+// special marks the bytes of a value that are percent-encoded. These are the bytes with a meaning
+// in keys, in hash tags and in this encoding. Control bytes are encoded too, because a terminal
+// would obey them.
 var special = func() (table [256]bool) {
 	for b := range ' ' {
 		table[b] = true

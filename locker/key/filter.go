@@ -78,8 +78,8 @@ func wholeNumber(value string) (string, error) {
 	return sign + digits, nil
 }
 
-// The function uuid reads the spellings that libraries accept: with and without dashes, in braces,
-// as a URN.
+// The function uuid reads the spellings that libraries accept: with dashes, without dashes, in
+// braces, and as a URN.
 func uuid(value string) (string, error) {
 	text := strings.ToLower(value)
 	text = strings.TrimPrefix(text, "urn:uuid:")

@@ -33,7 +33,8 @@ type Grammar[T any] struct {
 
 // A Source is a kind of part.
 type Source[T any] struct {
-	// Noun names a part in errors: "header" for `the request lacks the header "X-Tenant"`.
+	// Noun names a part in errors. For example, "header" leads to `the request lacks the header
+	// "X-Tenant"`.
 	Noun string
 	// Alone means that a part is {source}, without a name.
 	Alone bool
@@ -54,7 +55,8 @@ type Read[T any] func(ctx context.Context, in T) (string, error)
 // may change the slice.
 type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
 
-// Via adapts Sources of U to T. The function of returns the U of a T.
+// Via turns Sources for requests of type U into Sources for requests of type T. The function that
+// is passed as of returns the U of a T.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {

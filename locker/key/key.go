@@ -26,7 +26,7 @@ func Part(source, name string) Key {
 	return Key("{" + source + "." + quote.Replace(name) + "}")
 }
 
-// Int reads part as a whole number: "042" and "+42" make the key of "42".
+// Int reads part as a whole number, so that "042" and "+42" make the same key as "42".
 func Int(part Key) Key { return filtered(part, filterInt) }
 
 // UUID reads part as a UUID, in any of its usual spellings.

@@ -59,8 +59,8 @@ func (t *Template[T]) Parts() []Ref {
 // stands for several values.
 func (t *Template[T]) Several() bool { return t.many >= 0 }
 
-// Key returns the key of a request. Its error is an [*Error]: a part is empty or cannot be read, or
-// the request has more than one key. ctx is handed to the functions that read parts.
+// Key returns the key of a request. The error is an [*Error] if a part is empty or cannot be read,
+// or if the request has more than one key. The functions that read parts get ctx.
 func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 	if len(t.parts) == 0 {
 		return t.tail, nil
@@ -80,8 +80,8 @@ func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 	return string(key), err
 }
 
-// Keys returns the keys of a request, sorted and without duplicates: at least one and at most
-// [MaxKeys]. Its error is an [*Error]. ctx is handed to the functions that read parts.
+// Keys returns the keys of a request, sorted and without duplicates. There is at least one key, and
+// there are at most [MaxKeys]. The error is an [*Error]. The functions that read parts get ctx.
 func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if !t.Several() {
 		key, err := t.Key(ctx, in)
@@ -115,8 +115,8 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// The method append adds the key of a request to key. value is one of the values of the part that
-// has several values.
+// The method append adds the key of a request to the bytes of key. If a part has several values,
+// value is one of them.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
@@ -156,8 +156,9 @@ var (
 	errSeveral = errors.New("it stands for several values, and one value is needed")
 )
 
-// An Error names the part of a request that makes no key, and the reason. Its text names the part
-// as the program names it, and never shows the part's value. So the text may be shown to a client.
+// An Error names a part of a request from which no key can be made, and the reason. Its text names
+// the part as the program names it, and never shows the part's value. So the text may be shown to a
+// client.
 type Error struct {
 	Part Ref
 	Noun string // the Noun of the part's Source

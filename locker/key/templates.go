@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Templates are the keys of one rule: a request locks all of them together.
+// Templates are the keys of one rule. A request locks all of these keys together.
 type Templates[T any] []*Template[T]
 
 // CompileAll reads the keys of one rule. There must be at least one.
@@ -44,8 +44,8 @@ func (ts Templates[T]) Parts() []Ref {
 // Several reports whether a request can have more than one key.
 func (ts Templates[T]) Several() bool { return len(ts) > 1 || ts[0].Several() }
 
-// Keys returns the keys of a request without duplicates: at least one and at most [MaxKeys]. Its
-// error is an [*Error]. ctx is handed to the functions that read parts.
+// Keys returns the keys of a request without duplicates. There is at least one key, and there are
+// at most [MaxKeys]. The error is an [*Error]. The functions that read parts get ctx.
 func (ts Templates[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if len(ts) == 1 {
 		return ts[0].Keys(ctx, in)

@@ -27,8 +27,8 @@ func Run(ctx context.Context, l locker.Locker, rule locker.Rule, fn func(ctx con
 }
 
 // A Leader represents this process in the election: as a candidate, and as the leader when its turn
-// comes. Its methods are safe for concurrent use; its zero value is not usable. A Leader serves one
-// call of Run.
+// comes. Its methods are safe for concurrent use, but its zero value is not usable. Run can be
+// called once for each Leader.
 type Leader struct {
 	locker  locker.Locker
 	rule    locker.Rule   // the rule that the Locker gets
@@ -45,12 +45,12 @@ type Leader struct {
 }
 
 // New returns a Leader for the key of rule. Processes with the same key, on the same server, elect
-// one leader. With a Locker of locker.NewSemaphore for n, they elect n leaders.
+// one leader. With a Locker of locker.NewSemaphore for n permits, the processes elect n leaders.
 //
 // The fields of rule: TTL is [DefaultTTL] if it is not set. Metadata identifies the leader for
-// other processes; the default is HOST:PID. AtMost is the longest term. When AtMost is over, fn's
-// context ends, and the process waits again, behind all other candidates. Then the lease continues
-// for the time of [WithGrace], so that fn can return before the lease ends. Wait and Once must not
+// other processes; the default is HOST:PID. AtMost is the longest term. When AtMost is over, the
+// context of fn ends. The lease continues for the time of [WithGrace], so that fn can return before
+// the lease ends. Then the process waits again, behind all other candidates. Wait and Once must not
 // be set. A Locker without fences elects leaders as well, but their terms have no numbers.
 //
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
@@ -104,17 +104,18 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //	the Locker is closed              the same, with ErrClosed
 //	fn panics                         it releases the lease, and the panic continues
 //
-// The lease is renewed until fn has returned, unless it was lost. So fn can finish its work before
-// another process leads. A release gives the lead to the process that waits longest, by message.
+// The lease is renewed until fn has returned, unless the lease was lost. So fn can finish its work
+// before another process leads. After a release, the process that has waited longest gets a message
+// and leads.
 //
 // When a lease is lost, fn's context ends before the server gives the key away. But fn may not
-// return at once, and then it runs beside the next leader: only the fence protects the data. When
-// fn has not returned in time, the function of [OnOverrun] is called.
+// return at once, and then it runs at the same time as the next leader. In that time, only the
+// fence protects the data. When fn has not returned in time, the function of [OnOverrun] is called.
 //
-// While the lock server is unavailable, Run tries again: after 500 ms, and later every TTL, 30 s
-// at most. After terms shorter than a TTL, and shorter than AtMost, it also pauses, for 500 ms to
-// 30 s. If fn has returned an error that is not the error of its context, Run logs that error
-// before it waits again.
+// While the lock server is unavailable, Run tries again. It pauses for 500 ms at first, and later
+// for a TTL, but not for more than 30 s. After terms shorter than a TTL, and shorter than AtMost,
+// Run also pauses, for 500 ms to 30 s. If fn has returned an error that is not the error of its
+// context, Run logs that error before it waits again.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
@@ -190,8 +191,8 @@ func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *
 	return t, err
 }
 
-// StepDown ends the term of this process, with [ErrSteppedDown] and the reason as the cause of
-// fn's context. When fn has returned, the lease is released, and the process that waits longest
+// StepDown ends the term of this process. The cause of fn's context is then [ErrSteppedDown] with
+// the reason. When fn has returned, the lease is released, and the process that has waited longest
 // leads. If no process waits, this process leads again, 1 s later at the earliest. If this process
 // does not lead, StepDown does nothing and returns false.
 func (l *Leader) StepDown(reason string) bool {
@@ -205,10 +206,10 @@ func (l *Leader) StepDown(reason string) bool {
 	return true
 }
 
-// Leading returns the term of this process, and whether this process leads now. It compares the
-// end of the lease with the clock at the moment of the call, and makes no call to the server. So
-// Leading returns false also when this process was paused for longer than its lease and has not
-// noticed the end of the lease yet. When Leading returns true, no other process leads at that
+// Leading returns the term of this process, and whether this process leads now. It compares the end
+// of the lease with the clock at the moment of the call, and makes no call to the server. So if
+// this process was paused for longer than its lease, Leading returns false even before the process
+// has noticed the end of the lease. When Leading returns true, no other process leads at that
 // moment. A moment later another process may lead.
 func (l *Leader) Leading() (Term, bool) {
 	l.mu.Lock()
@@ -220,9 +221,9 @@ func (l *Leader) Leading() (Term, bool) {
 	return t.public(), true
 }
 
-// Terms returns a channel with the latest news of this process: its term began, or its term ended.
-// A slow receiver misses older news. There can be one receiver. The channel is closed when Run
-// returns.
+// Terms returns a channel on which this process sends its Term when the term begins and when it
+// ends. A slow receiver gets only the latest Term. There can be one receiver. The channel is closed
+// when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
 // tell publishes news.

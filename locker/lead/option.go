@@ -43,9 +43,9 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 // [Overrun]. Default: the TTL.
 func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
 
-// OnOverrun calls f when fn still runs and the time of [WithGrace] after the end of its term is
-// over. It calls f again every TTL. A program whose data does not check fences can end itself in f.
-// f must return soon; Run waits for it.
+// OnOverrun calls f if fn still runs when the time of [WithGrace] after the end of fn's term is
+// over. It calls f again every TTL. If the data does not check fences, the program can end itself
+// in f. f must return soon, because Run waits for f.
 func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
 
 // WithLogger sets the logger for the beginning and the end of each term, for outages of the lock

@@ -15,8 +15,8 @@ type Overrun struct {
 	Held bool
 }
 
-// watch reports an Overrun when fn does not return after the end of its term: the first time after
-// the time of WithGrace, and again every TTL.
+// watch reports an Overrun when fn does not return after the end of its term. The first report
+// comes after the time of WithGrace, and a further report comes every TTL.
 func (t *term) watch() {
 	l := t.leader
 	timer := time.NewTimer(l.cfg.grace)

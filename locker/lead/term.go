@@ -45,7 +45,7 @@ type term struct {
 	why   error
 }
 
-// newTerm makes the term of a lease that was granted. ctx is the lease's context.
+// newTerm makes the term for a granted lease. ctx is the lease's context.
 func (l *Leader) newTerm(ctx context.Context) *term {
 	t := &term{leader: l, began: time.Now(), returned: make(chan struct{})}
 	t.lease, _ = locker.FromContext(ctx)
@@ -86,8 +86,8 @@ func (t *term) run(fn func(context.Context) error) error {
 	return t.err
 }
 
-// over ends the term: fn's context has ended, or fn has returned. Calls after the first do
-// nothing.
+// The method over ends the term, because fn's context has ended or fn has returned. Calls after the
+// first do nothing.
 func (t *term) over() {
 	t.once.Do(func() {
 		t.mu.Lock()
@@ -106,14 +106,14 @@ func (t *term) isOver() bool {
 	return t.ctx.Err() != nil || !t.ended.IsZero()
 }
 
-// cause returns why the term ended; nil if fn returned first.
+// The method cause returns why the term ended. It returns nil if fn returned first.
 func (t *term) cause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why
 }
 
-// public returns the public part of the term.
+// The method public returns the public part of the term.
 func (t *term) public() Term {
 	t.mu.Lock()
 	defer t.mu.Unlock()

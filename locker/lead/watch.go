@@ -14,10 +14,10 @@ type Inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// Watch yields the leader: at once, and then at each change, until ctx ends. Info.Held reports
-// whether a process leads. Info.Metadata identifies this process, and Info.Fence and Info.Since
-// describe its term. Watch asks the server every second, or after a third of the remaining time of
-// the leader's lease, if this is longer.
+// Watch yields the leader at once, and then at each change, until ctx ends. Info.Held reports
+// whether a process leads. Info.Metadata identifies the leader, and Info.Fence and Info.Since
+// describe its term. Watch asks the server every second. If a third of the remaining time of the
+// leader's lease is longer than a second, Watch asks after that time instead.
 //
 // The yielded leader may be out of date, so do not base critical decisions on it. Only the fence
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
@@ -26,8 +26,9 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
-// Watch is the function [Watch] for the key of this Leader. This method also asks the server at
-// once when a term of this process begins or ends. The Locker must be an [Inspector].
+// The method Watch does the work of the function [Watch] for the key of this Leader. This method
+// also asks the server at once when a term of this process begins or ends. The Locker must be an
+// [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
@@ -79,7 +80,7 @@ func untilNext(info locker.Info) time.Duration {
 	return min(max(shortest, info.Left/3), longest)
 }
 
-// wait waits for d or a change. It returns false when ctx ended.
+// The method wait waits for d or a change. It returns false when ctx ended.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -11,9 +11,9 @@ import (
 )
 
 // inbox receives the events of a process, and holds the events that are on their way. One goroutine
-// delivers events in the order in which they were sent. It runs beside the calls, and exists only
-// while there are events. So an event may come before or after the answer of the call that caused
-// it.
+// delivers events in the order in which they were sent. It runs at the same time as the calls, and
+// exists only while there are events. So an event may come before or after the answer of the call
+// that caused it.
 type inbox struct {
 	listeners []*listener
 	open      bool // the process has subscribed
@@ -55,8 +55,8 @@ type letter struct {
 }
 
 // Listen is the step of a store.Notifier. If two Engines listen to one Process, neither has an
-// inbox, because each would receive the events of the other. Their waiters are then granted keys
-// without notification.
+// inbox, because each would receive the events of the other. Then their waiters get keys without
+// being notified.
 func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -72,9 +72,9 @@ func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	})
 }
 
-// forget removes a listener. The goroutine that delivers events ends with the last listener. forget
-// returns a channel that is closed when that goroutine has ended, or nil when there is no goroutine
-// to wait for.
+// forget removes a listener. With the last listener, the goroutine that delivers events ends.
+// forget returns a channel that is closed when that goroutine has ended, or nil when there is no
+// such goroutine.
 func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -102,8 +102,8 @@ func (p *Process) Inbox(string) string {
 	return p.address()
 }
 
-// address returns the inbox's name while the inbox is open and belongs to one Engine; otherwise
-// "". memory.mu is held here and below.
+// The method address returns the inbox's name while the inbox is open and belongs to one Engine.
+// Otherwise it returns "". memory.mu is held here and below.
 func (p *Process) address() string {
 	if !p.inbox.open || len(p.inbox.listeners) != 1 {
 		return ""
@@ -200,8 +200,8 @@ func (p *Process) deliver() {
 	b.notifying = nil
 }
 
-// wait waits until the process is resumed or, if it is not paused, for d. It returns early when no
-// Engine listens any more. memory.mu is held, but released during the wait.
+// If the process is paused, wait waits until it is resumed. Otherwise wait waits for d. It returns
+// early when no Engine listens any more. memory.mu is held, but released during the wait.
 func (p *Process) wait(d time.Duration) {
 	goOn, silent := p.paused, p.inbox.silent
 	var due <-chan time.Time

@@ -9,7 +9,7 @@ import (
 )
 
 // NewLocker returns an Engine on s. The Engine is closed when the test ends, and the test fails if
-// work is still under way two minutes later. In a testing/synctest bubble make both s and the
+// work is still under way two minutes later. In a testing/synctest bubble, make both s and the
 // Engine inside the bubble. A second Locker on the same [Memory] needs a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()

@@ -11,8 +11,8 @@ import (
 
 // Memory is a [locker.Store] without a server. It keeps leases, queues, fences, tombstones and
 // done marks as the Redis Stores do. Its clock is time.Now, so it obeys the virtual clock of a
-// testing/synctest bubble. A Memory is for tests only, because it does not exclude other processes
-// of the machine. Make a Memory with [NewMemory]. A Memory is safe for concurrent use.
+// testing/synctest bubble. A Memory is for tests only, because its locks do not exclude other
+// processes of the machine. Make a Memory with [NewMemory]. A Memory is safe for concurrent use.
 //
 // A Memory is also the first [Process] that uses it, so one Engine can use the Memory directly. For
 // each further Engine, [Memory.NewProcess] makes a Process.
@@ -72,7 +72,7 @@ func (m *Memory) forget() {
 	m.joins = make(map[string]joins)
 }
 
-// The method now returns the server's clock; m.mu is held.
+// The method now returns the server's clock. m.mu is held.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
 // The method at returns the server's clock as a client reads it. The result has no monotonic part,
@@ -100,7 +100,7 @@ func (m *Memory) left(l lease) time.Duration {
 	return l.ends.Sub(m.now())
 }
 
-// lengthen makes l last at least ttl from now; m.mu is held.
+// lengthen makes l last at least ttl from now. m.mu is held.
 func (m *Memory) lengthen(key string, l lease, ttl time.Duration) {
 	if m.left(l) < ttl {
 		l.ends = m.now().Add(ttl)
@@ -108,7 +108,7 @@ func (m *Memory) lengthen(key string, l lease, ttl time.Duration) {
 	}
 }
 
-// noteFor returns the tombstone of an owner unless it has run out; m.mu is held.
+// noteFor returns the tombstone of an owner unless the tombstone has run out. m.mu is held.
 func (m *Memory) noteFor(key, owner string) (note, bool) {
 	id := owned{key, owner}
 	n, ok := m.notes[id]
@@ -136,7 +136,8 @@ func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 // isDone reports whether key has a done mark. m.mu is held.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
 
-// mint reserves n fences, as the Redis Stores do: at most 100 ms ahead of the clock. m.mu is held.
+// The method mint reserves n fences. As in the Redis Stores, a fence is at most 100 ms ahead of the
+// clock. m.mu is held.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

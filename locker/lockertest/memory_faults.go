@@ -22,7 +22,7 @@ type fault struct {
 // Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
 // return err without running, until Fail is called with nil. If err is a [*store.Refusal], it
 // proves that the call had no effect. After any other error the call is unclear. Like the other
-// faults of a Memory, it affects the calls of all processes.
+// faults of a Memory, Fail affects the calls of all processes.
 func (m *Memory) Fail(op locker.Op, err error) {
 	m.setFault(op, func(f *fault) { f.err = err })
 }
@@ -32,8 +32,8 @@ func (m *Memory) LoseReplies(op locker.Op, n int) {
 	m.setFault(op, func(f *fault) { f.lost = n })
 }
 
-// Delay makes every call of op take d before it runs, even if its context ends, because go-redis
-// does not stop a call in flight either. 0 ends the delay.
+// Delay makes every call of op wait for d before it runs. The wait continues even if the context of
+// the call ends, because go-redis does not stop a call in flight either. 0 ends the delay.
 func (m *Memory) Delay(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.delay = d })
 }
@@ -59,8 +59,9 @@ func (m *Memory) setFault(op locker.Op, set func(*fault)) {
 	m.faults[op] = f
 }
 
-// step runs one call of a process, with the faults that are set for it. A call that has left the
-// process runs even if the process is paused or killed meanwhile. Only its answer does not arrive.
+// step runs one call of a process, with the faults that are set for the call. A call that has left
+// the process runs even if the process is paused or killed meanwhile. Only the answer to the call
+// does not arrive.
 func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
 	m := p.memory
 	m.mu.Lock()

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joins are the delegations of a lease, by the digest of their secret, and the parts of callers
-// that have joined, by their token.
+// joins has two maps for a lease: the delegations, by the digest of their secret, and the parts of
+// callers that have joined, by their token.
 type joins struct {
 	secrets map[[32]byte]admission
 	tokens  map[string]admission

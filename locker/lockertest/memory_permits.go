@@ -157,8 +157,8 @@ func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	return p, true
 }
 
-// reap takes back the expired permits. A process that has not confirmed one of these permits does
-// not react. So the process loses its places in the queue too.
+// reap takes back the expired permits. If a process has not confirmed one of these permits, the
+// process does not react. So it loses its places in the queue too.
 func (m *Memory) reap(key string) {
 	l := m.leases[key]
 	if l.permits == nil {
@@ -198,8 +198,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 }
 
 // The method serve grants units to the waiters in their order, as long as enough units are free for
-// the head of the queue. own is the claim of the call under way: it is granted its whole TTL, and
-// is not notified. A head that wants the key without a Limit gets it when no unit is held.
+// the head of the queue. own is the claim of the call that is under way. It is granted its whole
+// TTL, and its process is not notified. A head that wants the key without a Limit gets the key when
+// no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -240,7 +241,7 @@ func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	return granted, ok
 }
 
-// watch is called when units are free, but too few for the head. It notifies a new head to ask at
+// watch is called when units are free, but too few for the head. It tells a new head to ask at
 // once, and the next process to ask later. It returns whether the head keeps its place.
 func (m *Memory) watch(key string, head waiter, asker string) bool {
 	s := m.leases[key].permits
@@ -257,8 +258,8 @@ func (m *Memory) watch(key string, head waiter, asker string) bool {
 	return true
 }
 
-// leftOf returns how long a refused caller must wait at least: until the next permit runs out, or
-// until a head that does not react loses its place.
+// leftOf returns the shortest time for which a refused caller must wait. This time ends when the
+// next permit runs out, or when a head that does not react loses its place.
 func (m *Memory) leftOf(l lease, asker string) time.Duration {
 	if l.permits == nil {
 		return m.left(l)

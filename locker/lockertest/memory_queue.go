@@ -15,9 +15,9 @@ type queue struct {
 	ends    time.Time
 }
 
-// waiter is one owner's entry in the queue. After a hand-off the entry stays, before all other
-// entries, until its owner confirms. If the key is free again before the confirmation, the owner
-// did not confirm in time.
+// waiter is one owner's entry in the queue. After a hand-off, the entry stays at the front of the
+// queue until its owner confirms. If the key is free again before the confirmation, the owner did
+// not confirm in time.
 type waiter struct {
 	owner    string
 	inbox    string // "": the waiter receives no events
@@ -58,8 +58,8 @@ func (m *Memory) setQueue(key string, waiting []waiter) {
 }
 
 // enqueue puts c at the tail. An owner in the queue keeps its place. An owner whose hand-off lapsed
-// also keeps its place, unless another owner was granted the key after that. The owner asks, so its
-// process lives.
+// also keeps its place, unless another owner was granted the key after that. The reason is that the
+// process of an owner that asks is alive.
 func (m *Memory) enqueue(c store.Claim) {
 	waiting := m.queue(c.Key)
 	if i := indexOf(waiting, c.Owner); i >= 0 {
@@ -79,7 +79,7 @@ func waiterOf(c store.Claim) waiter {
 	}
 }
 
-// leave removes owner from the queue, and reports whether it was there.
+// leave removes owner from the queue, and reports whether owner was in the queue.
 func (m *Memory) leave(key, owner string) bool {
 	waiting := m.queue(key)
 	if indexOf(waiting, owner) < 0 {
@@ -99,7 +99,7 @@ func (m *Memory) dismiss(key string) {
 	}))
 }
 
-// The method waiters counts the waiters, without the waiters that were handed the key.
+// The method waiters counts the waiters, except those to which the key was handed.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -131,7 +131,7 @@ func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hint(key)
 }
 
-// hint notifies all processes that key is free, unless a queue decides who gets it.
+// hint notifies all processes that key is free, unless a queue decides who gets the key.
 func (m *Memory) hint(key string) {
 	if _, held := m.lease(key); held || len(m.queue(key)) > 0 {
 		return
@@ -144,7 +144,7 @@ func (m *Memory) hint(key string) {
 }
 
 // hand gives a free key to the first waiter that can take it. When it is the turn of the readers,
-// or the first waiter is a reader, hand gives the key to all readers in the queue. If it is the
+// or the first waiter is a reader, hand gives the key to all readers in the queue. When it is the
 // turn of the asker, hand stops, because the asker takes the key itself. The first entry of the
 // queue decides what happens:
 //
@@ -189,15 +189,15 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// The method by adds the traceparent of c, which releases the key, to the events of grants. The
-// function that it returns ends this.
+// The method by is called when c releases the key. From then on, the events of grants have the
+// traceparent of c, until the returned function is called.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext tells the first waiter that has waited for longWait that another waiter was granted
-// the key, and for how long.
+// notifyNext looks for the first waiter that has waited for longWait. It tells this waiter that the
+// key was granted to another waiter, and for how long.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)
@@ -217,7 +217,7 @@ func (m *Memory) drop(key string, w waiter) {
 }
 
 // The method next returns the first waiter that can be notified at another inbox than except. If
-// the process with the inbox except does not react, another process must.
+// the process with the inbox except does not react, another process must react.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {

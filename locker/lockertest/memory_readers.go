@@ -51,7 +51,7 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	return l, there && m.now().Before(r.ends)
 }
 
-// read makes c a reader, or lengthens its part, if it may enter.
+// If c may enter, the method read makes c a reader, or lengthens the part that c has.
 func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
 	_, reads := m.reads(c) // after a downgrade, a reader may still claim as a writer
@@ -111,7 +111,7 @@ func (m *Memory) openPhase(key string, readers []waiter, asker string) {
 }
 
 // letIn takes readers from the queue into the phase and notifies them. It does not notify the
-// asker, which gets an answer.
+// asker, because the asker gets an answer.
 func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time.Duration) {
 	for _, w := range readers {
 		m.leave(key, w.owner)
@@ -145,9 +145,9 @@ func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
 
-// living returns the live waiters up to the first live writer, and the live readers behind it.
-// Dead waiters among them leave the queue. The asker counts as live, even if its entry leaves the
-// queue with another entry of its process.
+// living returns the live waiters up to the first live writer, and the live readers behind this
+// writer. Dead waiters that it finds leave the queue. The asker counts as live, even if its entry
+// leaves the queue with another entry of its process.
 func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {

@@ -36,7 +36,7 @@ func (m *Memory) Free(key string) {
 	m.hint(key)
 }
 
-// Wipe forgets everything except the fence counter, like a server that restarts empty and makes
+// Wipe deletes everything except the fence counter, like a server that restarts empty and makes
 // fences from its clock. Every process subscribes again, and is notified that events may be lost.
 func (m *Memory) Wipe() {
 	m.mu.Lock()
@@ -68,8 +68,8 @@ func (m *Memory) Len() int {
 	return n
 }
 
-// Queued returns how many entries the queues of all keys have. It includes waiters that were
-// handed their key and have not confirmed it.
+// Queued returns how many entries the queues of all keys have. If a key was handed to a waiter and
+// the waiter has not confirmed it, the entry of the waiter counts too.
 func (m *Memory) Queued() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 )
 
 // A Process is the view that one process has of a [Memory]. Two Processes have the same leases and
-// queues, as two programs that share one Redis, but each has an inbox of its own. Make a Process
-// with [Memory.NewProcess] for each Engine. The methods of a Process disturb this process only.
+// queues, like two programs that share one Redis server, but each has an inbox of its own. Make a
+// Process with [Memory.NewProcess] for each Engine. The methods of a Process disturb this process
+// only.
 type Process struct {
 	memory *Memory
 	name   string // the name of the process's inbox
@@ -82,8 +83,8 @@ func (p *Process) Deafen(cut bool) {
 	p.inbox.cut = cut
 }
 
-// DelayEvents makes the subscription's connection slow. Every event comes d later, and so do the
-// confirmations of Open and Reset. Answers to calls are not delayed. 0 ends the delay.
+// DelayEvents makes the subscription's connection slow. Every event, and every confirmation of Open
+// and Reset, comes d later. Answers to calls are not delayed. 0 ends the delay.
 func (p *Process) DelayEvents(d time.Duration) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -112,8 +113,8 @@ func (p *Process) FailOpen(err error) {
 	p.inbox.refusal = err
 }
 
-// alive blocks while the process is paused, and fails when it was killed. memory.mu is held, but
-// released while it blocks.
+// The method alive blocks while the process is paused, and fails when the process was killed.
+// memory.mu is held, but released while the method blocks.
 func (p *Process) alive() error {
 	for p.paused != nil {
 		goOn := p.paused

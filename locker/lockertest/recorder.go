@@ -97,8 +97,8 @@ func (r *Recorder) Warnings() []locker.Warning {
 	return append([]locker.Warning(nil), r.warnings...)
 }
 
-// Await returns when holds returns true for r. It fails the test when that takes more than a
-// minute.
+// Await waits until the function holds returns true for r. If that takes more than a minute, the
+// test fails.
 func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 	t.Helper()
 	bound := time.After(time.Minute)

@@ -9,8 +9,8 @@ import (
 )
 
 // attempt is the part of one attempt that talks to the server. It runs on a goroutine of its own,
-// because go-redis does not end a call with its context, and the caller must not wait for a call
-// that hangs. fn runs on the caller's goroutine.
+// because go-redis does not end a call when the context of the call ends. The caller must not wait
+// for a call that hangs. fn runs on the caller's goroutine.
 type attempt struct {
 	*update
 	read  chan map[string][]byte // the values that fn gets
@@ -92,7 +92,7 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 	return a.client.Watch(ctx, fn, a.keys...)
 }
 
-// The method values watches the keys, and reads their values.
+// The method values sends WATCH for the keys, and reads their values.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
 	// GET returns an error for data of another type, and nil if there is no data.

@@ -13,6 +13,6 @@
 //
 // Use it for data that is only in Redis, for work that takes no longer than a round trip or two,
 // and for keys with few conflicts. With frequent conflicts, each success makes the work of all
-// failed callers useless. With many conflicts a lock is faster, and serves its callers in order.
-// Work that has effects outside the key needs a lock, because the function may run several times.
+// other callers useless. Then a lock is faster, and serves its callers in order. Work that has
+// effects outside the key needs a lock, because the function may run several times.
 package optimistic

@@ -26,10 +26,10 @@ var (
 // no such key. fn returns nil to delete the key, and the same value to leave the key as it is. fn
 // may change old in place. A key that expires keeps its expiry time.
 //
-// fn runs on the caller's goroutine, perhaps many times, so it must have no other effect. An error
-// of fn ends Update, which writes nothing and returns the error unchanged. The end of ctx ends
-// Update at once, even while a call to the server hangs. If the new value was being written at that
-// moment, the error is ErrUnknown.
+// fn runs on the caller's goroutine, perhaps many times, so fn must have no effect except its
+// result. If fn returns an error, Update writes nothing and returns the error unchanged. The end of
+// ctx ends Update at once, even while a call to the server hangs. If the new value was being
+// written at that moment, the error is ErrUnknown.
 //
 // Besides the error of fn, Update returns ErrConflict after [WithAttempts], ErrUnknown, ctx.Err(),
 // and errors of the client. After an error of the client, nothing was written. The client is a

@@ -69,7 +69,7 @@ func (m Mode) String() string {
 }
 
 // A Delegation lets a call in another process join a lease. Package delegate sends delegations and
-// protects them against forgery. Few programs use this type themselves.
+// protects them against forgery. Only a few programs use this type directly.
 type Delegation struct {
 	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there
 	// is no secret, and a signature proves that the other fields come from the holder.

@@ -7,8 +7,8 @@ import (
 
 // Stores return these errors, and users check them with errors.Is.
 var (
-	// ErrUnavailable: the lock server cannot be reached or cannot answer now. Such an error is
-	// never ErrBusy as well.
+	// ErrUnavailable: the lock server cannot be reached or cannot answer now. An error that is
+	// ErrUnavailable is never also ErrBusy.
 	ErrUnavailable = errors.New("the lock server is unavailable")
 
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.

@@ -62,8 +62,8 @@ func (s State) String() string {
 }
 
 // A Refusal is the error of a [Store] when the server's answer, or the lack of an answer, proves
-// that the call had no effect. Every other error of a Store counts as unclear: the call may have
-// run, or may still run.
+// that the call had no effect. Every other error of a Store counts as unclear, because the call may
+// have run, or may still run.
 type Refusal struct {
 	// Temporary means that the same call may succeed soon: the server loads its data, fails over,
 	// or cannot be dialled.

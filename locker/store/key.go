@@ -26,9 +26,9 @@ func CheckKey(l string) error {
 	return nil
 }
 
-// HashTag returns the part of l that Redis Cluster hashes: the text between the first '{' and the
-// first '}' after it. Without such a pair, or with no text between the two, HashTag returns all of
-// l.
+// HashTag returns the part of l that Redis Cluster hashes. This is the text between the first '{'
+// and the first '}' after it. If l has no such pair of braces, or no text between the two, HashTag
+// returns all of l.
 func HashTag(l string) string {
 	if _, rest, ok := strings.Cut(l, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// NodeState names whether a node of a quorum votes, or the reason why it does not.
+// NodeState says that a node of a quorum votes, or why it does not vote.
 type NodeState string
 
 const (
@@ -50,8 +50,8 @@ type Node struct {
 
 // A Membership is a Store of several nodes. Some of the nodes may have no vote for a while.
 type Membership interface {
-	// Nodes asks all nodes for their state, and takes the steps after which nodes that do not vote
-	// vote again.
+	// Nodes asks all nodes for their state. It also takes the steps by which a node without a vote
+	// gets its vote back.
 	Nodes(ctx context.Context) ([]Node, error)
 	// Watch makes the Store report when a node stops voting, and when the node votes again. The
 	// Engine calls Watch once, before all other methods.

@@ -9,11 +9,11 @@ import (
 // A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
 // when they should call Acquire again. Events may be lost, late or repeated. In doubt, the Engine
 // calls Acquire again. While there is no inbox, waiters poll with the pauses of their Backoff, as
-// with a Store that is no Notifier.
+// they do with a Store that is no Notifier.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
-	// notify from one goroutine at a time; notify does not block. stop returns after the last call
-	// of notify. The Engine calls Listen once, before all other methods.
+	// notify from one goroutine at a time. notify does not block. stop returns only when the last
+	// call of notify has returned. The Engine calls Listen once, before all other methods.
 	Listen(notify func(Event)) (stop func())
 	// Inbox returns the address at which this process receives events about key, or "" while there
 	// is no subscription. It does not block.

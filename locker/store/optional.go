@@ -12,9 +12,9 @@ type BatchAcquirer interface {
 	// claims that prevent the grant, and NotOurs for the claims that could have been granted.
 	// AcquireAll never puts a claim into a queue, and never overtakes a waiter. If a key is free
 	// and a token may be waiting for it, AcquireAll returns Busy, with a Holder whose Left is 0. If
-	// an owner holds its key already, AcquireAll returns Granted for it and leaves the lease
-	// unchanged, whatever it returns for the other claims. If the keys cannot be taken in one step,
-	// it returns a [*Refusal].
+	// an owner holds its key already, AcquireAll returns Granted for this claim and leaves the
+	// lease unchanged, whatever it returns for the other claims. If the keys cannot be taken in one
+	// step, it returns a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -66,9 +66,9 @@ type Fencer interface {
 
 // A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once.
 // A phase lasts from the first of these owners to the last. All owners of a phase have one fence.
-// Phases are fair. After a writer, all waiting readers enter together; after the last reader, one
-// writer enters. While a writer waits, no newcomer enters. Each reader's part expires
-// independently of the others.
+// Phases are fair. After a writer, all waiting readers enter together. After the last reader, one
+// writer enters. While a writer waits, no newcomer enters. Each reader's part expires independently
+// of the others.
 //
 // The answer to each step of an owner depends on what the owner has on the server, and not on the
 // Mode of the Claim. For example, after an unanswered Downgrade the owner may be a writer or a
@@ -79,14 +79,14 @@ type Downgrader interface {
 	Downgrade(ctx context.Context, c Claim) (Grant, error)
 }
 
-// A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. A
-// permit is granted if its units and the units that are held together exceed neither its own Limit
-// nor the Limit of any permit that is held. So if owners have different Limits, the smallest Limit
-// counts.
+// A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. The
+// sum of the held units and the units of a new permit must not exceed any Limit. This rule is about
+// the Limit of the new permit and about the Limits of all held permits. So if owners have different
+// Limits, the smallest Limit counts.
 //
 // The queue is strict: no waiter is granted units before the waiters ahead of it. Each permit
-// expires independently of the others, and has a fence of its own, which is larger than all fences
-// before. A claim without a Limit excludes all permits.
+// expires independently of the others, and has a fence of its own, which is larger than all earlier
+// fences. A claim without a Limit excludes all permits.
 type Permitter interface {
 	// Permits does nothing. It tells the Engine that claims may have a Limit.
 	Permits()
@@ -162,9 +162,9 @@ type Joiner interface {
 	Leave(ctx context.Context, c Claim) (Grant, error)
 }
 
-// A Closer is a Store that works in the background. [Engine.Close] calls Close once, after the last
-// other call, and waits for it, at most until ctx ends. If ctx ends first, Close returns the error
-// of ctx. The client belongs to the caller and stays open.
+// A Closer is a Store that works in the background. [Engine.Close] calls the Store's Close once,
+// after the last other call, and waits until it returns, at most until ctx ends. If ctx ends first,
+// the Store's Close returns the error of ctx. The client belongs to the caller and stays open.
 type Closer interface {
 	Close(ctx context.Context) error
 }
@@ -176,16 +176,16 @@ type Confirmer interface {
 	NeedsConfirmation() bool
 }
 
-// A Carrier is a Store whose releases carry [Claim.Next]: Release frees the key and makes that
-// Acquire in one step. The Engine sends no Next to other Stores.
+// A Carrier is a Store whose releases carry [Claim.Next]. In one step, Release frees the key and
+// makes the Acquire of Next. The Engine sends no Next to other Stores.
 type Carrier interface {
 	// CarriesNext does nothing. It tells the Engine that releases may have a Next.
 	CarriesNext()
 }
 
-// A Validator is a Store that refuses some claims whatever its server answers. For claims with the
-// Mode and the Once of c, Validate returns the reason, such as ErrUnsupported, or nil. It sends
-// nothing.
+// A Validator is a Store that refuses some claims without asking its server. If the Store refuses
+// claims with the Mode and the Once of c, Validate returns the reason, such as ErrUnsupported.
+// Otherwise Validate returns nil. It sends nothing.
 type Validator interface {
 	Validate(c Claim) error
 }

@@ -1,6 +1,6 @@
-// Package store is the contract between the engine of package locker and the kinds of lock. Read
-// it to write a [Store] of your own: for etcd, a database or a service. locker.New makes a Locker
-// from a Store, and package storetest checks a Store.
+// Package store is the contract between the engine of package locker and the kinds of lock. Read it
+// to write a [Store] of your own, for example on etcd, on a database or on a service. locker.New
+// makes a Locker from a Store, and package storetest checks a Store.
 //
 // A Store makes atomic steps and nothing else. Tokens, deadlines, waiting, renewals and the undo of
 // unclear calls are the tasks of the engine. Steps that only some Stores can do have interfaces of
@@ -23,8 +23,8 @@ import (
 // the call may have run, or may still run.
 //
 // ctx carries values for tracing, and a deadline of 5 s or less. A Store may end a call when ctx
-// ends, but need not. After 5 s without an answer the Engine gives a call up. Then it undoes an
-// Acquire by a Release.
+// ends, but need not. After 5 s without an answer, the Engine gives up the call. If the call was an
+// Acquire, the Engine then undoes it by a Release.
 type Store interface {
 	// Acquire returns Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)

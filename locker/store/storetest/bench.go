@@ -68,8 +68,8 @@ func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	return g
 }
 
-// gets acquires a free key. In a Store without queues, a node may still have the vote of a refused
-// owner. That vote is given back, so the key is free a moment later.
+// The method gets acquires a free key. In a Store without queues, the vote of a node may still
+// belong to a refused owner. This owner gives the vote back, so the key is free a moment later.
 func (b *bench) gets(c store.Claim, when string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
@@ -79,7 +79,7 @@ func (b *bench) gets(c store.Claim, when string) store.Grant {
 	return b.want(g, store.Granted, when)
 }
 
-// granted acquires for a new owner, and fails the law unless it gets the key.
+// granted acquires the key for a new owner. If the owner does not get the key, the law fails.
 func (b *bench) granted() (store.Claim, store.Grant) {
 	b.Helper()
 	c := b.claim(owner())
@@ -134,8 +134,8 @@ const (
 	blink = 500 * time.Millisecond // expires soon, but not between two calls
 )
 
-// waiter returns the claim of a new owner that queues and is notified at inbox. With "" it is not
-// notified.
+// waiter returns the claim of a new owner that queues and is notified at inbox. If inbox is "", the
+// owner is not notified.
 func (b *bench) waiter(inbox string) store.Claim {
 	c := b.claim(owner())
 	c.Queue, c.Inbox, c.HandoffTTL = true, inbox, hand

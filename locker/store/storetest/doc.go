@@ -1,8 +1,8 @@
 // Package storetest checks that a Store obeys the laws that package locker relies on.
 //
-// Give a [Harness] for your Store to [Run]. Each law is a subtest whose name is a sentence. A law
-// is left out if it needs a function that the Harness does not have, and the test's log shows
-// that.
+// Give a [Harness] for your Store to [Run]. Each law is a subtest whose name is a sentence. If a
+// law needs a function that the Harness does not have, the law is left out, and the test's log
+// shows that.
 //
 //	func TestMyStoreObeysTheLaws(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Harness {

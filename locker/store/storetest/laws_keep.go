@@ -6,7 +6,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keepLaws concern what a release leaves under the key: a kept key, or a mark that the work is
+// keepLaws concern what a release leaves on the server: a kept key, or a mark that the work is
 // done.
 var keepLaws = []law{
 	{name: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {

@@ -91,7 +91,8 @@ var lookLaws = []law{
 		}
 		b.free(holder)
 		line = b.line()
-		// The new holder's entry stays until it confirms; the holder of a permit has no entry.
+		// The entry of a new holder stays until the holder confirms. The holder of a permit has no
+		// entry.
 		if len(line) == 3 && line[0].Handed {
 			line = line[1:]
 		}

@@ -49,8 +49,8 @@ var notifyLaws = []law{
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
-		// This waiter belongs to the same process: if that process does not react, neither does
-		// this waiter.
+		// This waiter belongs to the same process. If that process does not react, this waiter does
+		// not react either.
 		b.queued(one.inbox)
 		third := b.queued(other.inbox)
 		// A waiter that has just come asks again by itself, so it is not notified.
@@ -198,8 +198,8 @@ func (m *mail) writer(c store.Claim) {
 	}
 }
 
-// head awaits the event that c is the first in the queue. in is the expected time until the key is
-// free.
+// The method head awaits the event that c is the first in the queue. The parameter in is the
+// expected time until the key is free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
 	e := m.next("the event for the head of the queue")

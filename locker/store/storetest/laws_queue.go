@@ -215,7 +215,8 @@ var queueLaws = []law{
 	}},
 }
 
-// queuedBehindLapse makes a new owner wait for a held key, and returns when the lease has run out.
+// queuedBehindLapse makes a new owner wait for a held key. It returns when the holder's lease has
+// run out.
 func (b *bench) queuedBehindLapse(inbox string) store.Claim {
 	b.Helper()
 	c := b.claim(owner())
