@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// break takes a lease away on every kind of server, and the waiter gets the key. If the given
-// fence is another holder's, break changes nothing.
+// break takes a lease away on every kind of server, and the waiter gets the key. If the given fence
+// belongs to another holder, break changes nothing.
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {

@@ -55,8 +55,8 @@ func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	secrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
 }
 
-// latchctl run gives its command the key and the fence in the environment, but not the token, with
-// which the command could release or extend the lock.
+// latchctl run gives its command the key and the fence in the environment. It does not give the
+// command the token, because a program with the token could release or extend the lock.
 func TestTheCommandOfRunDoesNotLearnTheToken(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

@@ -76,7 +76,7 @@ const (
 	bad  level = "bad"
 )
 
-// finding is one line of doctor.
+// finding is one line that doctor prints.
 type finding struct {
 	Server string `json:"server"`
 	Level  level  `json:"level"`

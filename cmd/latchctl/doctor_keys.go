@@ -85,7 +85,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 	return eternal, ahead, nil
 }
 
-// waiters looks for locks that never expire, and for queues whose waiters are gone.
+// The method waiters looks for locks that never expire, and for queues whose waiters are gone.
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {
@@ -137,8 +137,8 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// votes shows which nodes of a quorum vote. If no service has used the nodes yet, it does not ask
-// them, because the question would begin to form a set.
+// The method votes shows which nodes of a quorum vote. If no service has used the nodes yet, doctor
+// does not ask them, because the question would begin to form a set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked, silent := 0, 0
 	for _, c := range cs {
@@ -165,7 +165,8 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	defer closeWithin(l, time.Second)
 	nodes, err := l.Nodes(ctx)
-	// The first look at all nodes waits for a silent one, for as long as Nodes waits for the look.
+	// The first call of Nodes may end while its look at the nodes still waits for a silent node. So
+	// this loop asks again.
 	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
 		nodes, err = l.Nodes(ctx)
 	}
@@ -185,7 +186,8 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 }
 
-// remedy advises what to do about a check that failed: rights, if the server refused the user.
+// remedy returns the advice for a check that failed. If the server refused the user, the advice is
+// rights.
 func remedy(err error, rights string) string {
 	if strings.Contains(err.Error(), "NOPERM") {
 		return rights
@@ -193,7 +195,7 @@ func remedy(err error, rights string) string {
 	return "repair what else is bad here, then call doctor again"
 }
 
-// unknown reports that no look has told yet whether a node votes.
+// unknown reports whether it is still unknown if a node votes.
 func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
 
 // marked says whether a server is a node of a quorum.

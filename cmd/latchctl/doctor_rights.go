@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rights are calls of the commands that latchkit's scripts and client use. docs/operations.md lists
-// the same commands. KEY is the key of the lock, Q a key beside it, and I an inbox.
+// rights has a call of each command that latchkit's scripts and client use. docs/operations.md
+// lists the same commands. KEY is the key of the lock, Q is a key that latchkit stores for this
+// lock, and I is an inbox.
 var rights = strings.Split(`del KEY
 evalsha 0 0
 eval 0 0
@@ -59,7 +60,7 @@ asking`, "\n")
 var operatorRights = strings.Split(`scan 0
 getrange KEY 0 1`, "\n")
 
-// rights checks what the user may do. It tests each command by a dry run.
+// The method rights checks what the user may do. It tests each command by a dry run.
 func (p *patient) rights(ctx context.Context) {
 	user := p.user
 	if user == "" {

@@ -138,7 +138,7 @@ func (p *patient) replicas(context.Context) {
 	}
 }
 
-// cluster visits each master.
+// The method cluster visits each master.
 func (d *doctor) cluster(ctx context.Context, c *redis.ClusterClient, visit func(context.Context, string, redis.UniversalClient)) {
 	says, err := c.ClusterInfo(ctx).Result()
 	switch {

@@ -30,7 +30,7 @@ func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[strin
 	return all
 }
 
-// finds fails the test unless doctor has a finding of this check with this level and text.
+// If doctor has no finding of this check with this level and text, finds fails the test.
 func finds(t *testing.T, all map[string]finding, check string, want level, text string) {
 	t.Helper()
 	f, there := all[check]
@@ -178,8 +178,8 @@ func documented(t *testing.T, from, to string) string {
 	return part
 }
 
-// doctor finds a node of a quorum that is down. It does not form a quorum of servers that are not
-// nodes of one.
+// doctor finds a node of a quorum that is down. If servers are not nodes of a quorum, doctor does
+// not make them a quorum.
 func TestDoctorOfAQuorum(t *testing.T) {
 	t.Parallel()
 	var nodes []string

@@ -41,8 +41,8 @@ func grid(rows [][]string) string {
 	return b.String()
 }
 
-// shortenKeys shortens the keys. So a screen of the given width also shows the columns after the
-// keys, and at least the beginning of the last column.
+// shortenKeys shortens the keys. Then a screen of the given width also shows the columns to the
+// right of the keys, and at least the beginning of the last column.
 func shortenKeys(rows [][]string, width int) {
 	const least, ofHolder = 8, 8
 	rest := ofHolder

@@ -43,8 +43,7 @@ func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	}
 }
 
-// In top, a key of Chinese letters used to move the columns behind it to the right, out of the
-// screen.
+// In top, a key of Chinese letters used to move the columns to the right of the key off the screen.
 func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 	t.Parallel()
 	wide := []lock{

@@ -39,8 +39,9 @@ func deaf(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A node that hung used to use up the time for all of doctor's questions. Then doctor reported
-// that the servers were no quorum. It advised to call EnrollRedlock, which would have been wrong.
+// A node that did not answer used to use up the time for all of doctor's questions. Then doctor
+// reported that the servers were no quorum. It gave the advice to call EnrollRedlock, which would
+// have been wrong.
 func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -54,8 +55,8 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	finds(t, all, "locks", okay, "0 are held")
 }
 
-// One node of a quorum hangs. doctor reported that no node voted, because it did not wait for the
-// end of the first look at the nodes.
+// One node of a quorum hangs. doctor used to report that no node voted, because it did not wait for
+// the end of the first look at the nodes.
 func TestDefectDoctorTookTheSilenceOfOneNodeForThatOfAll(t *testing.T) {
 	t.Parallel()
 	var nodes []string
@@ -77,7 +78,7 @@ func TestDefectDoctorTookTheSilenceOfOneNodeForThatOfAll(t *testing.T) {
 	}
 }
 
-// A check that failed because a server was down had an advice about rights.
+// When a check failed because a server was down, doctor used to give advice about rights.
 func TestDefectDoctorBlamedTheRightsForAServerThatIsDown(t *testing.T) {
 	t.Parallel()
 	const rights = "give a user who may read all keys"
@@ -97,8 +98,8 @@ func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
 	finds(t, all, "quorum", bad, "not checked: 2 nodes do not answer")
 }
 
-// ls used to ask one node after the other whether it belongs to a Cluster. A node that hung used
-// up the time for all nodes.
+// ls used to ask one node after the other whether the node belongs to a Cluster. A node that did
+// not answer used up the time for all nodes.
 func TestDefectLsWaitedForANodeThatHangs(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)

@@ -99,7 +99,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	return lock{key, info, l.since(info.Since)}, nil
 }
 
-// since returns how long ago the server's clock showed the time at.
+// The method since returns how long ago the server's clock showed the time that is passed as at.
 func (l *looker) since(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
@@ -110,7 +110,7 @@ func (l *looker) since(at time.Time) time.Duration {
 // atOnce is the number of keys that are inspected at the same time.
 const atOnce = 64
 
-// all inspects all keys that match. It leaves out keys that have become free meanwhile.
+// The method all inspects all keys that match. It leaves out keys that have become free meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {

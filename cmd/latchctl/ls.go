@@ -87,7 +87,7 @@ func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	return overdue(ctx, do(l))
 }
 
-// lockJSON is a lock as --json prints it. Times are in seconds; a key without a TTL has no field
+// lockJSON is a lock as --json prints it. Times are in seconds. A key without a TTL has no field
 // "left".
 type lockJSON struct {
 	Key      string    `json:"key"`

@@ -135,7 +135,7 @@ func sites(t *testing.T) map[string]site {
 	}
 }
 
-// tokens returns the tokens that the servers store for a key, which are secret.
+// tokens returns the secret tokens that the servers store for a key.
 func (s site) tokens(t *testing.T, key string) (all []string) {
 	t.Helper()
 	for _, c := range s.direct {
@@ -143,8 +143,8 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		// An error is no failure: another master may have the key, and then this one answers
-		// MOVED.
+		// An error is no failure, because another master may have the key, and then this master
+		// answers MOVED.
 		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result()
 		for _, entry := range queue {
 			token, inbox, _ := strings.Cut(entry, "|")

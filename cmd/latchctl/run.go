@@ -176,7 +176,7 @@ func (r *running) run(to *servers) error {
 // done.
 var errNotDone = errors.New("the command has failed")
 
-// interruption is the cause of the end of a wait that a signal has ended.
+// If a signal ends a wait, interruption is the cause.
 type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }

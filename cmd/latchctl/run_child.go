@@ -39,8 +39,8 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	ended := make(chan error, 1)
 	started := make(chan error)
 	go func() {
-		// On Linux, the kernel kills the command when the thread that has started it ends. So this
-		// goroutine keeps its thread.
+		// On Linux, the kernel kills the command when the thread that has started the command ends.
+		// So this goroutine keeps its thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -79,9 +79,9 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	}
 }
 
-// family is the command and its descendants. Without a terminal, they are a process group of their
-// own. At a terminal, they stay in the group that the shell has made for latchctl. So Ctrl-C and
-// Ctrl-Z reach all of them, and the shell can continue all of them.
+// family is the command and its descendants. Without a terminal, these processes are a process
+// group of their own. At a terminal, they stay in the group that the shell has made for latchctl.
+// So at a terminal, Ctrl-C and Ctrl-Z reach all of them, and the shell can continue all of them.
 //
 // A signal to processes that have ended has no effect, and is not an error.
 type family struct {
@@ -121,9 +121,9 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended too. At the time late, it kills those that are
-// left. At a terminal it does nothing, because the descendants cannot be distinguished from other
-// processes.
+// outlive waits until the descendants have ended too. At the time late, it kills the descendants
+// that have not ended. At a terminal, outlive does nothing, because the descendants cannot be
+// distinguished from other processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

@@ -123,7 +123,7 @@ func TestRunExitCodes(t *testing.T) {
 	}
 }
 
-// With --once, a job that has succeeded does not run again, but a job that has failed does.
+// With --once, a job that has succeeded does not run again, but a job that has failed runs again.
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
@@ -230,7 +230,7 @@ func TestRunKillsAfterTheGrace(t *testing.T) {
 	gone(t, pid)
 }
 
-// latchctl passes a signal on to the command, and ends as the command does.
+// latchctl passes a signal on to the command, and ends with the exit code of the command.
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -273,8 +273,8 @@ func TestRunInterruptedWhileItWaits(t *testing.T) {
 	}
 }
 
-// When latchctl was stopped for longer than the TTL, it finds that its lease is lost, and ends the
-// command. Meanwhile another process got the lock.
+// latchctl is stopped for longer than the TTL, and another process gets the lock meanwhile. When
+// latchctl continues, it finds that its lease is lost, and ends the command.
 func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
@@ -307,7 +307,8 @@ func TestRunKilled(t *testing.T) {
 	exits(t, 0, nodes, "run", "job", "--wait", "20s", "--", "true")
 }
 
-// At a terminal, Ctrl-C reaches the command once, and latchctl ends as the command does.
+// At a terminal, Ctrl-C reaches the command once, and latchctl ends with the exit code of the
+// command.
 func TestRunAtATerminal(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

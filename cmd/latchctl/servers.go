@@ -52,8 +52,8 @@ func (s *servers) urls() []string {
 // connect makes a client of each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
-	// With several nodes, each has its own time-out, so that one that hangs does not use up the
-	// time for the others.
+	// With several nodes, each node has its own time-out, so that a node that hangs does not use up
+	// the time for the others.
 	if len(urls) > 1 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)
@@ -97,7 +97,8 @@ func (cs clients) forLocker() []locker.Client {
 	return all
 }
 
-// engine makes a Locker that shows and revokes leases of every kind: with readers or without.
+// The method engine makes a Locker that shows and revokes leases of every kind, with readers or
+// without.
 func (cs clients) engine() (*locker.Engine, error) {
 	l, err := locker.NewReadWrite(cs.forLocker())
 	if err != nil {
@@ -106,8 +107,7 @@ func (cs clients) engine() (*locker.Engine, error) {
 	return l, nil
 }
 
-// dial makes the client for a URL. The kind of client follows from the URL, or from what the
-// server answers.
+// dial makes the client for a URL. The URL or the server's answer determines the kind of client.
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)

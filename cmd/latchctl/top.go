@@ -93,7 +93,7 @@ type watching struct {
 // Init starts the first look at the servers.
 func (w watching) Init() tea.Cmd { return w.look }
 
-// Update handles a message. Only one look at the servers is under way at a time: the next look
+// Update handles a message. Only one look at the servers is under way at a time. The next look
 // begins after a pause.
 func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := message.(type) {

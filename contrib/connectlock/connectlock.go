@@ -28,15 +28,15 @@ import (
 // behind the interceptors for tracing, recovery and authentication. As a client's interceptor it
 // does nothing.
 //
-// Call rules.Bind with [Services] before the server starts. Until it has succeeded, every call is
-// refused with CodeInternal. The error names the wrong argument.
+// Call rules.Bind with [Services] before the server starts. Until Bind has succeeded, every call is
+// refused with CodeInternal. The error of NewInterceptor names the wrong argument.
 func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
 	return NewServiceInterceptor(l, rules, nil, opts...)
 }
 
 // NewServiceInterceptor does the work of [NewInterceptor] for the handlers of one service, which
-// may be a [grpclock.KeyProvider]. It is needed because connect-go does not show the service to an
-// interceptor.
+// may be a [grpclock.KeyProvider]. This function is needed because connect-go does not show the
+// service to an interceptor.
 func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, opts ...grpclock.Option) (connect.Interceptor, error) {
 	opts = append(slices.Clip(opts), grpclock.WithBoundRules())
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)
@@ -51,8 +51,8 @@ func NewServiceInterceptor(l locker.Locker, rules *grpclock.Rules, service any, 
 }
 
 // Services tells Rules.Bind the services of a connect-go server by their full names, such as
-// "inventory.v1.Inventory", or inventoryv1connect.InventoryName in generated code. A service that
-// this program does not contain is refused by Bind.
+// "inventory.v1.Inventory", or inventoryv1connect.InventoryName in generated code. Bind refuses a
+// service that this program does not contain.
 func Services(names ...string) ServiceInfo { return names }
 
 // ServiceInfo describes services to Rules.Bind; see [Services].
@@ -140,7 +140,7 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// repeated is a stored answer, which has a type that connect does not know.
+// repeated is a stored answer. Its type is unknown to connect.
 type repeated struct{ proto.Message }
 
 // handled is the error of a handler, with the status that grpclock reads.

@@ -1,5 +1,5 @@
-// Package connectlock guards connect-go handlers with the locks of package grpclock: the same
-// annotation in the .proto file, the same options, the same statuses.
+// Package connectlock guards connect-go handlers with the locks of package grpclock. The annotation
+// in the .proto file, the options and the statuses are the same as in grpclock.
 //
 //	rules := grpclock.FromDescriptors()
 //	locks, err := connectlock.NewInterceptor(l, rules)
@@ -10,12 +10,12 @@
 //		connect.WithInterceptors(locks))
 //
 // A call that does not get its lock ends with a connect.Error, whose code and details are those
-// that package grpclock documents. Its trailer Grpc-Retry-Pushback-Ms is set for clients that speak
-// gRPC, and the header Retry-After for those that speak Connect. If a header of the request has
-// several values, the key contains the first one.
+// that package grpclock documents. For clients that speak gRPC, the trailer Grpc-Retry-Pushback-Ms
+// is set. For clients that speak Connect, the header Retry-After is set. If a header of the request
+// has several values, the key contains the first one.
 //
 // Handlers read headers as they do without a lock. grpc.SetHeader and metadata.FromIncomingContext
-// also work in them. For a service that is a grpclock.KeyProvider, use [NewServiceInterceptor].
+// also work in handlers. For a service that is a grpclock.KeyProvider, use [NewServiceInterceptor].
 //
 // A client that does not read loses the lock of its stream, as package grpclock documents. The
 // call itself ends only when the client reads, sends or disconnects, as with every handler of

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A client that does not read loses the lock of its stream. A message may still be under way to
+// A client that does not read loses the lock of its stream, perhaps while a message is under way to
 // this client. The end of the stream is written after this message, because two goroutines must
 // never write to the connection at once.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {

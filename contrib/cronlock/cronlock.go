@@ -8,13 +8,13 @@
 //
 // All processes add the same job, with the same name. Each tick has a key of its own, such as
 // report@2026-11-22T03:00:00Z. The time in the key is the scheduled time of the tick, and not the
-// time at which a process starts the tick. So the clocks of the processes may differ, by at most
-// [MaxSkew] (5 s by default). A process that was suspended for a long time finds the key of its
-// tick free again. Therefore each process checks the age of the tick after the grant, and skips an
-// old tick.
+// time at which a process starts the tick. So the clocks of the processes may differ by up to
+// [MaxSkew] (5 s by default). If a process was suspended for a long time, the key of its tick is
+// free again. Therefore each process checks the age of the tick after the grant, and skips an old
+// tick.
 //
-// A tick runs at most once: if its process dies, the tick is lost. With [MakeUp], another process
-// runs the tick again.
+// A tick runs at most once. If the process that runs a tick dies, the tick is lost. With [MakeUp],
+// another process runs this tick again.
 package cronlock
 
 import (
@@ -29,15 +29,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Once adds a job to c. At each tick of spec, the job runs in one of several processes. c's parser
-// parses spec. name names the job, and must be the same in all processes and different from that
-// of every other job.
+// Once adds a job to c. At each tick of spec, the job runs in one of several processes. The parser
+// of c reads spec. The text name is the name of the job. It must be the same in all processes, and
+// no other job may have it.
 //
-// The context of job ends if its lock is lost, or when the context given by [Base] ends. An error
-// of job is logged. Once returns an error if its arguments are wrong.
+// The context of job ends if the lock of the tick is lost, or when the context given by [Base]
+// ends. An error of job is logged. Once returns an error if its arguments are wrong.
 //
-// "@every 5m" counts from the start of each process, so its ticks have no common time. Such a job
-// runs at most once in nine tenths of the interval, in whichever process comes first.
+// "@every 5m" counts from the start of each process, so its ticks have no common time. A job with
+// "@every" runs at most once in nine tenths of the interval. The process that comes first runs it.
 func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
@@ -62,8 +62,8 @@ func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context
 	return c.Schedule(&e.ticks, e), nil
 }
 
-// parse parses spec as c does. cron does not export its parser, so parse adds an entry without
-// work to c, and removes it.
+// parse parses spec as c does. cron does not export its parser, so parse adds an entry without work
+// to c, and removes this entry.
 func parse(c *cron.Cron, spec string) (cron.Schedule, error) {
 	id, err := c.AddFunc(spec, func() {})
 	if err != nil {
@@ -85,7 +85,7 @@ type entry struct {
 
 var errLate = errors.New("the tick is so old that another process may have run it")
 
-// Run runs the job for a tick, unless another process does. cron calls it.
+// Run runs the job for a tick, unless another process runs it. cron calls Run.
 func (e *entry) Run() {
 	tick := e.ticks.take(time.Now())
 	err := e.run(tick)
@@ -101,8 +101,8 @@ func (e *entry) Run() {
 // run acquires the locks of a tick, and calls the job if the tick is not too old.
 func (e *entry) run(tick time.Time) error {
 	return locker.RunAll(e.cfg.base, e.locker, e.rules(tick), func(ctx context.Context) error {
-		// The age is checked after the grant, because this process may have been stopped while it
-		// asked.
+		// The age is checked after the grant, because this process may have been stopped during the
+		// acquire.
 		if e.interval == 0 && time.Since(tick) >= e.oldest() {
 			return errLate
 		}
@@ -132,8 +132,8 @@ func (e *entry) keyOf(tick time.Time) string {
 	return e.name + "@" + tick.UTC().Format(time.RFC3339)
 }
 
-// remembered returns how long the server remembers a tick. This time begins with the start of the
-// tick, or with MakeUp at its end.
+// remembered returns how long the server remembers a tick. This time begins when the job starts.
+// With MakeUp, it begins when the job has ended.
 func (e *entry) remembered() time.Duration {
 	if e.cfg.makesUp {
 		return e.cfg.window + 2*e.cfg.skew
@@ -141,9 +141,9 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest returns the age from which on this process does not start a tick. The server remembers a
-// tick that has run until the tick has this age by the clock of every process. One hundredth is
-// subtracted, because clocks run at different rates.
+// oldest returns an age. If a tick has this age or is older, this process does not start the tick.
+// The server remembers a tick that has run until the tick has this age by the clock of every
+// process. One hundredth of the time is subtracted, because clocks run at different rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

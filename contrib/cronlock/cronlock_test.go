@@ -91,7 +91,7 @@ func TestEachTickRunsOnce(t *testing.T) {
 	})
 }
 
-// late is a Locker of a process that stands still before it asks.
+// late is the Locker of a process that stands still before each Acquire.
 type late struct {
 	locker.Locker
 	by time.Duration
@@ -122,9 +122,9 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 	})
 }
 
-// Another process makes up for a tick if its job failed or its process died, but not if the tick
-// succeeded. The three processes take the tick in any order. If the last of them dies, no process
-// is left to make up for its tick, and the test begins again.
+// If the job of a tick failed or its process died, another process makes up for the tick. If the
+// job succeeded, no process makes up for the tick. The three processes take the tick in any order.
+// If the last of them dies, no process is left to make up for its tick, and the test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -190,8 +190,8 @@ func TestTicksDoNotOverlap(t *testing.T) {
 	})
 }
 
-// Each process counts "@every" from its own start, so its ticks come at other times. Together the
-// processes run about as many jobs as one process would.
+// Each process counts "@every" from its own start, so the ticks of two processes come at different
+// times. Together the processes run about as many jobs as one process would.
 func TestEveryRunsOncePerInterval(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var runs atomic.Int32
@@ -271,9 +271,8 @@ var cronProcess = proc.Register("cron", func(args []string) {
 	select {}
 })
 
-// Three processes run on a real server. Two of them are stopped for longer than a tick is
-// remembered, and then continued. No tick runs twice, and no tick is lost while the third process
-// runs.
+// Three processes use a real server. Two of them are stopped for longer than a tick is remembered,
+// and then continued. No tick runs twice, and no tick is lost while the third process runs.
 func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -25,19 +25,19 @@ type config struct {
 }
 
 // MakeUp makes another process run a tick again if its process died or its job returned an error.
-// The other processes wait for the first one, for as long as [Window]. A tick that succeeded does
-// not run again. So a tick runs at least once, as long as one process is alive, and a second run
-// of its job must be harmless.
+// The other processes wait for as long as [Window] until the first process has run the tick. A tick
+// that succeeded does not run again. As long as one process is alive, a tick runs at least once. It
+// may run twice, so a second run of the job must be harmless.
 func MakeUp() Option { return func(c *config) { c.makesUp = true } }
 
 // NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
-// [MakeUp] the tick is not skipped: it waits for the end of the earlier job, for as long as
+// [MakeUp], the tick is not skipped. It waits for the end of the earlier job, for as long as
 // [Window].
 func NoOverlap() Option { return func(c *config) { c.alone = true } }
 
 // Window sets how long a tick is remembered. In this time after its start, no other process starts
-// the tick. With [MakeUp], Window is how long the other processes wait for the first one. Default:
-// 30 s.
+// the tick. With [MakeUp], Window is how long the other processes wait for the process that runs
+// the tick. Default: 30 s.
 func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
 
 // MaxSkew sets by how much the clocks of two processes can differ. It must be less than [Window].

@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// inEntry runs a test in a bubble, with the entry of a job that notes the keys of its leases.
+// inEntry runs a test in a bubble, with the entry of a job that records the keys of its leases.
 func inEntry(t *testing.T, test func(t *testing.T, e *entry, ran *[]string)) {
 	t.Helper()
 	t.Parallel()
@@ -37,7 +37,7 @@ func inEntry(t *testing.T, test func(t *testing.T, e *entry, ran *[]string)) {
 	})
 }
 
-// The key of a tick has the time that the schedule names, in UTC, also when the process starts the
+// The key of a tick has the scheduled time of the tick, in UTC, even when the process starts the
 // tick late.
 func TestTheKeyHasTheTimeOfTheTick(t *testing.T) {
 	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
@@ -65,7 +65,8 @@ func TestATickThatHasSucceededIsNotMadeUp(t *testing.T) {
 	})
 }
 
-// "@every" has no common ticks, so none is too old: the job of a process that was stopped runs.
+// "@every" has no common ticks, so no tick is too old. If a process was stopped, its job still
+// runs.
 func TestATickOfEveryIsNeverTooOld(t *testing.T) {
 	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
 		e.interval = time.Hour

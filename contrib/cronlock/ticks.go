@@ -17,8 +17,8 @@ type ticks struct {
 	named []time.Time // in order, without duplicates
 }
 
-// Next returns the first tick after now. cron calls Next when it starts, and each time it has
-// started the job. A program may call it as well, to show when a job will run.
+// Next returns the first tick after now. cron calls Next when cron starts, and each time cron has
+// started the job. A program may call Next as well, to show when a job will run.
 func (t *ticks) Next(now time.Time) time.Time {
 	next := t.Schedule.Next(now)
 	if next.IsZero() {
@@ -33,10 +33,10 @@ func (t *ticks) Next(now time.Time) time.Time {
 	return next
 }
 
-// take returns the tick of a job that cron has started. This is the latest due tick that was not
-// taken. There may be older ticks that were not taken: their jobs have not called take yet, or the
-// Cron was stopped before they were due. If the clock was set back and no tick is due, take
-// returns the next tick.
+// The method take returns the tick of a job that cron has started. This is the latest due tick that
+// was not taken. There may be older ticks that were not taken, because their jobs have not called
+// take yet, or because the Cron was stopped before the ticks were due. If the clock was set back
+// and no tick is due, take returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

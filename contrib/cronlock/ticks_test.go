@@ -9,7 +9,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// named makes a schedule with a tick each minute. Its Next was called with each time of asked.
+// named makes a schedule with a tick each minute. For each time in asked, Next of the schedule was
+// called with this time.
 func named(t *testing.T, asked ...time.Time) *ticks {
 	t.Helper()
 	schedule, err := cron.ParseStandard("* * * * *")

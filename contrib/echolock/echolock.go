@@ -46,7 +46,7 @@ func Outcome(c echo.Context) (*httplock.Problem, bool) {
 	return p, ok
 }
 
-// ofEcho returns the options with those for Echo before the user's options.
+// ofEcho returns the options for Echo, followed by the user's options.
 func ofEcho(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -77,8 +77,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value returns the visit itself for its own key, and otherwise the value of the request's own
-// context.
+// For the key of a visit, Value returns the visit itself. For other keys, it returns the value of
+// the request's own context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -106,9 +106,9 @@ func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.Handl
 	return v.err // the reply was written already, so Echo only passes the error to loggers
 }
 
-// ServeHTTP runs Echo's handlers. Their request has a context that ends with the lock, and
-// httplock may hold their response back. Then ServeHTTP restores the request and the response of
-// the outer middlewares.
+// ServeHTTP runs Echo's handlers. The request of these handlers has a context that ends with the
+// lock, and httplock may hold back their response. Afterwards ServeHTTP restores the request and
+// the response of the outer middlewares.
 func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	request, response := v.c.Request(), v.c.Response()
 	v.ran = true
@@ -124,8 +124,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// carry passes on the forms that handlers have parsed. The server needs them in its own request,
-// because it removes the files of a multipart form after the request.
+// carry passes on the forms that handlers have parsed. The server needs the forms in its own
+// request, because the server removes the files of a multipart form after the request.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

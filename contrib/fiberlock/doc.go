@@ -2,13 +2,13 @@
 //
 //	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
 //
-// It is httplock for Fiber: keys, options and replies are those of httplock. Some things differ,
-// because fasthttp differs from net/http.
+// It is httplock for Fiber: keys, options and replies are the same as in httplock. Some things
+// differ, because fasthttp differs from net/http.
 //
-// An error that a handler returns is a failure: the ErrorHandler of the app writes the reply
-// before the lock is released, so the reply can be held back, stored or replaced like any other
-// reply. Fiber middlewares outside see the reply and no error, as with Fiber's own logger. A
-// handler that returns nil has succeeded when its status is below 400.
+// An error that a handler returns is a failure. The ErrorHandler of the app writes the reply before
+// the lock is released, so the reply can be held back, stored or replaced like any other reply.
+// Fiber middlewares outside see the reply and no error, as with Fiber's own logger. A handler that
+// returns nil has succeeded when its status is below 400.
 //
 // fasthttp sends a reply when all handlers have returned. So when the lock was lost, the reply is
 // always replaced, and a client that reads slowly does not keep a lock. A body that a handler
@@ -21,9 +21,9 @@
 // httplock.WithMaxBody gets the reply 413, unless httplock.WithStreamedBody leaves the body to the
 // handler.
 //
-// fasthttp does not detect that a client disconnects. On Linux, fiberlock detects it while the
-// request waits for its lock: the wait ends within half a second. A disconnected client does not
-// end a running handler.
+// fasthttp does not detect that a client disconnects. On Linux, fiberlock detects this while the
+// request waits for its lock, and ends the wait within half a second. A disconnected client does
+// not end a running handler.
 //
 // c.Context() is the context that ends with the lock. Fiber's c is a context too, but it never
 // ends.

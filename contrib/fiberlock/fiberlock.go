@@ -57,9 +57,8 @@ func Outcome(c fiber.Ctx) (*httplock.Problem, bool) {
 	return p, ok
 }
 
-// ofFiber returns the options with those for Fiber before the user's options. It copies Fiber's
-// strings, because they are valid only until the handler returns, and a key may be used for
-// longer.
+// ofFiber returns the options for Fiber, followed by the user's options. It copies Fiber's strings,
+// because they are valid only until the handler returns, and a key may be used for longer.
 func ofFiber(opts []httplock.Option) []httplock.Option {
 	return append([]httplock.Option{
 		httplock.WithParams(func(r *http.Request, name string) (string, bool) {
@@ -101,8 +100,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value returns the visit itself for its own key, and otherwise the value of the request's own
-// context.
+// For the key of a visit, Value returns the visit itself. For other keys, it returns the value of
+// the request's own context.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -148,7 +147,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// next calls the handlers with r's context.
+// The method next calls the handlers with r's context.
 func (v *visit) next(r *http.Request) error {
 	if err := v.handBack(r); err != nil {
 		return err
@@ -159,8 +158,8 @@ func (v *visit) next(r *http.Request) error {
 	return v.c.Next()
 }
 
-// direct reports whether w is the reply itself, and not a writer with which httplock holds the
-// response back.
+// direct reports whether w is the reply itself. Otherwise w is a writer with which httplock holds
+// back the response.
 func (v *visit) direct(w http.ResponseWriter) bool {
 	if u, ok := w.(interface{ Unwrap() http.ResponseWriter }); ok {
 		w = u.Unwrap()

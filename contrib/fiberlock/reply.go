@@ -10,8 +10,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// reply is the response that httplock writes: a Problem, a stored response, or one that was held
-// back. It replaces the response of Fiber's handlers, unless httplock writes nothing.
+// reply is the response that httplock writes: a Problem, a stored response, or a response that was
+// held back. If httplock writes a reply, this reply replaces the response of Fiber's handlers.
 type reply struct {
 	header http.Header
 	before http.Header // headers that outer middlewares have set
@@ -39,7 +39,7 @@ func headerOf(resp *fasthttp.Response) http.Header {
 // Header returns the headers that will be sent.
 func (w *reply) Header() http.Header { return w.header }
 
-// Status returns the status that was written. httplock calls it to learn whether the reply has
+// Status returns the status that was written. httplock calls Status to learn whether the reply has
 // begun.
 func (w *reply) Status() int {
 	if w.status == 0 {
@@ -48,8 +48,8 @@ func (w *reply) Status() int {
 	return w.status
 }
 
-// Written reports whether the reply has begun. httplock calls it, because it does not replace such
-// a reply.
+// Written reports whether the reply has begun. httplock calls Written, because httplock does not
+// replace a reply that has begun.
 func (w *reply) Written() bool { return w.status != 0 }
 
 // WriteHeader records the status.
@@ -65,8 +65,8 @@ func (w *reply) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// send makes w the reply, in place of resp. If httplock has written nothing, send only adds
-// httplock's headers.
+// The method send makes w the reply, in place of resp. If httplock has written nothing, send only
+// adds httplock's headers.
 func (w *reply) send(resp *fasthttp.Response) {
 	if w.status == 0 {
 		for name, values := range w.header {
@@ -94,8 +94,8 @@ func add(resp *fasthttp.Response, name string, values []string) {
 	}
 }
 
-// copyTo writes the response of Fiber's handlers to w, where httplock holds it back. It reads a
-// streamed body to its end.
+// copyTo writes the response of Fiber's handlers to w, where httplock holds back the response. It
+// reads a streamed body to its end.
 func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
 	header := w.Header()
 	timing := header["Server-Timing"] // httplock has set this header

@@ -10,12 +10,12 @@
 //	each, err := gocronlock.PerTick(l, gocronlock.Round(time.Minute))
 //	s, err := gocron.NewScheduler(gocron.WithDistributedLocker(each))
 //
-// Name each job (gocron.WithName), because its name is the key. When the lock of a job is lost,
-// the job continues, because gocron has no context for each run: see [OnLost].
+// Name each job (gocron.WithName), because its name is the key. When the lock of a job is lost, the
+// job continues, because gocron gives no context to a run. See [OnLost].
 //
-// With [NewElector] only the leader runs jobs. When the leader changes, a tick can run twice or
-// not at all, because the clocks of processes differ. gocron uses no Locker beside an Elector.
-// [WhileLeading] is a Locker that also does the work of an Elector.
+// With [NewElector], only the leader runs jobs. When the leader changes, a tick can run twice or
+// not at all, because the clocks of processes differ. When a scheduler has an Elector, gocron uses
+// no Locker. [WhileLeading] is a Locker that also does the work of an Elector.
 package gocronlock
 
 import (
@@ -30,16 +30,17 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// ErrLate means that a process comes so late that another process may have run the tick already.
+// ErrLate means that another process may have run the tick already, because this process comes
+// late.
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. When
-// a job is due, tick is called with the job's name. It returns the time of the tick, which must be
-// the same in all processes: see [Round]. The key is NAME@TICK, and is kept for the time of
-// [Window].
+// a job is due, the function tick is called with the job's name. It returns the time of the tick,
+// which must be the same in all processes. See [Round]. The key is NAME@TICK, and is kept for the
+// time of [Window].
 //
-// A process that was stopped comes late. It gets ErrLate when its tick is older than [Window] less
-// [MaxSkew]. It also gets ErrLate when its tick is further in the future than [MaxSkew].
+// A process that was stopped comes late. It gets ErrLate when its tick is older than [Window] minus
+// [MaxSkew]. It also gets ErrLate when its tick is in the future by more than [MaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
 	if tick == nil {
 		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
@@ -52,7 +53,8 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 
 // Round returns a function for [PerTick] that rounds the clock of the process to a multiple of d,
 // as [time.Time.Round] does. The time of each tick must be a multiple of d, counted from midnight
-// in UTC. Choose the longest such d: time.Hour for a job at 03:00, and time.Minute if in doubt.
+// in UTC. Choose the longest possible d. For example, choose time.Hour for a job at 03:00. In
+// doubt, choose time.Minute.
 //
 // A process that is late by more than half of d gets the next multiple of d, and then ErrLate. A
 // process that is late by about d may run its tick again, if no job is due at the next multiple.
@@ -63,8 +65,9 @@ func Round(d time.Duration) func(name string) time.Time {
 	return func(string) time.Time { return time.Now().Round(d) }
 }
 
-// PerInterval returns a Locker with which a job runs at most once in nine tenths of the interval
-// every, in one of the processes. The key is the name of the job.
+// PerInterval returns a Locker with which a job runs at most once in nine tenths of an interval, in
+// one of the processes. The parameter every is the length of the interval. The key is the name of
+// the job.
 func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.Locker, error) {
 	if every < 10*time.Millisecond {
 		return nil, fmt.Errorf("gocronlock: PerInterval: every is %v; give the interval of the jobs, at least 10ms", every)
@@ -73,8 +76,8 @@ func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.L
 }
 
 // NoOverlap returns a Locker with which a job does not run in two processes at the same time. The
-// key is the name of the job. The key is free when the job ends, so another process whose clock is
-// behind may run the same tick.
+// key is the name of the job. The key is free when the job ends. So if the clock of another process
+// is behind, that process may run the same tick.
 func NoOverlap(l locker.Locker, opts ...Option) (gocron.Locker, error) {
 	return newJobs("NoOverlap", l, opts, func(*jobs) {})
 }
@@ -121,8 +124,8 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 			return nil, fmt.Errorf("gocronlock: the tick of %s is the zero time; give Round a positive duration, or another function", name)
 		}
 		rule.Key = name + "@" + tick.UTC().Format(time.RFC3339Nano)
-		// If the tick is in the future, Round has given the next tick to a process that is late by
-		// more than half of an interval.
+		// If the tick is in the future, this process is late by more than half of an interval, and
+		// Round has returned the next tick.
 		if ahead := time.Until(tick.Round(0)); ahead > j.skew {
 			return nil, fmt.Errorf("%w: %s is due only in %v", ErrLate, rule.Key, ahead)
 		}
@@ -131,8 +134,8 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The age is checked after the grant, because this process may have been stopped while it
-	// asked.
+	// The age is checked after the grant, because this process may have been stopped during the
+	// acquire.
 	if j.tick != nil && time.Since(tick.Round(0)) >= j.window-j.skew-j.window/100 {
 		_ = lease.Release(ctx)
 		return nil, fmt.Errorf("%w: %s", ErrLate, rule.Key)
@@ -172,8 +175,9 @@ func (e elector) IsLeader(context.Context) error {
 	return nil
 }
 
-// WhileLeading returns a Locker that locks with l while leader leads, and otherwise refuses. Use
-// it with [PerTick] instead of an Elector. Then a tick runs once, even when the leader changes.
+// While leader leads, the Locker that WhileLeading returns locks with l. Otherwise this Locker
+// refuses. Use it with [PerTick] instead of an Elector. Then a tick runs once, even when the leader
+// changes.
 func WhileLeading(leader *lead.Leader, l gocron.Locker) gocron.Locker {
 	return whileLeading{elector{leader}, l}
 }

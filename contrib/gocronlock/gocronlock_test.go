@@ -153,8 +153,8 @@ func TestATickIsRemembered(t *testing.T) {
 	}
 }
 
-// A process was stopped at the time of a tick, and resumes before the next tick. It runs neither
-// tick: another process has run the first, and will run the second.
+// A process was stopped at the time of a tick, and resumes before the next tick. It runs neither of
+// the two ticks, because another process has run the first one and will run the second one.
 func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package gormlock runs GORM transactions under locks, as package sqllock does for database/sql.
-// Every lease's fence is claimed in the transaction that does the work, so a stale holder commits
+// The transaction that does the work also claims the fence of each lease, so a stale holder commits
 // nothing.
 //
 //	rule := locker.Rule{Key: "sku:book"}
@@ -76,8 +76,8 @@ func WithinAll(
 	return sqllock.WithinAll(ctx, pool, keys, with(db, fn), opts...)
 }
 
-// InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun.
-// Whoever began the transaction ends it. See [sqllock.InTx].
+// InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun. The
+// code that began the transaction ends it. See [sqllock.InTx].
 func InTx(ctx context.Context, tx *gorm.DB, opts ...sqllock.Option) (*sqllock.Claim, error) {
 	d, err := dialectOf(tx)
 	if err != nil {
@@ -146,8 +146,8 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with makes GORM use sqllock's transaction. The conditions and settings of db also hold in the
-// transaction, as in db.Transaction.
+// The function with makes GORM use sqllock's transaction. The conditions and settings of db also
+// hold in the transaction, as in db.Transaction.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{Context: ctx})
@@ -156,8 +156,8 @@ func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Co
 	}
 }
 
-// pool shows a transaction of sqllock to GORM as an open transaction. So db.Transaction inside of
-// it is a savepoint, and a session with PrepareStmt stays inside of it.
+// With pool, GORM sees a transaction of sqllock as an open transaction. So db.Transaction inside
+// this transaction is a savepoint, and a session with PrepareStmt stays inside the transaction.
 type pool struct {
 	*sqllock.Tx
 	db *gorm.DB

@@ -163,7 +163,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 	}
 }
 
-// All parts of GORM work in the transaction: Exec, Row and Rows, savepoints, and its own DB.
+// All parts of GORM work in the transaction: Exec, Row and Rows, savepoints, and GORM's own DB.
 func TestNothingOfGORMIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())

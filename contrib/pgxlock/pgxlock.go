@@ -1,5 +1,5 @@
-// Package pgxlock runs pgx transactions under locks, as package sqllock does for database/sql.
-// Every lease's fence is claimed in the transaction that does the work, so a stale holder commits
+// Package pgxlock runs pgx transactions under locks, as package sqllock does for database/sql. The
+// transaction that does the work also claims the fence of each lease, so a stale holder commits
 // nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
@@ -12,8 +12,8 @@
 //
 //	sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool))
 //
-// A transaction costs no more round trips than it does without a lock: BEGIN is sent together with
-// the claim, and COMMIT together with the proof that the transaction is still open.
+// A transaction costs no more round trips than without a lock. BEGIN is sent together with the
+// claim. COMMIT is sent together with the proof that the transaction is still open.
 package pgxlock
 
 import (

@@ -308,7 +308,8 @@ func TestWhatIsNilIsAnError(t *testing.T) {
 	}
 }
 
-// The outer transaction has the only connection, so a nested Do would wait for it until ctx ends.
+// The outer transaction has the only connection, so a nested Do would wait for this connection
+// until ctx ends.
 func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	config := bank(t, nil).Config()
 	config.MaxConns = 1

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// usage records when the function uses the connection. Its zero value is ready to use.
+// usage records when the function uses the connection. The zero value of usage is ready to use.
 type usage struct {
 	mu     sync.Mutex
 	busy   int
@@ -21,8 +21,8 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// ended returns an error if the function has left the connection in use, because no COMMIT could
-// be sent on it.
+// The method ended returns an error if the function has left the connection in use. In that case,
+// no COMMIT can be sent on the connection.
 func (u *usage) ended() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -32,7 +32,8 @@ func (u *usage) ended() error {
 	return nil
 }
 
-// idle calls f if the connection is not in use. Until f returns, new uses of the connection wait.
+// The method idle calls f if the connection is not in use. Until f returns, new uses of the
+// connection wait.
 func (u *usage) idle(f func() error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

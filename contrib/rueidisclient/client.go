@@ -7,8 +7,8 @@
 //	l, err := locker.NewSingle(client)
 //
 // Concurrent calls share rueidis' connections, and are sent together. A Locker uses one more
-// connection for its subscription, from the first wait. latchkit needs no client-side caching: with
-// ClientOption.DisableCache the user needs no right to CLIENT TRACKING.
+// connection for its subscription, from the first wait. latchkit needs no client-side caching. With
+// ClientOption.DisableCache, the Redis user needs no right to CLIENT TRACKING.
 package rueidisclient
 
 import (
@@ -33,14 +33,14 @@ var _ interface {
 	redisstore.Subscriber
 } = (*Client)(nil)
 
-// New returns a client for the constructors of package locker: NewSingle, NewReadWrite,
-// NewSemaphore and, one for each server, NewRedlock. c must outlive the Locker, and belongs to the
-// caller.
+// New returns a client for the constructors NewSingle, NewReadWrite, NewSemaphore and NewRedlock of
+// package locker. NewRedlock needs one client for each server. c belongs to the caller. Close c
+// only after the Locker.
 //
 // c connects to one server, or to the master that Sentinel names. New refuses a client of a Redis
-// Cluster: latchkit must know which node serves a key, and rueidis does not expose it. Use a
-// *redis.ClusterClient of go-redis on a Cluster. locker.WithReplicaAck is refused too, because a
-// WAIT counts only the writes of its own connection.
+// Cluster, because latchkit must know which node serves a key, and rueidis does not show this. Use
+// a *redis.ClusterClient of go-redis on a Cluster. locker.WithReplicaAck is refused too, because
+// the command WAIT counts only the writes of its own connection.
 //
 // The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis'
 // time-out ConnWriteTimeout does not matter. A client with hooks, such as one of rueidisotel, is a

@@ -76,8 +76,8 @@ func obeysTheLaws(t *testing.T, open maker) {
 	})
 }
 
-// loseReply makes the proxy lose the reply to the next script about a key. The laws call that
-// script at once.
+// loseReply makes the proxy lose the reply to the next script about a key. After loseReply, the
+// laws call a script for this key at once.
 func loseReply(t testing.TB, proxy *chaos.Proxy, open maker, warm redisstore.Client, key string) {
 	t.Helper()
 	s, err := open(warm, redisstore.Settings{})

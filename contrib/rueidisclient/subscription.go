@@ -75,8 +75,8 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// say passes an event or an error to ReceiveTimeout. Until Close, another goroutine calls
-// ReceiveTimeout.
+// The method say passes an event or an error to ReceiveTimeout. Until Close, another goroutine
+// calls ReceiveTimeout.
 func (s *subscription) say(what any) {
 	select {
 	case s.said <- what:

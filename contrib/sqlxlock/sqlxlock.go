@@ -1,5 +1,5 @@
 // Package sqlxlock runs sqlx transactions under locks, as package sqllock does for database/sql.
-// Every lease's fence is claimed in the transaction that does the work, so a stale holder commits
+// The transaction that does the work also claims the fence of each lease, so a stale holder commits
 // nothing.
 //
 //	rule := locker.Rule{Key: "account:42"}
@@ -121,8 +121,8 @@ func unknown(driver string) error {
 		locker.ErrUnsupported, driver)
 }
 
-// database returns how sqllock begins transactions of db. It keeps the connection of each
-// transaction until the settings of MySQL's session are restored.
+// database returns a Database with which sqllock begins transactions of db. It keeps the connection
+// of each transaction until the settings of MySQL's session are restored.
 func database(db *sqlx.DB) (sqllock.Database[*sqlx.Tx], error) {
 	if db == nil {
 		return sqllock.Database[*sqlx.Tx]{}, errors.New("sqlxlock: the *sqlx.DB is nil")

@@ -28,7 +28,7 @@ var databases atomic.Int64
 
 var drivers = []string{"pgx", "mysql", "sqlite"}
 
-// each runs the test once on each kind of database.
+// The function each runs the test once on each kind of database.
 func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	t.Helper()
 	for _, driver := range drivers {
@@ -156,7 +156,7 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 	}
 }
 
-// The function gets sqlx's own *sqlx.Tx: it binds names for the driver, and its other methods
+// The function gets sqlx's own *sqlx.Tx. This Tx binds names for the driver, and its other methods
 // work.
 func TestNothingOfSqlxIsMissing(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
@@ -192,8 +192,8 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 	})
 }
 
-// If a setting was changed, the connection goes back to the pool with the old setting, even if the
-// function has ended the transaction.
+// If sqllock has changed a setting, the connection goes back to the pool with the old setting, even
+// if the function has ended the transaction.
 func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
 	each(t, func(t *testing.T, db *sqlx.DB) {
 		db.SetMaxOpenConns(1)

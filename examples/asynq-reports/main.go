@@ -1,11 +1,11 @@
 // Asynq-reports is a small back office. Two workers make reports, send invoices and follow a
-// schedule, and locks keep their tasks apart. Run it from the root of the repository; nothing has
-// to be installed:
+// schedule, and locks keep their tasks apart. Run the program from the root of the repository.
+// Nothing has to be installed:
 //
 //	go run ./examples/asynq-reports
 //
-// Read work.go first: it has all the rules in one place. transcript.txt is the output of the
-// program.
+// Read work.go first, because it has all the rules in one place. transcript.txt is the output of
+// the program.
 package main
 
 import (

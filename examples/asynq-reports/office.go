@@ -260,7 +260,7 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await returns when the function so returns true. so looks at the work that was done.
+// await waits until the function so returns true. This function looks at the work that was done.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

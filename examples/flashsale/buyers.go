@@ -28,7 +28,7 @@ type crowd struct {
 	done  atomic.Int64
 }
 
-// An end is how one buyer's purchase has ended.
+// An end says how one buyer's purchase has ended.
 type end struct {
 	how     how
 	refused int           // 409s before the result
@@ -62,7 +62,7 @@ func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	return ends, ctx.Err()
 }
 
-// buyer makes the clicks of one buyer: it clicks again after each "try again later".
+// The method buyer makes the clicks of one buyer, who clicks again after each "try again later".
 func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
 	// sale.

@@ -13,7 +13,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TestMain also runs the test binary as a branch, because with -procs the program starts itself
+// TestMain can also make the test binary a branch, because with -procs the program starts itself
 // again.
 func TestMain(m *testing.M) {
 	if isBranch() {
@@ -41,7 +41,8 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// hold holds a small sale. It returns the result of each way, by the way's name.
+// The function hold holds a small sale. It returns the result of each way to guard a purchase, by
+// the name of the way.
 func hold(t *testing.T, s *sale) (map[string]result, *node) {
 	t.Helper()
 	v, err := s.prepare(t.Context())

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 )
 
-// The times are the same for both locks. One purchase in twenty takes longer than the TTL: see
-// work in shop.go.
+// The times are the same for both locks. One purchase in twenty takes longer than the TTL: see the
+// function work in shop.go.
 const (
 	lockTTL  = 300 * time.Millisecond // a lock without renewals is free again after this
 	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After
@@ -30,8 +30,8 @@ var ways = []way{
 	{"latchkit", latchkit},
 }
 
-// noLock lets all buyers in at once. Two buyers may read the same stock, and write the same
-// smaller stock: then one item is sold twice.
+// noLock lets all buyers in at once. Two buyers may read the same stock, and write the same smaller
+// stock. Then one item is sold twice.
 func noLock(*shop) gin.HandlerFunc {
 	return func(c *gin.Context) { c.Next() }
 }

@@ -1,10 +1,10 @@
 // Flashsale holds the same sale three times: without a lock, with the usual first lock (SETNX +
-// DEL), and with latchkit. Then it counts the sold items. Run it from the root of the repository;
-// nothing has to be installed:
+// DEL), and with latchkit. Then it counts the sold items. Run the program from the root of the
+// repository. Nothing has to be installed:
 //
 //	go run ./examples/flashsale
 //
-// Read locks.go first: it has the three ways side by side.
+// Read locks.go first, because it has the three ways side by side.
 package main
 
 import (

@@ -53,8 +53,8 @@ func closeBranches(ctx context.Context, branches []branch) error {
 	return errors.Join(errs...)
 }
 
-// branchVariable is the environment variable that makes a process a branch: a child that sells.
-// Pipes connect the branch to its parent:
+// branchVariable is the environment variable that makes a process a branch. A branch is a child
+// process with a shop. Pipes connect the branch to its parent:
 //
 //	stdin   a shopConfig; the end of the input closes the shop, even when the parent dies
 //	stdout  the URL, when the shop is open

@@ -90,8 +90,9 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	return left, err
 }
 
-// sell writes an order and the remaining stock in one transaction: both or neither. This does not
-// prevent overselling, because left was computed from a stock that the handler has read before.
+// The method sell writes an order and the remaining stock in one transaction, so both are written
+// or neither. This does not prevent overselling, because the handler has computed left from a stock
+// that it had read before the transaction.
 func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()

@@ -69,8 +69,8 @@ func serve(listen, url string) error {
 	defer cancel()
 	shutDown := make(chan error, 1)
 	context.AfterFunc(stopping, func() {
-		// The Locker closes first: requests that wait for a lock get 503, and requests that hold
-		// one finish.
+		// The Locker closes first. Then requests that wait for a lock get 503, and requests that
+		// hold a lock finish.
 		s.stop()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

@@ -90,8 +90,8 @@ type visitor struct {
 	out io.Writer
 }
 
-// clickTwice clicks twice while cart 42 is being paid: on paying cart 42 again, and on paying cart
-// 43.
+// While cart 42 is being paid, clickTwice makes two clicks. One click pays cart 42 again, and the
+// other click pays cart 43.
 func (v *visitor) clickTwice(paying <-chan struct{}, paid chan<- struct{}) {
 	first := make(chan string)
 	go func() { first <- v.send(checkout("42", "key-1")) }()

@@ -50,7 +50,7 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 		return s, err
 	}
 	s.shutdown = func(ctx context.Context) error {
-		// The Locker closes first: calls that wait for a lock are refused at once with
+		// The Locker closes first. Then calls that wait for a lock are refused at once with
 		// UNAVAILABLE, and calls that hold a lock finish. GracefulStop alone would wait for the
 		// whole queue.
 		closed := make(chan error, 1)

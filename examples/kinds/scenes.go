@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-// atMostThree runs nine reports, at most three at a time. The limit is one of all processes.
+// atMostThree runs nine reports, at most three at a time. All processes together have this limit.
 func atMostThree(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
 	l, err := locker.NewSemaphore(client, 3, traced)
 	if err != nil {
@@ -62,7 +62,8 @@ func fewLocks(ctx context.Context, out io.Writer, client *redis.Client, traced l
 	})
 }
 
-// oneLeader has two candidates. The first one leads until it stops; then the second one leads.
+// oneLeader has two candidates. The first candidate leads until it stops. Then the second one
+// leads.
 func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
 	l, err := locker.NewSingle(client, traced)
 	if err != nil {
@@ -97,7 +98,7 @@ func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced 
 	return nil
 }
 
-// noLock adds to a counter from fifty goroutines. An update that meets another one is repeated.
+// noLock adds to a counter from fifty goroutines. If two updates conflict, one of them is repeated.
 func noLock(ctx context.Context, out io.Writer, client *redis.Client, _ locker.Option) error {
 	err := together(50, func(int) error {
 		return optimistic.Update(ctx, client, "visits", func(_ context.Context, old []byte) ([]byte, error) {

@@ -9,8 +9,8 @@ import (
 )
 
 // Tick does a job at most once for each tick of a schedule, on the pod that comes first. Every pod
-// calls it at every tick. at is the time for which the tick was planned, the same on all pods,
-// whatever their clocks say.
+// calls Tick at every tick. The parameter at is the planned time of the tick. It is the same on all
+// pods, even if their clocks differ.
 func Tick(ctx context.Context, l locker.Locker, job string, at time.Time, do func(context.Context) error) error {
 	err := locker.Run(ctx, l, locker.Rule{
 		Key:  "cron:" + job + ":" + at.UTC().Format(time.RFC3339),

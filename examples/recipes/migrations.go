@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Migrate brings a database up to date. All pods call it when they start. One migrates, and the
-// others find it done.
+// Migrate brings a database up to date. All pods call Migrate when they start. One pod migrates,
+// and the others find that the migration is done.
 func Migrate(ctx context.Context, l locker.Locker, db *sql.DB, dialect goose.Dialect, migrations fs.FS, opts ...goose.ProviderOption) error {
 	opts = append(opts, goose.WithSessionLocker(&migrationLock{l: l}))
 	p, err := goose.NewProvider(dialect, db, migrations, opts...)

@@ -34,7 +34,8 @@ func (u *UploadLocker) NewLock(id string) (handler.Lock, error) {
 	return &uploadLock{of: u, id: id}, nil
 }
 
-// wait counts a caller that begins (1) or ends (-1) to wait.
+// The method wait counts the waiting callers of an upload. n is 1 when a caller begins to wait, and
+// -1 when the wait ends.
 func (u *UploadLocker) wait(id string, n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -50,9 +51,9 @@ type uploadLock struct {
 	ended chan struct{} // closed by Unlock
 }
 
-// Lock asks the holder to release the upload, and waits for it until ctx ends.
+// Lock asks the holder to release the upload, and waits for the release until ctx ends.
 func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error) {
-	// The lease must not keep ctx: tusd changes it while it writes the upload.
+	// The lease must not keep ctx, because tusd changes ctx while it writes the upload.
 	waits, stop := context.WithCancel(context.Background())
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
@@ -70,7 +71,8 @@ func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error)
 	return nil
 }
 
-// watch requests the end of this hold when the lease is lost, or when another caller waits for it.
+// watch requests the end of this hold when the lease is lost, or when another caller waits for the
+// upload.
 func (k *uploadLock) watch(requestUnlock func()) {
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()

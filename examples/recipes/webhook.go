@@ -9,9 +9,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Webhook handles each event once, although the sender repeats an event until it gets a 200, and
-// may reach another pod each time. event reads the event's id from the request, after it has
-// checked the signature.
+// Webhook handles each event once, although the sender repeats an event until it gets a 200. Each
+// repetition may reach another pod. The function event checks the signature of the request, and
+// then reads the event's id.
 func Webhook(l locker.Locker, event func(*http.Request) (id string, err error), handle func(context.Context, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := event(r)

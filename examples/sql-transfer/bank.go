@@ -26,8 +26,8 @@ var (
 	writeBalance string
 )
 
-// A bank keeps accounts. A transfer reads balances, computes new ones from them, and writes the
-// new ones. So two transfers of one account must not overlap.
+// A bank keeps accounts. A transfer reads balances, computes new balances from them, and writes the
+// new balances. So two transfers of one account must not overlap.
 type bank struct {
 	db *sql.DB
 	l  *locker.Engine
@@ -73,7 +73,8 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 var errNotEnough = errors.New("the balance of the account is too low")
 
 // transfer moves cents from one account to another. It locks both accounts, always in the order of
-// their names. Between reading and writing, the worst place for a pause, it calls meanwhile.
+// their names. Between reading and writing, it calls the function meanwhile, because a pause at
+// this place is the most dangerous.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {

@@ -121,7 +121,8 @@ func (v *visitor) got(what string, err error) {
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", what, said, float64(alice)/100, float64(bob)/100)
 }
 
-// trace prints the results of the transactions. It leaves out the transactions before first.
+// trace prints the results of the transactions. It leaves out the transactions before the one that
+// first names.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, first int) {
 	n := 0
 	for _, s := range spans {

@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// redisLog passes what go-redis reports about its connections on to slog.
+// redisLog passes the reports of go-redis about its connections on to slog.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, v ...any) {
@@ -44,7 +44,8 @@ func main() {
 	}
 }
 
-// serve serves requests until stopping ends. It returns when the requests under way are answered.
+// The function serve answers requests until the context stopping ends. It returns when the requests
+// that are under way have been answered.
 func serve(stopping context.Context, client redis.UniversalClient, listener net.Listener) error {
 	observer, err := otellock.New()
 	if err != nil {
@@ -61,8 +62,8 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// The Locker closes before the server: requests that wait for a lock get 503 at once, and
-		// requests that hold one have until ctx ends.
+		// The Locker closes before the server. Then requests that wait for a lock get 503 at once.
+		// Requests that hold a lock have time until ctx ends.
 		closed := l.Close(ctx)
 		shutDown <- errors.Join(closed, server.Shutdown(ctx))
 	})

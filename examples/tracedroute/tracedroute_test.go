@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A service that stops answers the requests that wait for a lock at once, with a reply that tells
-// the client what to do.
+// When a service stops, it answers at once the requests that wait for a lock. The reply tells the
+// client what to do.
 func TestAStopAnswersTheRequestsThatWait(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr(), ContextTimeoutEnabled: true})

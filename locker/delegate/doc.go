@@ -25,10 +25,12 @@
 // kinds:
 //
 //   - A random secret. Its SHA-256 is stored with the lease on Redis. A program that reads this
-//     hash on Redis cannot use the delegation. A random secret needs no signing key, and it ends
-//     with the lease. It costs the caller a round trip. Random secrets are the default.
+//     hash on Redis cannot use the delegation. A random secret needs no signing key, and becomes
+//     invalid when the lease ends. It costs the caller a round trip. Random secrets are the
+//     default.
 //   - With [WithSigning], a signature (HMAC-SHA-256) under a key that the services share. A
-//     signature costs no round trip. It names the fence, so it ends with the lease as well.
+//     signature costs no round trip. It names the fence, so it also becomes invalid when the lease
+//     ends.
 //
 // Both kinds are made for one key, for a bounded number of hops, and for calls that begin within
 // [WithTimeout]. A signature is also made for the audience that [WithAudience] names.
