@@ -158,7 +158,7 @@ func TestAGrantThatMeetsACancelIsGivenBack(t *testing.T) {
 }
 
 // endsUnseen is a context that ends between the answer and the next check. Its Err returns the
-// end, but its Done is not closed yet.
+// error already, but its Done is not closed yet.
 type endsUnseen struct {
 	context.Context
 	ended *atomic.Bool
@@ -209,7 +209,7 @@ func (c cancelling) Acquire(ctx context.Context, claim store.Claim) (store.Grant
 	return g, err
 }
 
-// If a caller takes its call back before the call is sent, nothing must be undone.
+// If a caller takes back its call before the call is sent, there must be no undo.
 func TestACallThatWasNotSentIsNotUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
 		s := &unsent{Memory: memory, Steps: steps.NewForeign(&steps.Pool{Store: memory}, func(error) {})}

@@ -22,7 +22,7 @@ const (
 	noCall, callSent, callAnswered = uint8(0), uint8(1), uint8(2)
 )
 
-// needs returns what must happen in this world when the wait ends.
+// The method needs returns what must happen in this world when the wait ends.
 func (w tokenWorld) needs() tokenState {
 	switch {
 	case w.lost:
@@ -56,7 +56,8 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 // tokenTruths are all worlds that are possible after what the caller has seen.
 type tokenTruths map[tokenWorld]bool
 
-// closed also contains the worlds to which the server can go on without the caller's knowledge.
+// The result of closed also contains each world that the server can reach without the caller's
+// knowledge.
 func (ts tokenTruths) closed(queues bool) tokenTruths {
 	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
 	add := func(w tokenWorld) {
@@ -93,7 +94,7 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 	return all
 }
 
-// after returns the worlds that are still possible when the caller has seen something.
+// The method after returns the worlds that are still possible when the caller has seen something.
 func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
@@ -104,13 +105,13 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// needs returns what must happen at the end of the wait, because the caller cannot know which of
+// The method needs returns what must happen at the end of the wait. The caller cannot know which of
 // the worlds is the true one.
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// In every other case the state is right, because the next owner of the ticket reads the
-		// message.
+		// In every other case, the next owner of the ticket reads the message, so the state is
+		// right.
 		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}
@@ -205,7 +206,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// meets goes on after an event, if the event can happen.
+// If an event can happen, meets continues the walk after this event.
 func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
 		k.met[[2]uint8{uint8(e), uint8(from)}] = true
@@ -222,9 +223,10 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 	return k
 }
 
-// The table of a token's states is exact. After each order of events, it requires what the server
-// may know of the token, and no more. The test is not parallel. A parallel test that waits for its
-// turn is a goroutine of this package, and other tests look for such goroutines.
+// The table of a token's states is exact. After each order of events, the state in the table
+// requires what the server may know of the token, and no more. The test is not parallel. A parallel
+// test that waits for its turn is a goroutine of this package, and other tests look for such
+// goroutines.
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
 	if k.found != "" {

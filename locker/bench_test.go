@@ -46,8 +46,8 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	}
 }
 
-// 128 goroutines of one process want one key. A streak passes the key from one to the next, and
-// one waiter queues at the server.
+// 128 goroutines of one process want one key. In a streak, each goroutine passes the key on to the
+// next one, and one waiter queues at the server.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
 // Each goroutine queues at the server by itself, and gets a message when it is granted the key.
@@ -111,8 +111,8 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// This is the lower limit for a lock's cost: a lock with go-redis alone, without fence, renewal
-// and cancellation.
+// This benchmark is the lower limit for a lock's cost. It uses go-redis alone, without fence,
+// renewal and cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

@@ -144,8 +144,8 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 }
 
 // While the Locker is closed, a hold may be passed on. The next caller must not get a lease whose
-// context never ends. Scheduling decides whether the next caller notices the hold or the close
-// first, so the test repeats this often.
+// context never ends. It depends on the scheduler whether the next caller first notices the hold or
+// the close. So the test repeats this often.
 func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 	for range 100 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// following is a Store with a fault: the first release that carries an acquire has no effect and
+// following is a Store with a fault. The first release that carries an acquire has no effect and
 // returns an error.
 type following struct {
 	*lockertest.Process
@@ -33,8 +33,8 @@ func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, er
 }
 
 // When it is unclear whether the release that ends a streak has run, the next leader asks with a
-// call of its own. The repeated release must not carry the leader's acquire again. It would queue
-// a token that may already hold the key.
+// call of its own. The repeated release must not carry the leader's acquire again. Otherwise it
+// would queue a token that may already hold the key.
 func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		f := &following{Process: store.NewProcess()}
@@ -63,9 +63,9 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return d.Store.Release(ctx, c)
 }
 
-// Some Stores cannot carry the next acquire with a release, so a release to them gets none. The
-// calls that a following waiter counts are those that were made. If the waiter leaves meanwhile,
-// there is nothing to undo.
+// Some Stores cannot carry the next acquire with a release, so a release to such a Store carries
+// none. The next waiter counts only calls that were made. If this waiter leaves meanwhile, there is
+// nothing to undo.
 func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {

@@ -74,8 +74,8 @@ func TestALeaderThatGivesUpHandsTheLeadOn(t *testing.T) {
 	})
 }
 
-// When one caller of a process gives up, another caller of the process that has waited must not be
-// overtaken.
+// When one caller of a process gives up, the other callers that wait in this process keep their
+// place.
 func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)

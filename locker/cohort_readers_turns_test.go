@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streams makes a process read all the time: there is always a reader, and each reader reads for
-// 10 ms.
+// The function streams makes a process read all the time. There is always a reader, and each reader
+// reads for 10 ms.
 func streams(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -49,8 +49,8 @@ func streams(t *testing.T, l locker.Locker) (stop func()) {
 	}
 }
 
-// With any number of readers, and with any lost message, a writer waits only for the readers that
-// hold the key already.
+// A writer waits only for the readers that hold the key already, however many readers there are,
+// and whatever message is lost.
 func TestReadersStarveNoWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(p *lockertest.Process) // the readers' process
@@ -176,8 +176,8 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	})
 }
 
-// A writer may wait for a reader. When this reader asks again, it must not wait for the writer,
-// even if something keeps the second acquire from sharing the first lease.
+// A writer may wait for a reader. When this reader acquires again, it must not wait for the writer,
+// even if the second acquire cannot share the first lease.
 func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
 		t.Run(name, func(t *testing.T) {
@@ -201,8 +201,8 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A lease with its own TTL or other terms cannot be shared. If a writer waits, an acquire of such
-// a lease is refused at once.
+// A lease with its own TTL or other terms cannot be shared. If a writer waits, a reader that asks
+// for a lease of its own is refused at once.
 func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

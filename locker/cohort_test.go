@@ -91,7 +91,7 @@ func TestAStreakEnds(t *testing.T) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			// This time is shorter than the time that the lease has left.
+			// This TTL is shorter than the time that the lease has left.
 			if err := lease.Extend(t.Context(), time.Second); err != nil {
 				t.Fatal(err)
 			}
@@ -194,8 +194,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// A caller's first call counts from the time when it is sent. The time for which the caller has
-// waited in its process does not count.
+// The time of a caller's first call counts from when the call is sent. The time for which the
+// caller has waited in its process does not count.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -176,8 +176,8 @@ func (w *wire) sent() []string {
 	return append([]string(nil), w.words...)
 }
 
-// hung is a Store whose first acquires hang, even after their contexts have ended. This is so for
-// acquires of one key and of several keys.
+// hung is a Store whose first acquires hang, even after their contexts have ended. An acquire may
+// be of one key or of several keys.
 type hung struct {
 	*lockertest.Process
 	until chan struct{}
@@ -193,7 +193,8 @@ func (h hung) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, er
 	return h.Process.AcquireAll(context.Background(), cs)
 }
 
-// A user's Store hung and ignored its context. A caller without a deadline waited for it for ever.
+// A user's Store hung and ignored its context. A caller without a deadline waited for this Store
+// for ever.
 func TestDefectAStoreThatHangsHoldsACallerForEver(t *testing.T) {
 	for name, keys := range map[string][]string{"Acquire": {"a"}, "RunAll": {"a", "b"}} {
 		t.Run(name, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Keys may come from clients. So an error shows a key on one line, and shows only the beginning of
-// a long key.
+// Keys may come from clients. So an error shows a key on one line, and only the beginning of a long
+// key.
 func TestAnErrorShowsAKeyOnOneShortLine(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{

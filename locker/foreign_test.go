@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// These are tests with programs that lock the same keys with other libraries.
+// In these tests, other programs lock the same keys with other libraries.
 
 // foreign are values that other libraries write under a key that they hold.
 var foreign = map[string]string{
@@ -178,7 +178,7 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	p.release()
 }
 
-// During a migration no caller queues. So clients that poll and callers of latchkit have the same
+// With WithoutQueue, no caller queues. So clients that poll and callers of latchkit have the same
 // chance to get the key.
 func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	t.Parallel()

@@ -95,8 +95,8 @@ func TestScriptlessHearsThatItsServerHasForgotten(t *testing.T) {
 	release(t, next)
 }
 
-// A full server refuses every command between MULTI and EXEC. So a lease on it can be neither
-// renewed nor released. The lease's holder learns of that before the key is free.
+// A full server refuses every command between MULTI and EXEC. So a lease on a full server can be
+// neither renewed nor released. The holder of the lease learns of this before the key is free.
 func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -101,8 +101,8 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 				}
 			}
 			if hook != nil {
-				// Several rounds may be needed, because on a slow machine the millisecond may end
-				// before the next acquire.
+				// Several rounds may be needed, because on a slow machine the millisecond may be
+				// over before the next acquire.
 				for i := 0; hook.n.Load() == 0; i++ {
 					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
 						t.Fatal(err)
@@ -160,8 +160,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// If the answer for a was late, the server does not count as prompt, and Run waits for the
-	// release of b.
+	// If the answer for the key a was late, the server does not count as prompt. Then Run waits for
+	// the release of the key b.
 	for _, key := range []string{"a", "b"} {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
 			server.Pause()
@@ -181,8 +181,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	}
 }
 
-// Only the release may notice that the lease was revoked. If the answer to the release is needed
-// as a proof, this loss is reported.
+// Only the release may notice that the lease was revoked. If the answer to the release is needed as
+// a proof, Run reports this loss.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// lane is a Memory whose releases are sent as a link sends them: together with the next acquire,
-// or alone after 1 ms.
+// lane is a Memory that sends releases as a link sends them. A release is sent together with the
+// next acquire, or alone after 1 ms.
 type lane struct {
 	*lockertest.Memory
 	steps.Steps
@@ -132,7 +132,8 @@ func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), op
 	})
 }
 
-// runs calls Run. Run must return nil after the given time, with a tolerance of a millisecond.
+// The function runs calls Run. Run must return nil after the given time, with a tolerance of a
+// millisecond.
 func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
 	t.Helper()
 	began := time.Now()
@@ -476,7 +477,8 @@ func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, e
 	return l.Engine.Acquire(ctx, rule)
 }
 
-// After Run has returned, the Observer gets what only the server's answer shows.
+// Only the server's answer shows how the release ended. The Observer gets this result after Run has
+// returned.
 func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	var seen lockertest.Recorder
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {

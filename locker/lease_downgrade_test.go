@@ -43,7 +43,7 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 	})
 }
 
-// Writers of the same process that wait queue again, behind all other waiters.
+// Waiting writers of the same process join the queue again, behind all other waiters.
 func TestADowngradeEndsAStreak(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -133,8 +133,8 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 	}
 }
 
-// Release and Delegate of one lease run at the same time. Either the lease is delegated, and then
-// it is not passed on. Or it is passed on, and then it was not delegated.
+// Release and Delegate of one lease run at the same time. If the lease is delegated, it is not
+// passed on. If the lease is passed on, it was not delegated.
 func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -322,7 +322,7 @@ func TestTheObserverSeesJoinsAsLeases(t *testing.T) {
 	})
 }
 
-// This is the test above on a real server, whose scripts measure the time.
+// This test does the same as the test above, but on a real server, whose scripts measure the time.
 func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -109,8 +109,8 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
-// A node of a quorum that has not granted a lease may have the lease's token in its queue. It may
-// keep the token for longer than the TTL.
+// A node of a quorum that has not granted a lease may have the lease's token in its queue. The node
+// may keep the token for longer than the TTL.
 func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -215,8 +215,8 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
-// AtLeast counts from the time at which the caller learned of the grant, and not from the time at
-// which it asked.
+// AtLeast counts from the time at which the caller learned of the grant, and not from the time of
+// the request.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -2,7 +2,7 @@ package locker_test
 
 import "github.com/latchkit/latchkit/internal/locktest"
 
-// Tests of other packages use the functions below, too.
+// Tests of other packages use the functions below as well.
 var (
 	acquire, release = locktest.Acquire, locktest.Release
 	wantErr, wantNot = locktest.WantErr, locktest.WantNot

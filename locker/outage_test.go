@@ -15,7 +15,7 @@ import (
 )
 
 // A full server refuses new leases, but serves the waiters. It must never publish a grant that it
-// cannot write.
+// cannot store.
 func TestAFullServerHandsOver(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

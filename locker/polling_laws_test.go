@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// The calls of this Store are redislock's, so its harness declares none of the capabilities. The
-// test's log lists the laws that are left out.
+// This Store makes only the calls of redislock, so its harness declares none of the capabilities.
+// The test's log lists the laws that are left out.
 func TestPollingObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {

@@ -319,7 +319,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 }
 
 // An obtain may be executed after it was undone, because redislock leaves no tombstone. If this
-// process receives the answer to it, it releases what the obtain has taken.
+// process receives the answer to the obtain, the process releases what the obtain has taken.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// In each case a message is late, early, lost or repeated. Nevertheless no caller waits for longer
-// than until its next re-check, and no two processes hold the key at the same time.
+// In each case a message is late, early, lost or repeated. Nevertheless each caller gets the key at
+// its next re-check at the latest, and no two processes hold the key at the same time.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
@@ -58,8 +58,8 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	}
 }
 
-// The age of a grant is measured by the server's clock. Its rate may differ from the rate of the
-// process's clock by 1 %.
+// The age of a grant is measured by the server's clock. The rates of the server's clock and the
+// process's clock may differ by 1 %.
 func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 	for name, c := range map[string]struct {
 		slip time.Duration
@@ -120,9 +120,9 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	})
 }
 
-// The release of the cancelled waiter is lost, too, for longer than it is repeated. Then the
-// process answers the message with another release. Otherwise the other waiters would wait until
-// the unused lease expires.
+// The process repeats the release of the cancelled waiter for a limited time, and in all this time
+// the release is lost, too. Then the process answers the message with another release. Otherwise
+// the other waiters would wait until the unused lease expires.
 func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)

@@ -10,10 +10,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// After waits of all kinds, nothing is left but the fence counters: no other key, no channel, no
-// goroutine. A caller that gives up while a call is under way may leave a tombstone, which
-// expires. No other caller leaves one. The test is not parallel, because it looks at all
-// goroutines.
+// After waits of all kinds, only the fence counters are left, and no other key, no channel and no
+// goroutine. A caller that gives up while a call is under way may leave a tombstone, which expires.
+// No other caller leaves a tombstone. The test is not parallel, because it looks at all goroutines.
 func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)

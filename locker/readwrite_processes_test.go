@@ -120,8 +120,8 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Two processes have 32 readers and one writer each, and at least one reader always reads. No
-// caller waits for more than one phase that begins after the caller has asked. No writer holds the
+// Two processes have 32 readers and one writer each, and at least one reader always reads. Each
+// caller waits for at most one phase that begins after the caller has asked. No writer holds the
 // key together with another holder.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()

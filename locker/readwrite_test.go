@@ -34,8 +34,8 @@ func TestNewReadWriteRefusesWhatItCannotUse(t *testing.T) {
 	}
 }
 
-// The lock is the key itself. So readers and writers are excluded by any other library that locks
-// the key, and exclude it.
+// The lock is the key itself. So readers and writers on one side, and any other library that locks
+// the key on the other side, exclude each other.
 func TestReadersAndOtherLockers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

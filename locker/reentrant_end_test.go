@@ -170,7 +170,8 @@ func TestCloseEndsNestedHolds(t *testing.T) {
 	})
 }
 
-// A nested hold may be released or begun while the lease is being lost. In both cases it ends.
+// A nested hold may be released or begun while the lease is being lost. In both cases the nested
+// hold ends.
 func TestNestedHoldsAndALossAtTheSameTime(t *testing.T) {
 	for range 50 {
 		reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {

@@ -145,8 +145,8 @@ func TestRunAllDoesNotWaitForItself(t *testing.T) {
 	}
 }
 
-// If RunAll waited for keys in another order than that of their names, two such callers would wait
-// for each other for ever.
+// If RunAll waited for keys in another order than the order of their names, two callers of RunAll
+// could wait for each other for ever.
 func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {

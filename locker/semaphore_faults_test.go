@@ -197,7 +197,7 @@ func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand
 	return granted && !errors.Is(err, locker.ErrLost)
 }
 
-// Two permits that callers of one process pass on have blocks of fences. No caller gets a fence
+// Callers of one process pass on two permits, each with a block of fences. No caller gets a fence
 // beyond the block of its permit, because another permit has that fence.
 func TestPermitsThatArePassedOnShareNoFence(t *testing.T) {
 	virtual(t, func(t *testing.T, m *lockertest.Memory) {

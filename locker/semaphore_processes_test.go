@@ -78,8 +78,8 @@ func TestASignalToAHolderOfUnits(t *testing.T) {
 	})
 }
 
-// The process of the queue's head is stopped. The other waiters are delayed by the time for which
-// the server keeps units for the head.
+// The process of the queue's head is stopped. The other waiters are delayed only by the time for
+// which the server keeps units for the head.
 func TestASignalToAWaiterForUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)

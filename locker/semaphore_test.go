@@ -70,7 +70,8 @@ func TestRulesOfSemaphores(t *testing.T) {
 	}
 }
 
-// unitsInUse counts the units in use, and the largest number in use at the same time.
+// unitsInUse counts the units in use. It also has the largest number of units that were in use at
+// the same time.
 type unitsInUse struct{ used, most atomic.Int64 }
 
 func (c *unitsInUse) enter(units int64) {

@@ -24,7 +24,7 @@ import (
 //	lost true     its lease ended with ErrLost
 //	released      with an error, if there was one
 //
-// With "stop", it stops itself at the moment when it has the key, as if the kernel did not let it
+// With "stop", the process stops itself as soon as it has the key, as if the kernel did not let it
 // run any further.
 var peer = proc.Register("peer", func(args []string) {
 	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
@@ -130,7 +130,7 @@ func (p *peers) wantLost(child *proc.Child) {
 	}
 }
 
-// gives makes a process release the key in the normal way.
+// The method gives makes a process release the key in the normal way.
 func (p *peers) gives(child *proc.Child) {
 	p.Helper()
 	child.Send("give")
@@ -163,9 +163,10 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// When a waiter was killed, the server notices that no process listens for it. When a waiter is
-// stopped, the server keeps the key for it for two seconds. If the next waiter has waited for
-// long, the server notifies it. Otherwise the next waiter asks by itself within 1.25 s.
+// When a waiter was killed, the server notices that no process listens for this waiter. When a
+// waiter is stopped, the server keeps the key for this waiter for two seconds. If the next waiter
+// has waited for long, the server notifies the next waiter. Otherwise the next waiter asks by
+// itself within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.here, locker.Rule{Key: p.key})

@@ -25,7 +25,7 @@ type storm struct {
 }
 
 var storms = map[string]storm{
-	// Each process loses the messages that come before it has subscribed again.
+	// Each process loses the messages that come before the process has subscribed again.
 	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
@@ -44,9 +44,9 @@ var storms = map[string]storm{
 	}, 20},
 }
 
-// Whatever message is lost, no caller is stuck, no caller gets an error, and no two processes hold
-// a key at the same time. All storms run at the same time, each on its own server, because a storm
-// needs much time but little work.
+// Any message may be lost. Nevertheless no caller is stuck, no caller gets an error, and no two
+// processes hold a key at the same time. All storms run at the same time, each on its own server,
+// because a storm needs much time but little work.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {

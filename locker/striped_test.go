@@ -155,8 +155,8 @@ func TestALostStripeEndsTheLeasesOfItsKeys(t *testing.T) {
 	})
 }
 
-// A nested acquire of another key with the same stripe uses the outer lease. Otherwise it would
-// wait for its own caller, but only if the two keys happen to share a stripe.
+// A nested acquire of another key with the same stripe uses the outer lease. Otherwise the acquire
+// would wait for its own caller if the two keys happen to share a stripe.
 func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)
@@ -191,7 +191,8 @@ func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 		if store.Len() != 0 {
 			t.Error("the stripe was not released with its last lease")
 		}
-		// After the release of the outer lease, its context is of no use for a nested acquire.
+		// After the release of the outer lease, a nested acquire with its context takes a new
+		// lease.
 		release(t, acquire(t, s, locker.Rule{Key: same}))
 		again, err := s.Acquire(context.WithoutCancel(outer.Context()), locker.Rule{Key: same, Wait: locker.NoWait})
 		if err != nil || again.Fence() == outer.Fence() {
@@ -234,7 +235,8 @@ func TestOnlyHeldStripesOfTheSameLockerAreJoined(t *testing.T) {
 	})
 }
 
-// revokes revokes a stripe when the lease of a key begins, and waits until its holder knows.
+// revokes is an Observer. When the lease of a key begins, this Observer revokes the lease of the
+// stripe, and waits until the holder knows of the loss.
 type revokes struct {
 	key, stripe string
 	engine      *locker.Engine
@@ -250,8 +252,8 @@ func (r *revokes) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (co
 	return ctx, nil
 }
 
-// A RunAll that fails when it has some stripes already gives back these stripes, and what it has
-// joined.
+// If a RunAll fails when it already has some stripes, it gives back these stripes, and also the
+// parts of leases that it has joined.
 func TestARunAllThatFailsLeavesNoStripe(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		observer := new(revokes)
@@ -339,8 +341,8 @@ func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 	})
 }
 
-// Callers from two processes take random sets of keys. They never deadlock, and never hold the
-// same stripe at the same time. On a quorum, n stripes take the place of n locks.
+// Callers from two processes take random sets of keys. They never deadlock, and never hold the same
+// stripe at the same time. On a quorum, n stripes are used instead of a lock for each key.
 func TestStripesUnderRandomRunAlls(t *testing.T) {
 	t.Parallel()
 	clients := []locker.Client{redistest.Start(t).Client(t), redistest.Start(t).Client(t), redistest.Start(t).Client(t)}

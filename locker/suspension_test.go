@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A suspended machine runs again. Meanwhile its monotonic clock has stood still, and with it the
-// deadlines of leases. But the server's clock has gone on.
+// A machine was suspended and runs again. Its monotonic clock has stood still meanwhile, so the
+// deadlines of leases have not come nearer. But the server's clock has continued to run.
 func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
@@ -44,8 +44,8 @@ func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	})
 }
 
-// If the server does not answer after a suspension, the lease ends, because it may have expired
-// there.
+// If the server does not answer after a suspension, the lease ends, because the lease may have
+// expired on the server.
 func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)

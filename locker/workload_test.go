@@ -35,9 +35,9 @@ type workload struct {
 	Rest    time.Duration // the pause between two rounds
 }
 
-// section is one stay of a worker inside a lock. Its times are by the machine's clock, which all
-// processes share. It is shorter than the lease, because the worker looks at the clock after the
-// grant and before the release.
+// section is one stay of a worker inside a lock. The times of a section are by the machine's clock,
+// which all processes share. A section is shorter than its lease, because the worker looks at the
+// clock after the grant and before the release.
 type section struct {
 	Process string
 	Worker  string
@@ -53,8 +53,8 @@ type section struct {
 
 type worker struct{}
 
-// locker returns the Engine of a workload. A worker's name is the metadata of its leases, and so
-// is in the queue.
+// locker returns the Engine of a workload. A worker's name is the metadata of its leases, so the
+// name is also in the queue.
 func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	options := []locker.SingleOption{locker.WithMetadata(func(ctx context.Context) string {
 		name, _ := ctx.Value(worker{}).(string)
@@ -126,8 +126,8 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	return s
 }
 
-// workers is a process with a workload. It works when its parent asks for it, and then prints its
-// sections.
+// workers is a process with a workload. The process works when its parent asks for this, and then
+// prints its sections.
 var workers = proc.Register("workload", func(args []string) {
 	var w workload
 	if err := json.Unmarshal([]byte(args[0]), &w); err != nil {

@@ -63,7 +63,7 @@ func (s service) token(ctx context.Context, t testing.TB) []byte {
 	return token
 }
 
-// join makes a call with this token ask for key. The call does not wait.
+// The method join makes a call with this token. The call asks for key, and does not wait.
 func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, error) {
 	t.Helper()
 	ctx, err := s.receiver.With(t.Context(), token)
@@ -164,8 +164,7 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
-// A lock that is held twice, because it is nested, is delegated once. So the places in a token are
-// left for other locks.
+// A nested lock is held twice but delegated once. So there is room in the token for other locks.
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
@@ -278,9 +277,9 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// When a lease is handed to the next caller of the same process, it gets another fence but keeps
-// its token on the server. A delegation that was made before the hand-off must not be valid after
-// it.
+// When a lease is handed over to the next caller of the same process, the lease gets another fence
+// but keeps its token on the server. A delegation that was made before the hand-off must not be
+// valid after the hand-off.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -388,7 +387,8 @@ func TestEverythingThatASignatureClaimsIsSigned(t *testing.T) {
 	}
 }
 
-// The key and the audience are not sent, so only the signature ties a delegation to them.
+// The key and the audience are not sent. So only the signature proves that a delegation is for
+// them.
 func TestASignatureTellsKeysAndAudiencesApart(t *testing.T) {
 	seen := make(map[[32]byte]string)
 	for _, of := range [][2]string{{"a", ""}, {"b", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}, {"abc", ""}} {

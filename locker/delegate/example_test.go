@@ -13,7 +13,7 @@ import (
 )
 
 // A service holds order:42 and calls the inventory service, which locks order:42 as well. The call
-// joins the lease of its caller. Without the delegation it would wait for its caller.
+// joins the lease of its caller. Without the delegation, the call would wait for its caller.
 func Example() {
 	orders, err := locker.New(lockertest.NewMemory()) // or NewSingle, on the Redis of both services
 	if err != nil {
@@ -72,7 +72,7 @@ func Example() {
 	// 200 OK
 }
 
-// Other transports than HTTP carry the token of a Sender themselves.
+// With a transport other than HTTP, the program itself puts the token of a Sender into the message.
 func ExampleSender_Token() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -333,7 +333,7 @@ func TestDoneWorkIsAnsweredAlthoughItsAnswerCannotBeStored(t *testing.T) {
 	})
 }
 
-// database is a Transactor in memory. What a transaction saves is visible after its commit.
+// database is a Transactor in memory. What a transaction saves is visible only after the commit.
 type database struct {
 	idempotency.Store
 	begin, commit error

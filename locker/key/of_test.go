@@ -38,8 +38,8 @@ func TestAKeyMadeByHandIsThatOfATemplate(t *testing.T) {
 	}
 }
 
-// If a key cannot be made, Of returns "", which every Locker refuses. So a mistake never leads to
-// one lock that all callers share.
+// If a key cannot be made, Of returns "". Every Locker refuses this key, so a mistake never leads
+// to one lock that all callers share.
 func TestAKeyThatCannotBeMadeIsEmpty(t *testing.T) {
 	for says, of := range map[string][]any{
 		"value 1 of \"order\": it is missing or empty":                            {"order", ""},

@@ -31,7 +31,8 @@ func ExampleRun() {
 	// <nil>
 }
 
-// A Leader shows the rest of the program whether this process leads, and can give the lead away.
+// A Leader shows the rest of the program whether this process leads. With StepDown, the process
+// lets another process lead.
 func ExampleLeader() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -24,7 +24,8 @@ func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// candidate is a process that stands as leader. Its function fn runs until its context ends.
+// candidate is a process that wants to lead. The function fn of a candidate runs until the context
+// of fn ends.
 type candidate struct {
 	*testing.T
 	*lead.Leader
@@ -35,7 +36,7 @@ type candidate struct {
 	ended  chan error
 }
 
-// stands begins to stand as leader for the key "job".
+// The function stands makes a candidate for the key "job".
 func stands(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option) *candidate {
 	t.Helper()
 	rule.Key = "job"
@@ -76,7 +77,7 @@ func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	return ctx, lease.Fence()
 }
 
-// follows checks that the process does not lead, and that fn does not run.
+// The method follows checks that the process does not lead, and that fn does not run.
 func (c *candidate) follows() {
 	c.Helper()
 	synctest.Wait()
@@ -153,8 +154,8 @@ func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
 	})
 }
 
-// The loss of the lease ends fn's context. The process stands as leader again when fn has
-// returned, and not before.
+// The loss of the lease ends fn's context. The process is a candidate again when fn has returned,
+// and not before.
 func TestALostTermIsFollowedByAnother(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -210,7 +211,7 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 }
 
 // If only the release notices that the lease was lost, Run reports the loss together with fn's
-// error: perhaps another process has led at the same time.
+// error. The reason is that another process may have led at the same time.
 func TestTheReleaseReportsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -287,7 +288,7 @@ func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
 	})
 }
 
-// A process that steps down stands as leader again behind all other processes. If there is no
+// A process that steps down becomes a candidate again, behind all other processes. If there is no
 // other process, it leads again after a second.
 func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -330,8 +331,8 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	})
 }
 
-// AtMost makes the leaders take turns. At its end, fn's context ends. When fn has returned, the
-// next process leads. The two never lead at the same time.
+// AtMost makes the leaders take turns. When AtMost is over, fn's context ends. When fn has
+// returned, the next process leads. The two never lead at the same time.
 func TestTermsRotate(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A process was stopped for longer than its lease. It runs again, but fn's context has not been
+// A process was stopped for longer than its lease. The process runs again, but fn's context has not
 // ended yet. Leading checks the clock, and reports that the process does not lead.
 func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	t.Parallel()

@@ -22,8 +22,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// leaderProcess stands as leader until SIGTERM. When a term begins or ends, it prints this with
-// the time of the wall clock in µs.
+// leaderProcess is a candidate until SIGTERM. When a term begins or ends, the process prints this
+// event with the time of the wall clock in µs.
 var leaderProcess = proc.Register("leader", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -56,7 +56,8 @@ var leaderProcess = proc.Register("leader", func(args []string) {
 	_ = l.Close(context.Background())
 })
 
-// leads waits until the process leads. It returns the fence, and the time at which the term began.
+// The function leads waits until the process leads. It returns the fence, and the time at which the
+// term began.
 func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	t.Helper()
 	var micros int64
@@ -66,7 +67,8 @@ func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	return fence, time.UnixMicro(micros)
 }
 
-// ends waits until the process does not lead any more, and returns when the term ended.
+// The function ends waits until the process does not lead any more. It returns the time at which
+// the term ended.
 func ends(t *testing.T, p *proc.Child) time.Time {
 	t.Helper()
 	text, _, _ := strings.Cut(p.Expect(t, "stops"), " ")
@@ -105,7 +107,7 @@ func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 	return all, fence
 }
 
-// This test is a rolling restart: after SIGTERM to the leader, the next process leads within
+// This test is a rolling restart. After SIGTERM to the leader, the next process leads within
 // milliseconds.
 func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 	t.Parallel()

@@ -52,8 +52,8 @@ func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	})
 }
 
-// When a function does not return, this is reported after the grace, and again after each TTL.
-// When the function has returned, the process stands as leader again.
+// When a function does not return, this is reported after the grace, and again after each TTL. When
+// the function has returned, the process is a candidate again.
 func TestAnOverrunIsReported(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder

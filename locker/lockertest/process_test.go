@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// These tests are about the faults that a Memory and its processes can cause. The laws of Stores
-// say nothing about these faults.
+// These tests are about the faults that a Memory and its processes can simulate. The laws of Stores
+// do not cover these faults.
 
 // world is one Memory with two processes. An owner in the first process holds the key "a", and an
 // owner in the other process waits for it.

@@ -180,8 +180,8 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	}
 }
 
-// refusesMulti is a hook that answers the first transaction as a server that is loading its data
-// answers.
+// refusesMulti is a hook that answers the first transaction. The answer is that of a server that is
+// loading its data.
 type refusesMulti struct{ refused atomic.Bool }
 
 func (*refusesMulti) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -223,8 +223,8 @@ func TestARefusedTransactionLeavesNoWatch(t *testing.T) {
 	}
 }
 
-// When callers on many connections increment, no increment is lost. Two keys that are written
-// together stay equal.
+// When callers on many connections increment a number, no increment is lost. Two keys that are
+// written together stay equal.
 func TestNoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]redis.UniversalClient{
@@ -390,8 +390,8 @@ var counter = proc.Register("counter", func(args []string) {
 	}
 })
 
-// When a process is killed or stopped in the middle of an update, it delays no other process. At
-// most the update that it was about to make is lost.
+// When a process is killed or stopped in the middle of an update, it delays no other process. No
+// update is lost except, perhaps, the one that the process was about to make.
 func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

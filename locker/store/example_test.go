@@ -19,7 +19,7 @@ func (inMaintenance) Acquire(context.Context, store.Claim) (store.Grant, error) 
 }
 
 // A Refusal proves that a step had no effect, so the Engine has nothing to undo. After any other
-// error the step may have run, and the Engine releases the token.
+// error, the step may have run, so the Engine releases the token.
 func ExampleRefusal() {
 	l, err := locker.New(inMaintenance{lockertest.NewMemory()})
 	if err != nil {

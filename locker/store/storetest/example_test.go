@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
 
-// The test of a Store runs each law as a subtest. A capability that the Store lacks is taken out of
-// Can. A fault that the test can cause is a function of the Harness.
+// The test of a Store runs each law as a subtest. If the Store lacks a capability, the test removes
+// the capability from Can. If the test can cause a fault, the Harness has a function for the fault.
 func Example() {
 	var t *testing.T // of func TestMyStoreObeysTheLaws(t *testing.T)
 
