@@ -24,9 +24,9 @@ type follow struct {
 // that case the release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release. The Store must carry
-// the acquire, the acquire must be able to wait in the server's queue, and its grant must need no
-// acknowledgement by replicas.
+// asksWithRelease reports whether an acquire of key may go out with a release. There are three
+// conditions. The Store must carry the acquire. The acquire must be able to wait in the server's
+// queue. The grant must need no acknowledgement by replicas.
 func (e *Engine) asksWithRelease(key string) bool {
 	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }

@@ -38,7 +38,7 @@ var (
 	ErrQuorum = store.ErrQuorum
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported
-	// ErrGone: Revoke found no holder with that fence.
+	// ErrGone: Revoke found no holder with the given fence.
 	ErrGone = errors.New("that holder does not hold the lock any more")
 	// ErrRefused: Join was called with a Delegation that is not valid any more. The lease is over,
 	// or it was never delegated for this key.

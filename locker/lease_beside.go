@@ -48,8 +48,8 @@ type departure struct {
 }
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
-// also with [WithBackgroundRelease]. Call it in a function whose result may be used only if the
-// lock was held to the end, for example a response that is sent after Run has returned.
+// also with [WithBackgroundRelease]. Call it if the result of the function may be used only if the
+// lock was held to the end. An example is a response that is sent after Run has returned.
 func (l *Lease) AwaitRelease() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,7 +168,7 @@ func (d *departure) answered(g store.Grant, err error) {
 }
 
 // end ends a departure. The Observer is called on a goroutine of its own, because the goroutine
-// that calls end may also have to deliver the answers to other calls.
+// that calls end may also deliver the answers to other calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {

@@ -112,8 +112,8 @@ func (c *config) validate() error {
 func WithTTL(d time.Duration) Option { return anyOption(func(c *config) { c.ttl = d }) }
 
 // WithMaxTTL sets the largest TTL or AtLeast that a Rule may have. Default: 0, no limit. On a
-// quorum the default is 1 minute, because a node that may have forgotten its leases does not vote
-// until the longest of them is over.
+// quorum the default is 1 minute. The reason is that a node that may have forgotten its leases does
+// not vote until the longest lease is over.
 func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.maxTTL = d }) }
 
 // WithPrefix puts p in front of every key on the server. Default: none, so the lock "a" is the
@@ -163,10 +163,11 @@ func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
 
-// WithAdaptiveTTL chooses the TTL of leases whose Rule has none. The TTL stays near least while
-// renewals are prompt, so that a crash is detected soon, and grows up to most when renewals are
-// answered late. New leases get the learnt TTL at once. Held leases get it at their next renewal.
-// Default: a fixed TTL, see [WithTTL]. Observers receive the TTL in [Outcome].
+// WithAdaptiveTTL chooses the TTL of leases whose Rule has none. While renewals are answered
+// promptly, the TTL stays near the value least, so that a crash is detected soon. When renewals are
+// answered late, the TTL grows up to the value most. New leases get the learnt TTL at once. Held
+// leases get it at their next renewal. Default: a fixed TTL, see [WithTTL]. Observers receive the
+// TTL in [Outcome].
 func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
@@ -177,13 +178,13 @@ const DefaultHandoffs = 64
 // WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
 // process use one lease, one after the other. After n callers, the lease goes back to the server,
 // where other processes wait. Each of these callers has a fence of its own. A streak also ends
-// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL, if they may wait,
-// and if neither AtLeast, AtMost, Once nor Metadata is set. With n = 1 no caller shares a lease:
-// each caller queues at the server by itself. Default: [DefaultHandoffs].
+// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. The callers must
+// be willing to wait, and must set neither AtLeast, AtMost, Once nor Metadata. With n = 1 no caller
+// shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
-// WithFair makes the server grant a key to waiting callers of all processes strictly in the order
-// in which they began to wait at the server. It equals WithHandoffs(1). By default, processes take
+// WithFair makes the order of grants strict: callers of all processes get a key in the order in
+// which they began to wait at the server. It equals WithHandoffs(1). By default, processes take
 // turns, and each turn is a streak. So callers that began to wait later, in other processes, may
 // overtake a caller. A quorum promises no order even with WithFair, because its nodes can disagree
 // about which caller waited first.
@@ -225,9 +226,9 @@ func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }
 
-// drift is the part of a lease that the holder does not use. It covers the rates of the two
-// clocks, which may differ by 1 %, and the one or two milliseconds within which the server expires
-// keys. Where another server may take over, it also covers the skew of that server's clock.
+// drift is the part of a lease that the holder does not use. It covers the rates of the two clocks,
+// which may differ by 1 %. It also covers the one or two milliseconds within which the server
+// expires keys. Where another server may take over, it also covers the skew of that server's clock.
 func (c *config) drift(ttl time.Duration) time.Duration {
 	d := ttl/100 + 2*time.Millisecond
 	if c.failsOver {

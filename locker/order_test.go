@@ -70,8 +70,8 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 	t.Logf("%d waiters of %d processes within %v, the key changed processes %d times", waiters, processes, took, strangers)
 }
 
-// By default, callers of one process share a lease for a streak, which has a limited number of
-// leases and lasts for at most 10 ms. The release that ends the streak also queues the next leader
+// By default, callers of one process share a lease for a streak. A streak has a limited number of
+// leases, and lasts for at most 10 ms. The release that ends the streak also queues the next leader
 // of the process, behind all waiters. So between two turns of a process P, each other process gets
 // at most one streak, because after this streak that process queues behind P. No clock is needed to
 // check this. Take two streaks of one process, in the order of fences. If P had waiting callers
@@ -145,9 +145,9 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited reports whether callers of the same process waited when the streak ended. Three callers
-// must have waited, because fewer may have looked at the clock and then been delayed on their way
-// into the queue of their process.
+// waited reports whether callers of the same process waited when the streak ended. At least three
+// callers must have waited. One or two callers may have looked at the clock, and then have been
+// delayed on their way into the queue of their process.
 func waited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]

@@ -345,8 +345,8 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// When the answer to a release of NewPolling is lost, the lease is not reported as lost, provided
-// that the client is set up as the documentation requires.
+// The answer to a release of NewPolling is lost. If the client is set up as the documentation
+// requires, the lease is not reported as lost.
 func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

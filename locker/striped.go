@@ -17,9 +17,9 @@ const maxStripes = 1 << 20
 // NewStriped returns a Locker over l for any number of keys. It has n locks, the stripes. Each key
 // always has the same stripe, and each stripe has about the same number of keys. So the number of
 // keys on the server is limited. But two keys with the same stripe exclude each other, although
-// this is not necessary. Use NewStriped where each lock costs something that is not given back,
-// such as the fence counter of a quorum or a row for each claim in a database. Otherwise a lock for
-// each key is better.
+// this is not necessary. Use NewStriped where each lock leaves something behind. Examples are the
+// fence counter of a quorum, and a row for each claim in a database. Otherwise a lock for each key
+// is better.
 //
 // All processes must give the same n. With another n, a key has another stripe. So processes with
 // different n do not exclude each other. Change n only while no process holds a lock. The stripe of

@@ -16,7 +16,7 @@ func rowsOf(locks []lock) [][]string {
 }
 
 // widestCell is the width of the widest column that fits. A longer cell, such as a key of 500
-// bytes, moves only the rest of its own row to the right, and not the other rows.
+// bytes, moves only the rest of its own row to the right.
 const widestCell = 48
 
 // grid aligns the columns of rows. A Chinese letter is as wide as two Latin ones, and a combining
@@ -42,7 +42,7 @@ func grid(rows [][]string) string {
 }
 
 // shortenKeys shortens the keys. Then a screen of the given width also shows the columns to the
-// right of the keys, and at least the beginning of the last column.
+// right of the keys. At least the beginning of the last column is visible.
 func shortenKeys(rows [][]string, width int) {
 	const least, ofHolder = 8, 8
 	rest := ofHolder

@@ -34,9 +34,9 @@ func (t *ticks) Next(now time.Time) time.Time {
 }
 
 // The method take returns the tick of a job that cron has started. This is the latest due tick that
-// was not taken. There may be older ticks that were not taken, because their jobs have not called
-// take yet, or because the Cron was stopped before the ticks were due. If the clock was set back
-// and no tick is due, take returns the next tick.
+// was not taken. There may be older ticks that were not taken. Either their jobs have not called
+// take yet, or the Cron was stopped before the ticks were due. If the clock was set back and no
+// tick is due, take returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,7 +6,7 @@
 // differ, because fasthttp differs from net/http.
 //
 // An error that a handler returns is a failure. The ErrorHandler of the app writes the reply before
-// the lock is released, so the reply can be held back, stored or replaced like any other reply.
+// the lock is released. So this reply can be held back, stored or replaced like any other reply.
 // Fiber middlewares outside see the reply and no error, as with Fiber's own logger. A handler that
 // returns nil has succeeded when its status is below 400.
 //

@@ -277,8 +277,8 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// When a lease is handed over to the next caller of the same process, the lease gets another fence
-// but keeps its token on the server. A delegation that was made before the hand-off must not be
+// When a lease is handed over to the next caller of the same process, its fence changes, but its
+// token on the server stays the same. A delegation that was made before the hand-off must not be
 // valid after the hand-off.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {

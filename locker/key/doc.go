@@ -18,10 +18,9 @@
 //
 // Different values make different keys, whatever a client sends. Two parts have a ':' between them.
 // In values, the bytes ':', '{', '}' and '%' and control bytes are percent-encoded. So "a:b" and
-// "c" never make the same key as "a" and "b:c", and a brace in a value cannot choose the cluster
-// node of the lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~'
-// and its SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a
-// hash.
+// "c" never make the same key as "a" and "b:c". A brace in a value cannot choose the cluster node
+// of the lock. A value that is longer than [MaxValue] bytes when encoded is replaced by '~' and its
+// SHA-256. A '~' at the beginning of a value is encoded, so a client cannot send such a hash.
 //
 // The same values make the same key in every process and in every version. An empty part is refused
 // with an [Error] that names the part, because all requests with an empty part would share the lock

@@ -38,8 +38,8 @@ func (m *Memory) Delay(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.delay = d })
 }
 
-// DelayReplies makes every call of op run at once and delays its answer by d, so that an event can
-// come before the answer. 0 ends the delay.
+// DelayReplies makes every call of op run at once, and delays the answer by d. So an event can come
+// before the answer. 0 ends the delay.
 func (m *Memory) DelayReplies(op locker.Op, d time.Duration) {
 	m.setFault(op, func(f *fault) { f.late = d })
 }

@@ -11,8 +11,8 @@
 //		return cart.Bytes(), nil
 //	})
 //
-// Use it for data that is only in Redis, for work that takes no longer than a round trip or two,
-// and for keys with few conflicts. With frequent conflicts, each success makes the work of all
-// other callers useless. Then a lock is faster, and serves its callers in order. Work that has
-// effects outside the key needs a lock, because the function may run several times.
+// Use it for data that is only in Redis, for work that takes one or two round trips at most, and
+// for keys with few conflicts. With frequent conflicts, each success makes the work of all other
+// callers useless. Then a lock is faster, and serves its callers in order. Work that has effects
+// outside the key needs a lock, because the function may run several times.
 package optimistic

@@ -6,8 +6,8 @@ import (
 )
 
 // Claim is a request of the Engine to a Store for one hold. The comment beside a field names the
-// calls that use it. The fields that a queue may know (Inbox, HandoffTTL, Mode, Limit, Weight,
-// FenceCount, Metadata, and whether Once is set) are the same in all calls for one Owner.
+// calls that use it. A queue may know the fields Inbox, HandoffTTL, Mode, Limit, Weight, FenceCount
+// and Metadata, and whether Once is set. These values are the same in all calls for one Owner.
 type Claim struct {
 	Key   string // the key with the Locker's prefix
 	Owner string // the token of one hold: a secret without ':', used for one hold only

@@ -26,9 +26,9 @@ type Inspector interface {
 // A Lister is a Store that can list its keys.
 type Lister interface {
 	// Keys returns the keys that are held, kept or waited for and that match the glob-style
-	// pattern of Redis, each once, sorted. It looks at all keys of the server, in steps that do
-	// not block the server. A key that is locked or freed meanwhile may be missing. A key that
-	// only another library holds is listed while a waiter of latchkit waits for it.
+	// pattern of Redis, each once, sorted. It looks at all keys of the server, in steps that do not
+	// block the server. A key that is locked or freed meanwhile may be missing. If only another
+	// library holds a key, the key is listed only while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
 
