@@ -47,7 +47,7 @@ type cohort struct {
 }
 
 // leaderAnswer is what the Store has answered to a leader that did not get the key. It is allocated
-// separately, because most cohorts have no such answer and many leases may be held.
+// separately, because most cohorts need no leaderAnswer, and many leases may be held.
 type leaderAnswer struct {
 	holder  store.Holder // the holder, while the cohort has no hold
 	at      time.Time    // when the answer came

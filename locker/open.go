@@ -74,7 +74,7 @@ func checkClient(constructor string, c Client) error {
 //
 // For a Locker on several servers, give an odd number of clients of independent servers, at least
 // three. More than half of the servers must agree, as with [NewRedlock]. The rules of NewRedlock
-// apply, including those of [EnrollRedlock]. On several servers too, a waiting writer keeps new
+// apply, and so do the rules of [EnrollRedlock]. On several servers too, a waiting writer keeps new
 // readers out, and after a writer all waiting readers may try before the next writer. But no order
 // is promised. To keep new readers out, the process of a waiting writer must ask the servers at
 // least every 3 s.

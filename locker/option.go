@@ -178,16 +178,16 @@ const DefaultHandoffs = 64
 // WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
 // process use one lease, one after the other. After n callers, the lease goes back to the server,
 // where other processes wait. Each of these callers has a fence of its own. A streak also ends
-// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. The callers must
-// be willing to wait, and must set neither AtLeast, AtMost, Once nor Metadata. With n = 1 no caller
-// shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
+// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition, the
+// Rules must allow a wait, and must set neither AtLeast, AtMost, Once nor Metadata. With n = 1 no
+// caller shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 
 // WithFair makes the order of grants strict: callers of all processes get a key in the order in
-// which they began to wait at the server. It equals WithHandoffs(1). By default, processes take
-// turns, and each turn is a streak. So callers that began to wait later, in other processes, may
-// overtake a caller. A quorum promises no order even with WithFair, because its nodes can disagree
-// about which caller waited first.
+// which they began to wait at the server. WithFair equals WithHandoffs(1). By default, processes
+// take turns, and each turn is a streak. So callers that began to wait later, in other processes,
+// may overtake a caller. A quorum promises no order even with WithFair, because its nodes can
+// disagree about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
@@ -220,8 +220,9 @@ const DefaultMaxSkew = 500 * time.Millisecond
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
 // longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its
-// clock differs by more than d from those of the other nodes. A process that sees this difference
-// treats the node like a node that has forgotten its leases. Give all processes the same d.
+// clock differs by more than d from the clocks of the other nodes. A process that sees this
+// difference treats the node like a node that has forgotten its leases. Give all processes the same
+// d.
 func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }

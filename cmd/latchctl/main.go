@@ -20,7 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The exit codes are those of flock(1). If the command has run, its exit code is latchctl's, too.
+// The exit codes are the same as in flock(1). If the command has run, latchctl ends with the exit
+// code of the command.
 const (
 	exitFailed      = 1  // no success: the lock was not free, or was lost; or doctor has found a defect
 	exitUsage       = 64 // EX_USAGE: the command line is wrong

@@ -98,7 +98,7 @@ func server(t *testing.T) (nodes []string, c *redis.Client) {
 	return []string{"redis://" + s.Addr()}, s.Client(t)
 }
 
-// The exit codes are those of flock.
+// The exit codes are the same as in flock.
 func TestRunExitCodes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

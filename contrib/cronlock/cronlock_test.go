@@ -40,7 +40,7 @@ type process struct {
 	stop context.CancelFunc
 }
 
-// start starts such a process.
+// The function start starts a process with a Cron and one job.
 func start(t *testing.T, l locker.Locker, spec string, job func(context.Context) error, opts ...cronlock.Option) *process {
 	t.Helper()
 	c := cron.New(cron.WithLogger(cron.DiscardLogger), cron.WithParser(cron.NewParser(

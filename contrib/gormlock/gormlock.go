@@ -12,7 +12,7 @@
 // ignores the error. Then later statements are not committed. [sqllock.ClaimFromContext] returns
 // the claim.
 //
-// Results, options and dialects are those of package sqllock. [Migrate] creates the tables.
+// Results, options and dialects are the same as in package sqllock. [Migrate] creates the tables.
 package gormlock
 
 import (

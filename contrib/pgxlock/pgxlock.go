@@ -8,7 +8,7 @@
 //		return err
 //	})
 //
-// Results and options are those of package sqllock. Create the tables with sqllock.Migrate:
+// Results and options are the same as in package sqllock. Create the tables with sqllock.Migrate:
 //
 //	sqllock.Migrate(ctx, stdlib.OpenDBFromPool(pool))
 //

@@ -9,8 +9,8 @@
 //	})
 //
 // The function gets a *sqlx.Tx that sqlx itself has begun, so named queries are bound for the
-// driver. Results and options are those of package sqllock. Create the tables with sqllock.Migrate,
-// which accepts a *sqlx.DB.
+// driver. Results and options are the same as in package sqllock. Create the tables with
+// sqllock.Migrate, which accepts a *sqlx.DB.
 //
 // sqllock cannot know when a function uses its *sqlx.Tx. So the idle limit of a transaction does
 // not follow the renewals of the lease. Use sqllock.WithIdleLimit if the function sends no

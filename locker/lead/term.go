@@ -120,7 +120,7 @@ func (t *term) public() Term {
 	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.why}
 }
 
-// errorBeside returns the error of fn if the error is not that of ctx. t may be nil.
+// errorBeside returns the error of fn, unless this error is the error of ctx. t may be nil.
 func (t *term) errorBeside(ctx context.Context) error {
 	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
 		return nil

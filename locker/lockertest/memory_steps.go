@@ -37,7 +37,7 @@ func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error)
 	})
 }
 
-// AcquireAll is the Store's step. Its faults are those of OpAcquire.
+// AcquireAll is the Store's step. It has the faults that are set for OpAcquire.
 func (p *Process) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	return step(p, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
@@ -63,12 +63,12 @@ func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
 	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
 }
 
-// Keys is the Store's step. Its faults are those of OpInspect.
+// Keys is the Store's step. It has the faults that are set for OpInspect.
 func (p *Process) Keys(_ context.Context, pattern string) ([]string, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
 }
 
-// Queue is the Store's step. Its faults are those of OpInspect.
+// Queue is the Store's step. It has the faults that are set for OpInspect.
 func (p *Process) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
 }
