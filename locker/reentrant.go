@@ -30,8 +30,10 @@ import (
 //
 //	TTL      is ignored: the lease is renewed as before. Extend lengthens it for all holds, and shortens it
 //	         only for the last one
-//	AtMost   ends the nested hold with ErrExpired, and does not affect the others. That of the first hold ends all
-//	AtLeast  must end no later than AtLeast of the first hold, because the server is not asked. Otherwise ErrUnsupported
+//	AtMost   ends the nested hold with ErrExpired, and does not affect the others. AtMost of the first hold ends
+//	         all holds
+//	AtLeast  must end no later than AtLeast of the first hold, because the server is not asked. Otherwise
+//	         ErrUnsupported
 //	Once     must be no longer than Once of the first hold, which has asked whether the work is done. Otherwise
 //	         ErrUnsupported. The work counts as done if all holds with Once were completed
 //	Wait     is ignored
