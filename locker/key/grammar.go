@@ -33,8 +33,7 @@ type Grammar[T any] struct {
 
 // A Source is a kind of part.
 type Source[T any] struct {
-	// Noun names a part in errors. For example, "header" leads to `the request lacks the header
-	// "X-Tenant"`.
+	// Noun names a part in errors: "header" for `the request lacks the header "X-Tenant"`.
 	Noun string
 	// Alone means that a part is {source}, without a name.
 	Alone bool

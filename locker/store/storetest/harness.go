@@ -16,8 +16,8 @@ type Harness struct {
 	Store locker.Store
 	// Can selects the optional laws. All other laws are mandatory.
 	Can Capabilities
-	// LoseReply makes the next call of op for key run, but fail without an answer. nil: the laws
-	// that need LoseReply are left out.
+	// LoseReply makes the next call of op for key fail without an answer after it has run. nil: the
+	// laws that need it are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
 	// Occupy makes another library or program hold key for ttl, or without end when ttl is 0. nil:
 	// the laws that need it are left out.
@@ -28,19 +28,17 @@ type Harness struct {
 	// Another returns the Store of another process on the same data. nil: the laws that need it
 	// are left out.
 	Another func(t testing.TB) locker.Store
-	// Kill ends the process whose Store was returned by Another. When Kill returns, no process
-	// listens at the inbox of this process, and its calls fail. nil: the laws that need it are left
-	// out.
+	// Kill ends the process whose Store Another returned: when Kill returns, no process listens at
+	// its inbox, and its calls fail. nil: the laws that need it are left out.
 	Kill func(t testing.TB, s locker.Store)
 	// Deafen removes the subscription of the process of Store, or of a Store that Another
 	// returned. The process does not notice that. nil: the laws that need it are left out.
 	Deafen func(t testing.TB, s locker.Store)
-	// Left returns how long the lease of key still lasts. The result is negative for a lease
-	// without end. Left is for a Store whose answers do not show this time. nil: the answers show
-	// the time.
+	// Left returns how long the lease of key still lasts; it is negative for a lease without end.
+	// Left is for a Store whose answers do not show this time. nil: the answers show the time.
 	Left func(t testing.TB, key string) time.Duration
-	// Queued counts the entries in key's queue. It includes the entries of waiters to which the key
-	// was handed and which have not confirmed it. nil: the laws that need it are left out.
+	// Queued counts the entries in key's queue. It includes entries that were handed the key and
+	// have not confirmed. nil: the laws that need it are left out.
 	Queued func(t testing.TB, key string) int
 }
 
