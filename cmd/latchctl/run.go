@@ -128,7 +128,7 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 		if err != nil {
 			host = "unknown host"
 		}
-		// The metadata has only the command's name, because the arguments may be secret.
+		// Of the command, the metadata has only the name, because the arguments may be secret.
 		r.rule.Metadata = fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), filepath.Base(r.command[0]))
 	}
 	return nil

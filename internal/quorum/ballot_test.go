@@ -64,8 +64,8 @@ func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	b.records(t, 2, yes, nil, leaveIt) // this vote completes the quorum
 }
 
-// A won vote stays only while a quorum may have the lease. Otherwise a vote of a lost lease would
-// stay at its node until the release.
+// The votes of a won acquire stay only while a quorum of nodes may still hold them. Otherwise a
+// vote of a lost lease would stay at its node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)

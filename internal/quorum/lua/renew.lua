@@ -1,4 +1,4 @@
--- renew.lua: lengthen votes, and readers' parts, that still belong to their owners.
+-- renew.lua: lengthen each vote, or reader's part of a phase, that still belongs to its owner.
 --
 -- KEYS: for each lease: lease L · readers R · intent I of a writer; then marker N of the node
 -- ARGV: for each lease: token · how long the node keeps the lease, in ms · the token's entry in R

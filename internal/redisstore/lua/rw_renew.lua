@@ -1,4 +1,5 @@
--- rw_renew.lua: lengthen leases, and readers' parts of them, that their owners still hold.
+-- rw_renew.lua: lengthen each lease, or reader's part of a shared lease, that its owner still
+-- holds.
 --
 -- KEYS: for each lease: lease L · queue Q · readers R
 -- ARGV: for each lease: token · ttl in ms · the token's entry in R · fence of the token's phase

@@ -298,6 +298,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits returns what answers to readers say about a waiting writer. During a phase, the
+// writerWaits reports whether answers to readers say that a writer waits. During a phase, the
 // first waiter is a writer.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }
