@@ -25,8 +25,8 @@ func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error
 }
 
 // StartAcquire does the work of Acquire, but returns at once. If the votes of the first round
-// decide, the goroutine that brings the last vote calls answered. Otherwise a goroutine of its own
-// continues.
+// decide the acquire, the goroutine that brings the last vote calls the function answered.
+// Otherwise the acquire continues on a new goroutine.
 func (q *quorum) StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	b := q.ballots.open(c, c.TTL+2*q.skew)
@@ -64,7 +64,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 			continue
 		}
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
-			err = no.Err // a Refusal would claim that the step had no effect, but a node has the token in its queue
+			err = no.Err // a Refusal would deny every effect, but a node has the token in its queue
 		}
 		if err == nil && g.State == store.Done {
 			b.finished()
@@ -106,8 +106,8 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	return (<-decided).count(ctx)
 }
 
-// startRound begins to collect votes. It calls decided when further votes change nothing. decided
-// may be called on any goroutine, and must not wait.
+// startRound begins to collect votes. When further votes change nothing, it calls the function
+// decided, on any goroutine. decided must not wait.
 func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decided func(*round)) {
 	r := &round{tally: newTally(q), claim: c, of: b}
 	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
@@ -167,8 +167,8 @@ func isVote(p poll, err error) bool {
 }
 
 // agree raises the votes to the largest fence among them, at each node whose vote is still the
-// same. It raises the counters to the end of the block. The next holder's quorum has a node in
-// common with this quorum, so the next fence is larger, whatever the clocks show.
+// same. It raises the nodes' counters to the end of the block. The next holder's quorum has a node
+// in common with this quorum, so the next fence is larger, whatever the clocks show.
 func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	fence, block := t.proposal()
 	var lower nodes
@@ -202,7 +202,8 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	}
 }
 
-// afterwards gives back a vote that came too late for its round, or releases it.
+// afterwards handles a vote that came too late for its round: it gives the vote back, or sends a
+// release.
 func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	switch fate {
 	case leaveIt:
@@ -213,8 +214,8 @@ func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	}
 }
 
-// giveBack withdraws the vote of a lost round at a node. It notifies no waiter: the refused
-// contenders ask again anyway, and if all waiters were notified at once, they would split the
+// giveBack withdraws the vote of a lost round at a node. It notifies no waiter, because the
+// refused contenders ask again anyway. If all waiters were notified at once, they would split the
 // votes again. The node gets no acquire before it has confirmed the withdrawal. A late repetition
 // of the withdrawal finds another vote and has no effect.
 func (q *quorum) giveBack(n *node, b *ballot) {

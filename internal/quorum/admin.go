@@ -96,8 +96,8 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 	return s, views, nil
 }
 
-// describe combines into one state what the nodes show for a holder: the fence that most nodes
-// show, and the time after which the holder's votes are no quorum.
+// describe makes one state of a holder from the states that the nodes show. It has the fence that
+// most nodes show, and the time after which the holder's votes are no quorum.
 func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
@@ -206,8 +206,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain names the nodes that have not answered, have answered with an error, or are known not to
-// vote. It returns nil while the other nodes are a quorum.
+// Explain returns an error that names the nodes without an answer, with an error, or without a
+// right to vote. It returns nil while the other nodes are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

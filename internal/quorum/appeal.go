@@ -8,8 +8,8 @@ import (
 )
 
 // appeal is the request of one round of an acquire. The words of the call are made once for all
-// nodes that publish on the same channel, usually for all nodes. Only the marker's text differs
-// from node to node.
+// nodes that publish on the same channel. Usually these are all nodes. Only the marker's text
+// differs from node to node.
 type appeal struct {
 	claim        store.Claim
 	roster       *roster

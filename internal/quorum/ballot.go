@@ -18,8 +18,8 @@ import (
 //
 // When a round ends without a quorum, the nodes that hold get a withdrawal of their votes at once.
 // They get no acquire until they have confirmed the withdrawal. When the token is released, the
-// nodes that hold or are unclear get the release, and the unclear nodes get it with a tombstone. A
-// node that is under way gets the release after its answer.
+// nodes that hold and the unclear nodes get the release. For the unclear nodes it has a tombstone.
+// A node that is under way gets the release after its answer.
 //
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, and votes are given back only between rounds.
@@ -39,7 +39,7 @@ type ballot struct {
 	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for this
 	rounds  int               // number of rounds under way
 	won     bool              // a quorum has granted the acquire
-	keeps   bool              // no quorum was seen, but the votes may be one
+	keeps   bool              // no quorum was seen, but the votes may be a quorum
 	gone    bool              // the token is being released
 	ticket  uint64
 	hint    uint64
@@ -108,15 +108,16 @@ func (bs *ballots) renewed(cs []store.Claim) {
 	}
 }
 
-// lives keeps the ballot for as long as a release of the token can have an effect. b.mu is held.
+// lives sets how long the ballot stays: as long as a release of the token can have an effect. b.mu
+// is held.
 func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
 		b.until = until
 	}
 }
 
-// finished is called when the token is not needed any more: it was undone, or its work is done.
-// The ballot stays for calls of the token that are still on their way in this process.
+// finished is called when the token is not needed any more, because it was undone or its work is
+// done. The ballot stays for calls of the token that this process has begun and not yet sent.
 func (b *ballot) finished() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,10 +126,10 @@ func (b *ballot) finished() {
 	}
 }
 
-// finishedFor is how long the ballot of a finished token stays: much longer than the goroutine of
-// an abandoned acquire takes to begin. If a goroutine begins even later, the nodes that knew the
-// token refuse its acquire by their tombstones. The votes of other nodes end with their TTL,
-// because no process renews them.
+// finishedFor is how long the ballot of a finished token stays. It is much longer than the
+// goroutine of an abandoned acquire needs to begin. If a goroutine begins even later, the nodes
+// that knew the token refuse its acquire by their tombstones. The votes of other nodes end with
+// their TTL, because no process renews them.
 const finishedFor = 5 * time.Second
 
 func (b *ballot) over(now time.Time) bool {
@@ -137,7 +138,7 @@ func (b *ballot) over(now time.Time) bool {
 	return now.After(b.until)
 }
 
-// hintLife is how long repetitions of an acquire propose the same fence. In this second, a node
+// hintLife is how long repetitions of an acquire propose the same fence. During this time, a node
 // may still receive the first proposal.
 const hintLife = time.Second
 
@@ -242,9 +243,9 @@ const (
 )
 
 // end ends a round, and returns the nodes whose votes must be given back. There can be two rounds
-// at a time, because an abandoned acquire continues beside its repetition. A lease that either
-// round has won is kept as long as a quorum of nodes may hold it. The state of a node follows the
-// order of its answers, because each node has one call at a time.
+// at a time, because an abandoned acquire continues beside its repetition. If one of the two
+// rounds has won the lease, the votes stay as long as a quorum of nodes may hold it. The state of
+// a node follows the order of its answers, because each node has one call at a time.
 func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,8 +275,8 @@ func (b *ballot) calmed() {
 	}
 }
 
-// leave returns the nodes that get the release at once, the nodes among them that need a
-// tombstone, and the nodes that get the release after their answer to the acquire.
+// leave returns three sets of nodes: those that get the release at once, those among them that
+// need a tombstone, and those that get the release after their answer to the acquire.
 func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,8 +316,8 @@ func (b *ballot) farewell(i int) store.Claim {
 }
 
 // lost returns the release of node i's vote after a lost round. vote identifies the vote, because
-// a late release must not end a later vote. over is when the vote has expired. The token stays in
-// the queue.
+// a late release must not end a later vote. over is the time at which the vote expires. The token
+// stays in the queue.
 func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

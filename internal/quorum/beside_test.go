@@ -30,7 +30,7 @@ func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 	return sync.OnceFunc(func() { close(gate) }), begun, votes
 }
 
-// leaves calls Run, whose release no node answers until open is called. left reports whether Run
+// leaves calls Run. No node answers Run's release until open is called. left reports whether Run
 // has returned all the same. On a busy machine a node may not be prompt, and then Run waits for
 // the release.
 func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
@@ -140,7 +140,7 @@ func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 	}
 }
 
-// While a node hangs, Run waits for its release, which the other nodes decide.
+// While a node hangs, Run waits for the release of its lease. The other nodes decide this release.
 func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

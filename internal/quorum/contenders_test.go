@@ -51,8 +51,8 @@ func TestAnAcquireThatWasGivenUpLeavesNoVote(t *testing.T) {
 	}
 }
 
-// Three processes always ask at the same time. The key is granted to each of them, to one at a
-// time, and fences grow.
+// Three processes always ask at the same time. Each of them gets the key, never two at once, and
+// the fences grow.
 func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -88,8 +88,8 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// Any node can tell a waiter that it is its turn. Without a message the waiter would ask ten
-// seconds later.
+// Any node can tell a waiter that the waiter's turn has come. Without a message the waiter would
+// ask ten seconds later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

@@ -51,8 +51,8 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 // because such a call needs the answers of all nodes.
 const patient = 2 * time.Second
 
-// once tends all nodes of a list for an operator. Unless all nodes vote, it returns an error, and
-// the roster that shows which nodes do not vote.
+// once tends all nodes of a list for an operator. If not all nodes vote, it returns an error and
+// the roster. The roster shows which nodes do not vote.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
 	q := newQuorum(cs, cfg)

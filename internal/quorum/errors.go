@@ -33,7 +33,7 @@ func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum},
 // RetryAfter is the time after which another try may succeed; 0 when the time is unknown.
 func (e *quorumError) RetryAfter() time.Duration { return e.after }
 
-// short returns ErrQuorum for a step that only n nodes have done, fewer than a quorum.
+// short returns ErrQuorum for a step that only n nodes have done, where n is less than a quorum.
 func (q *quorum) short(done string, n int, nodes []error) error {
 	return &quorumError{what: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), done, q.need), nodes: nodes}
 }

@@ -20,12 +20,12 @@ func (s nodes) without(i int) nodes { return s &^ (1 << i) }
 func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. One goroutine at a time takes the
-// answers, until they decide the step. Each call handles its own answer if this answer comes after
-// the decision.
+// answers, until they decide the step. If an answer comes after the decision, the call to that
+// node handles it.
 type fan[T any] struct {
 	quorum *quorum
 	quiet  func(T, error) bool
-	wake   func() // called when there are answers that may decide the step, or the time is over
+	wake   func() // called when answers that may decide the step are there, or the time is over
 	timer  *time.Timer
 
 	answers []answer[T]   // by node
@@ -48,8 +48,9 @@ type answer[T any] struct {
 
 // newFan prepares a step on some nodes. wake may be called on any goroutine.
 //
-// An answer for which quiet returns true causes no wake until the number of answers reaches the
-// quorum size, or the number of responsive nodes. With quiet nil, each answer causes a wake.
+// If quiet returns true for an answer, this answer calls wake only when enough answers have
+// arrived: as many as a quorum, or as there are responsive nodes. If quiet is nil, each answer
+// calls wake.
 func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
 	responsive := 0
@@ -69,7 +70,7 @@ func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) 
 }
 
 // fanOut begins a step for a caller that waits for the answers with next or rest. begin does not
-// wait: it calls answered once with the answer, on any goroutine.
+// wait. It calls the function answered once with the answer, on any goroutine.
 func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
 	bell := make(chan struct{}, 1)
 	f := newFan(q, to, quiet, func() {
@@ -101,7 +102,7 @@ func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin f
 	t.fan = newFan(q, to, quiet, t.wake)
 	t.mu.Unlock()
 	t.fan.begin(to, begin)
-	t.wake() // without nodes, no answer causes a wake
+	t.wake() // without nodes, no answer calls wake
 }
 
 func (t *taker[T]) wake() {
@@ -157,8 +158,8 @@ func (f *fan[T]) answer(n *node, v T, err error) {
 func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
 
 // poll takes an answer that has arrived. If no answer has arrived, over reports whether the wait
-// is over. It is over when all nodes have answered, or when the time is over. It is also over when
-// all open nodes are unresponsive and the other nodes are a quorum.
+// is over. The wait is over when all nodes have answered, or when the time is over. It is also
+// over when all open nodes are unresponsive and the other nodes are a quorum.
 func (f *fan[T]) poll() (a answer[T], ok, over bool) {
 	if there := f.there(); there != 0 {
 		i := bits.TrailingZeros32(uint32(there))
@@ -235,7 +236,8 @@ const (
 	mostBehind = 16
 )
 
-// responsive reports whether steps wait for the node: it has answered one of the last few calls.
+// responsive reports whether the node has answered one of the last few calls. Steps wait for such
+// a node.
 func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
 
 // answered records the end of a call.
@@ -260,8 +262,8 @@ func (n *node) answered(err error) {
 }
 
 // close waits until no call is under way at the node. Then it waits for the releases that the node
-// has not confirmed. It returns at the latest when ctx ends. The calls come first, because a vote
-// that comes late needs a release, and closed links accept no releases.
+// has not confirmed. It returns at the latest when ctx ends. The wait for the calls comes first,
+// because a late vote needs a release, and closed links accept no releases.
 func (n *node) close(ctx context.Context) error {
 	for n.underWay.Load() > 0 {
 		select {
@@ -275,8 +277,8 @@ func (n *node) close(ctx context.Context) error {
 }
 
 // behind reports whether a node lags so far behind the others that it gets no calls. The link has
-// its own limit for the calls to a node that hangs. This lower limit keeps the number of acquires
-// small that must be undone at the node later.
+// its own limit for the calls to a node that hangs. This lower limit is here so that few acquires
+// must be undone at the node later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

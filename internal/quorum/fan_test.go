@@ -18,8 +18,9 @@ func waits(call func(n *node) (int, error)) func(n *node, answered func(int, err
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
-// A caller that waits for a quorum is not woken by each answer. So each answer that may decide the
-// step must wake it. In a bubble, a missing wake-up shows as a wait until the step's time is over.
+// Most answers do not wake a caller that waits for a quorum. But each answer that may decide the
+// step must wake the caller. In a bubble, a missing wake-up shows as a wait until the step's time
+// is over.
 func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	no := errors.New("no")
 	for _, c := range []struct {
@@ -84,16 +85,17 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	}
 }
 
-// A node may fail to answer in time, or may fail a few calls in a row. Then it delays only one
-// step, as long as the other nodes are a quorum. When it answers again, steps wait for it again.
+// A node may not answer in time, or may answer a few calls in a row with an error. Then it delays
+// only one step, as long as the other nodes are a quorum. When it answers again, steps wait for it
+// again.
 func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quorum{need: 2, patience: time.Second}
 		for i := range 3 {
 			q.nodes = append(q.nodes, &node{index: i})
 		}
-		// waitsFor returns how long a step waits for all three nodes when the third node answers
-		// with last.
+		// waitsFor returns how long a step waits for all three nodes. last is the answer of the
+		// third node.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
 			f := fanOut(q, q.all(), nil, waits(func(n *node) (int, error) {
@@ -153,8 +155,8 @@ type unused struct{}
 
 func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
 
-// The texts of a step are made once for all nodes that are asked the same. But each node has its
-// own copy of the words, because hooks of its client may change them.
+// The texts of a step are made once for all nodes that get the same request. But each node has its
+// own copy of the words, because hooks of the node's client may change them.
 func TestNodesAreSentTheSameTexts(t *testing.T) {
 	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {

@@ -168,7 +168,7 @@ func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*
 	return servers, l
 }
 
-// A node that hangs is sent a few calls, and not one for each lock of the process. Otherwise the
+// A node that hangs gets only a few calls, and not one for each lock of the process. Otherwise the
 // node would later give many late votes, and each of them would have to be given back.
 func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	t.Parallel()
@@ -187,7 +187,7 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	for i := range locks {
 		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
 	}
-	// A call is given up after a second, so a few calls a second can be sent.
+	// The client gives a call up after a second, so a few calls a second can be sent.
 	if n, most := int(sent.Load()), few*(1+int(time.Since(began)/time.Second)); n > most {
 		t.Errorf("%d calls were sent to a node that hangs during %d locks, want at most %d", n, locks, most)
 	} else if n == 0 {

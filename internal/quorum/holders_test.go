@@ -20,7 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Revoke ends the phase of readers whose fence it names, and not a phase that has begun since.
+// Revoke names a fence. It ends the phase of readers that has this fence, and not a phase that has
+// begun since.
 func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -101,8 +102,8 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	rule := locker.Rule{Key: "job", Once: time.Minute, Wait: locker.NoWait}
-	// As after a Complete that only this node has executed, because the lease was revoked at the
-	// two other nodes.
+	// This is the state after a Complete that only this node has executed, because the lease was
+	// revoked at the two other nodes.
 	cs[0].Set(t.Context(), redisstore.DoneKey("job"), "1", time.Minute)
 	working := acquire(t, redlockOn(t, servers), rule)
 	asks := redlockOn(t, servers)

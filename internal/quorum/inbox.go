@@ -9,10 +9,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// hinted is a quorum whose clients can subscribe, so it is a Notifier. Its events are hints
-// instead of grants, because no single node can grant a key. A hint means that the key may be free
-// and that the waiter should ask again. The hint of one node is enough. The Engine sees the
-// inboxes of all nodes as one inbox.
+// hinted is a quorum whose clients can subscribe, so it is a Notifier. It sends hints instead of
+// grants, because no single node can grant a key. A hint means that the key may be free and that
+// the waiter should ask again. The hint of one node is enough. The Engine sees the inboxes of all
+// nodes as one inbox.
 type hinted struct {
 	*quorum
 	channel string
@@ -115,7 +115,7 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 	return q.channel, nil
 }
 
-// Reset has no effect, because resubscribe handles a node without a subscriber.
+// Reset has no effect, because resubscribe handles each node that has no subscriber.
 func (q hinted) Reset(string) {}
 
 // resubscribe is called when a node has answered that it has no subscriber for the inbox of this
@@ -128,8 +128,8 @@ func (n *node) resubscribe(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	// The process subscribes now at this node, because the node was down when the process
-	// subscribed at the other nodes.
+	// The process subscribes at this node now. When it subscribed at the other nodes, this node
+	// was down.
 	defer n.opening.Store(false)
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()

@@ -45,8 +45,8 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// A vote is given back after a lost round. The node may then give a vote to the same token again,
-// while the first attempt to give the old vote back is still under way.
+// A vote is given back after a lost round. Then the node may vote for the same token again, while
+// the first withdrawal of the old vote is still under way.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	for mode, kind := range map[locker.Mode]struct {
 		release string

@@ -27,7 +27,7 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	})
 }
 
-// quorumCan returns the abilities of a quorum. A quorum serves waiters in no certain order: nodes
+// quorumCan returns the abilities of a quorum. A quorum serves waiters in no certain order. Nodes
 // can disagree about the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All

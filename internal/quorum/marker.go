@@ -25,8 +25,8 @@ type marker struct {
 	seats   []seat
 }
 
-// seat is one place of a set: the generation of the server that has the place, and the address
-// that the server had when it took the place.
+// seat is one place of a set. It has the generation of the server that has the place, and the
+// address that this server had when it took the place.
 type seat struct{ generation, label string }
 
 const (

@@ -19,7 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// meddler is a client whose scripts a test can delay, or make fail before or after they have run.
+// meddler is a client whose scripts a test can delay. The test can also let a script fail, before
+// or after it has run.
 type meddler struct {
 	*redis.Client
 	names map[any]string
@@ -189,8 +190,8 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 }
 
 // One node is down, and two contenders split the votes of the other nodes. Neither contender knows
-// the vote of the node that is down. But neither must take the other for the holder and wait for
-// its lease to end.
+// the vote of the node that is down. A contender must not take the other one for the holder, and
+// must not wait until the other one's lease ends.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -328,7 +329,8 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			cs[2] = deadNode(t)
 			s := quorumStore(cs, 200*time.Millisecond)
 			settles(t, s)
-			// The fence is an hour ahead, so that no later round agrees without raising a vote.
+			// The fence is an hour ahead. So the votes of every later round differ, and one of
+			// them must be raised.
 			ahead := time.Now().Add(time.Hour).UnixMicro()
 			if err := ms[0].Set(t.Context(), redisstore.CounterKey("a"), ahead, 0).Err(); err != nil {
 				t.Fatal(err)

@@ -30,8 +30,8 @@ func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
 	return all
 }
 
-// A process makes a node vote again. It does not know the longer leases of another process, but
-// the nodes know them.
+// A process lets a node vote again. The process does not know the longer leases of another
+// process, but the nodes know them.
 func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)
@@ -115,8 +115,8 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// Nodes are restarted one after the other, with and without their data. Together these are more
-// nodes than may be lost at once, and they are restarted before the earlier ones vote again.
+// Nodes are restarted one after the other, with and without their data. Each is restarted before
+// the earlier ones vote again. Together these are more nodes than may be lost at once.
 func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {

@@ -221,7 +221,8 @@ func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 }
 
 // A process that uses longer leases than others records their TTL at the nodes. A node that forgot
-// has lost this record, so the other nodes decide how long the node must not vote.
+// its data has lost this record. So the records of the other nodes decide how long this node must
+// not vote.
 func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	t.Parallel()
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}

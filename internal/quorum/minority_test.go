@@ -137,8 +137,8 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	}
 }
 
-// One call that hangs does not prove that its server hangs. One hanging call at each server proves
-// it even less.
+// One call that hangs does not prove that its server hangs. If one call hangs at each server, this
+// proves no more.
 func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -170,9 +170,9 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// A release was decided by two nodes. The third node had lost it, which was known only after Close
-// had waited until the end of its context. Then nothing was sent to the third node any more, and it
-// kept its vote until the TTL.
+// Two nodes decided a release, and the third node did not get it. The client found that out only
+// after Close had waited until the end of its context. Then the client sent nothing more to the
+// third node, which kept its vote until the TTL.
 func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))

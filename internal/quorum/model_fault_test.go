@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// modelFaults are the faults that can strike in a run. Each of them harms one seat. It returns how
+// modelFaults are the faults that can strike in a run. Each fault harms one seat, and returns how
 // long the nodes may need to become a set again.
 var modelFaults = map[string]func(w *model, seat int) (limit time.Duration){
 	"flush":                                  (*model).flush,
@@ -138,8 +138,8 @@ func (w *model) lengthen(i int) time.Duration {
 	return modelLimit
 }
 
-// restartMajority restarts more servers than the promises allow. Afterwards the nodes must only
-// vote again.
+// restartMajority restarts more servers than the promises allow. Afterwards nothing is promised
+// but that the nodes vote again.
 func (w *model) restartMajority(i int) time.Duration {
 	for k := range w.need {
 		at := (i + k) % w.n

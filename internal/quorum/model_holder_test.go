@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// once returns the markers of the nodes. The marker of each server comes once, even if several
-// addresses lead to it.
+// once returns the markers of the nodes. It returns the marker of a server once, even if several
+// addresses lead to that server.
 func (c *simClient) once() []string {
 	texts := slices.Clone(c.texts)
 	for i, text := range texts {
@@ -109,7 +109,7 @@ func (c *simClient) granted(token string, texts []string, ttl, sent time.Duratio
 	var renew func()
 	renew = func() {
 		if w.now >= ends || w.now >= g.until {
-			if w.rng.IntN(4) > 0 { // otherwise the holder dies
+			if w.rng.IntN(4) > 0 { // otherwise the holder dies without a release
 				g.until = min(g.until, w.now)
 				c.free(token, again)
 			} else {

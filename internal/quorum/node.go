@@ -57,8 +57,8 @@ func newNode(c redisstore.Client, i int, q *quorum) *node {
 	return n
 }
 
-// error adds the node's name to an error. The result is no Refusal, because the refusal of one
-// node does not prove that the whole step had no effect.
+// error adds the node's name to an error. The result is never a Refusal, because the refusal of
+// one node does not prove that the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -113,7 +113,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 		}
 		p.text, p.era = *text, under(*text)
 		// All readers of a phase have one fence, so the fence does not identify the vote for one
-		// reader. The end of this reader's part does.
+		// reader. The time when this reader's part ends identifies it.
 		if p.vote = p.minted; c.Mode == store.Shared {
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
@@ -178,8 +178,8 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	return h, 0, number == "" // either the key is kept, or a Locker that uses only this server has written the lease
 }
 
-// confirm raises the node's vote to the fence of the quorum. answered receives false when the owner
-// does not have the vote any more.
+// confirm raises the node's vote to the fence of the quorum. The function answered gets false when
+// the owner does not have the vote any more.
 func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, answered func(bool, error)) {
 	part := ""
 	if c.Mode == store.Shared {

@@ -89,7 +89,7 @@ func redlockOn(t testing.TB, servers []*redistest.Server, opts ...locker.QuorumO
 	return newRedlock(t, clients(clientsOf(t, servers)), opts...)
 }
 
-// leftOn returns the keys that should not exist on a server when no process holds a key or waits
+// leftOn returns the keys of a server that should not exist when no process holds a lock or waits
 // for one.
 func leftOn(t testing.TB, s *redistest.Server) (left []string) {
 	t.Helper()

@@ -122,7 +122,8 @@ func decide(views []view, w wish) plan {
 	return c.plan
 }
 
-// out records the reason why a node does not vote. The first reason stays.
+// out records the reason why a node does not vote. If a reason was recorded before, that one
+// stays.
 func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
 	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
 		state, why = store.NodeClock, errOff(off) // the node can vote only when its clock was set right
@@ -138,7 +139,7 @@ func (c *council) out(i int, state store.NodeState, left time.Duration, why erro
 	}
 }
 
-// silent reports whether the state of a node is decided already.
+// silent reports whether it is decided already that a node does not vote.
 func (c *council) silent(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
 
 // twice refuses a server that the list names by two addresses, and a server without an identity.

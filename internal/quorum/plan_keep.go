@@ -41,8 +41,8 @@ func (c *council) keep() {
 	}
 }
 
-// raise gives the current nodes the newest generations. It never changes the generation of a node's
-// own seat: a server whose seat another server has taken does not vote any more.
+// raise gives the current nodes the newest generations. It never changes the generation of a
+// node's own seat, because a server that has lost its seat to another one must not vote any more.
 func (c *council) raise() {
 	for i := range c.each(c.current) {
 		want := c.text(i, c.set, votes, c.at[i], c.seats)
@@ -101,7 +101,7 @@ func (c *council) joining(i int) {
 
 // waits returns how long a wait still lasts. A wait is over when, by the clocks of need nodes, the
 // longest lease has ended since the wait began. So one wrong clock cannot end a wait, and no
-// process has to run all the time.
+// process has to run during the whole wait.
 func (c *council) waits(name string, where nodes) time.Duration {
 	gate := c.gate(c.longest)
 	lefts := make([]time.Duration, len(c.views))

@@ -85,11 +85,10 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor returns the seat of a server whose N names no seat: the seat that has this server's
-// address in the set. When all addresses in this client's list differ from the set's addresses,
-// they do not help, and seatFor returns the only free seat. When another server has taken a seat,
-// the seat's former server does not vote any more. So a wrong guess costs the vote of one node,
-// and never a lock.
+// seatFor finds a seat for a server whose N names none. It returns the seat that has this server's
+// address in the set. If none of the addresses in this client's list is in the set, it returns the
+// only free seat. When another server has taken a seat, the seat's former server does not vote any
+// more. So a wrong guess costs the vote of one node, and never a lock.
 func (c *council) seatFor(i, known int) int {
 	free := -1
 	for s := range c.seats {

@@ -85,13 +85,13 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	return q
 }
 
-// life returns how long a node keeps a lease that has the given TTL. Between the vote and the
-// request of the next contender, the node's clock may drift from one end of the allowed skew to
-// the other without being noticed.
+// life returns how long a node keeps a lease that has the given TTL. Between the vote and the next
+// contender's request, the node's clock may drift from one end of the allowed skew to the other.
+// No client notices such a drift.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left returns how long a lease still lasts for its holder, when the node keeps it for another
-// pttl. When the lease is over for the holder, left returns pttl.
+// left returns how long a lease still lasts for its holder, if the node keeps it for pttl from now
+// on. If the lease is over for the holder, left returns pttl.
 func (q *quorum) left(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held

@@ -9,16 +9,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// On a quorum with readers, each node lets a reader in, or gives a writer its vote, and never does
-// both at once. A reader and a writer each need more than half of the nodes. So at least one node
-// is needed by both, and it admits only one of them. A waiting writer leaves its intent on the
-// nodes. The intent keeps new readers out until 3 s after the writer's last request, so the writer
-// waits only for the readers that are in. After a writer, waiting readers may enter for 50 ms
-// although another writer waits.
+// On a quorum with readers, each node lets readers in, or gives a writer its vote, and never does
+// both at once. A reader and a writer each need more than half of the nodes. So both need at least
+// one common node, and this node admits only one of them. A waiting writer leaves its intent on
+// the nodes. The intent keeps new readers out until 3 s after the writer's last request, so the
+// writer waits only for the readers that are in. After a writer, waiting readers may enter for 50
+// ms although another writer waits.
 //
-// The fence of a reader is the largest fence among the nodes' phases. A node counts only if its
-// counter is at least that fence. So a later writer has a larger fence, and an earlier writer has
-// a smaller one.
+// The fence of a reader is the largest fence among the nodes' phases. A node's answer counts only
+// if the node's counter is at least that fence. So a later writer has a larger fence, and an
+// earlier writer has a smaller one.
 
 // withReaders returns the quorum as a Store with readers.
 func (q *quorum) withReaders(cs []redisstore.Client) store.Store {
@@ -54,8 +54,8 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 }
 
 // downgrade returns Granted when a quorum has made the writer a reader. A node that has not
-// answered may still keep readers out. It does so until the Engine repeats the downgrade there, or
-// until the release.
+// answered may still keep readers out, until the Engine repeats the downgrade there or until the
+// release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	q.ballots.renewed([]store.Claim{c})

@@ -56,7 +56,7 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 			open.clean()
 			if c.TombstoneTTL == 0 {
 				q.ballots.drop(c.Owner)
-			} else if b != nil { // a later acquire of the token must find the ballot and fail
+			} else if b != nil { // a later acquire of the token must find the ballot, and must fail
 				b.finished()
 			}
 		}
@@ -120,8 +120,8 @@ func (l *leftovers) clean() {
 type count struct {
 	quorum   *quorum
 	released int
-	gone     int // nodes where the owner has no lease
-	done     int // nodes that count in gone and have the done mark
+	gone     int // number of nodes where the owner has no lease
+	done     int // number of nodes that count in gone and have the done mark
 	revoked  bool
 	reason   string
 	writer   bool // a writer waits

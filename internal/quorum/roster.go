@@ -76,8 +76,8 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 }
 
 // gate returns how long a node that may have forgotten leases does not vote, when longest is the
-// longest TTL of these leases. In that time the leases end, even if the rates of the clocks are
-// wrong by 1 %.
+// longest TTL of these leases. In that time the leases end, even if the clocks run too fast or too
+// slow by 1 %.
 func (q *quorum) gate(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
@@ -116,8 +116,9 @@ func (r *roster) voting() (n int) {
 	return n
 }
 
-// admitted returns the marker under which a node is asked for its vote. It looks alone at a node
-// that this process does not know yet, so that a hanging node does not delay the others.
+// admitted returns the marker under which a node is asked for its vote. If this process does not
+// know the node yet, admitted looks at this node alone, so that no other node that hangs delays
+// it.
 func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
@@ -153,8 +154,8 @@ func (r *roster) why(i int) error {
 	return errChanged
 }
 
-// absence is the reason why a node does not vote, as far as this process knows it. It is nil for a
-// node that votes or was not asked yet.
+// absence returns the reason why a node does not vote, as far as this process knows it. It returns
+// nil for a node that votes or was not asked yet.
 func (r *roster) absence(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	mostLooks = 8
 )
 
-// outdated calls changed and looks at all nodes, in the background.
+// outdated calls the method changed and then looks at all nodes, in the background.
 func (r *roster) outdated(n *node, text string) {
 	n.links.Go(func() {
 		r.changed(n, text)
@@ -165,8 +165,9 @@ func (r *roster) take(ctx context.Context, steps []step) {
 }
 
 // again sets the time of the next look: the end of a wait, or otherwise the next interval. The
-// looks at intervals are for a process that takes no lock for hours: it also notices that a node
-// has returned or was lost. A Redis Cluster has too many slots for looks at intervals.
+// looks at intervals are for a process that takes no lock for hours. Such a process must also
+// notice that a node has returned or was lost. A Redis Cluster has too many slots for looks at
+// intervals.
 func (r *roster) again(tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -203,8 +203,8 @@ func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
 	}
 }
 
-// The wait of a node that forgot also lasts until its lost fences are in the past. A counter may
-// be ahead of the clock by several times the skew.
+// A node that forgot its data also waits until its lost fences are in the past. Its counter may
+// have been ahead of the clock by several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
 	q := &quorum{skew: time.Second}
 	if d := q.gate(500 * time.Millisecond); d < 4*time.Second {
@@ -232,8 +232,8 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-// A caller's wait may end between two looks at the nodes. Its error also names the nodes that do
-// not vote, and says until when they do not vote.
+// A caller's wait may end between two looks at the nodes. Even then the caller's error names the
+// nodes that do not vote, and says until when they do not vote.
 func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = dead.Close() })

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A node whose clock steps ahead drops leases too early. After its clock is right again, the
-// marker of the node does not show the step. So a client that has seen the step makes the node
-// wait before it votes again.
+// A node whose clock steps ahead drops leases too early. When its clock is right again, nothing in
+// the node's marker shows the step. So a client that has seen the step makes the node wait before
+// it votes again.
 func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	opts := []locker.QuorumOption{locker.WithTTL(3 * time.Second), locker.WithMaxTTL(3 * time.Second), locker.WithNodeTimeout(500 * time.Millisecond), locker.WithMaxSkew(100 * time.Millisecond)}

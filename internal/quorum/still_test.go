@@ -39,8 +39,8 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notif
 	return notified
 }
 
-// A stopped process is notified of its turn, and does not ask. The nodes must not notify it first
-// at each turn, because at each turn they would keep their votes for it for 50 ms.
+// A stopped process is notified of its turn, and does not ask. The nodes must not notify this
+// process first at each turn. Otherwise they would keep their votes for it for 50 ms at each turn.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {

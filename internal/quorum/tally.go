@@ -50,7 +50,7 @@ func (t *tally) record(i int, p poll, err error) {
 func (t *tally) granted(i int) bool { return t.answered(i) && t.polls[i].State == store.Granted }
 
 // answered reports whether node i has answered and its clock is right. It uses t.off, because all
-// counts of a round must agree, and answers to other steps change the known offsets meanwhile.
+// counts of a round must agree. Answers to other steps change the known offsets meanwhile.
 func (t *tally) answered(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
@@ -170,8 +170,8 @@ func (t *tally) decided() bool {
 }
 
 // alike reports whether the holder's lease ends at about the same time at all nodes that have
-// answered. If it does not, a renewal or a release is under way, and the answers of the other
-// nodes will show when the key is free.
+// answered. If the times differ, a renewal or a release is under way. Then the answers of the
+// other nodes will show when the key is free.
 func (t *tally) alike() bool {
 	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for i := range t.polls {
@@ -190,9 +190,9 @@ func (t *tally) split() bool {
 	return !t.won() && n+t.count(func(i int) bool { return !t.answered(i) }) < t.quorum.need
 }
 
-// tied reports whether the votes may be split: this token has a vote, and the known votes of the
-// rival are no quorum. A caller that took the rival for the holder would wait for the end of a
-// lease that the rival gives back at once.
+// tied reports whether the votes may be split. They may be split if this token has a vote, and the
+// known votes of the rival are no quorum. A caller that took the rival for the holder would wait
+// for the end of a lease that the rival gives back at once.
 func (t *tally) tied() bool {
 	_, n := t.rival()
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
@@ -268,7 +268,7 @@ func (t *tally) busy() store.Grant {
 		}
 	}
 	g.NotListening = replied < 0
-	// The key is free when enough of these leases have expired: the others are then no quorum.
+	// The key is free when so many of these leases have expired that the others are no quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
 		// The caller must ask again as if it were in no queue, because a vote that is given back

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A move or a failover, even a planned one, makes another master serve a slot. The leases of the
+// After a move or a failover, even a planned one, another master serves a slot. The leases of this
 // slot may then be lost. Other slots are not affected.
 func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 	t.Parallel()
@@ -45,8 +45,8 @@ func TestASlotWithAnotherMasterDoesNotVoteAtOnce(t *testing.T) {
 					return false
 				}
 				refused = err
-				// One node is down and one may have forgotten its leases, so only one node is
-				// known to remember.
+				// One node is down, and one may have forgotten its leases. So only the third node
+				// is known to remember its leases.
 				return strings.Contains(err.Error(), "known to remember")
 			})
 			wantErr(t, refused, key, locker.ErrQuorum)

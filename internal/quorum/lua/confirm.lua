@@ -12,8 +12,8 @@
 --   READONLY.
 --
 -- L must still have the value that was granted. Then L has belonged to the token all the time
--- since the grant. If the lease ran out, and a late repetition took it again, the new lease must
--- not get the old fence.
+-- since the grant. If the lease ran out and a late repetition of the acquire got a new one, the
+-- new lease must not get the old fence.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
 local reader = ARGV[6] ~= ''

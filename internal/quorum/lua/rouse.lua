@@ -8,15 +8,16 @@
 -- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
 --   written something that memory cannot refuse, so these writes pass too.
 --
--- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought: the
--- same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. Either W names the
--- writer that was notified, and the node gives its vote only to this writer. Or W is 'readers',
--- and the node lets readers in although a writer waits. When a writer leaves (turn is 'readers'),
--- it is the turn of the readers. The next writer is told to ask after these 50 ms, because perhaps
--- no reader has used the turn. Nothing else keeps the node, so nodes that disagree delay no
--- waiter. A writer that is notified loses its place until it asks. So a process that stands still
--- is notified first only once in 10 s, and nothing is kept for it after the first time. An inbox
--- is a channel. On a Redis Cluster it is a sharded channel, as its name shows.
+-- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought. The
+-- ticket is the same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. Either
+-- W names the writer that was notified, and the node gives its vote only to this writer. Or W is
+-- 'readers', and the node lets readers in although a writer waits. When a writer leaves (turn is
+-- 'readers'), it is the turn of the readers. The next writer is told to ask after these 50 ms,
+-- because perhaps no reader has used the turn. Only W reserves the node's vote. So nodes that
+-- disagree delay a waiter by no more than 50 ms. A writer that is notified loses its place until
+-- it asks. A process that stands still does not ask. So it is notified first only once in 10 s,
+-- and after the first time no vote is kept for it. An inbox is a channel. On a Redis Cluster it is
+-- a sharded channel, as its name shows.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
@@ -60,7 +61,7 @@ local function rouse(turn)
   if writer and (turn ~= 'readers' or not readers[1]) then
     redis.call('ZADD', KEYS[2], 'XX', string.format('%.0f', now + 10000000), writer.entry)
     say(writer.inbox, 'free ' .. KEYS[1])
-    if next then -- if the process that was notified first does not react, this one must
+    if next then -- if the process that was notified first does not react, this process must react
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
     if writer.ticket < now + 5000000 then -- the writer loses its place only if it has one

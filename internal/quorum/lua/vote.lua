@@ -39,8 +39,8 @@ if found[5] ~= ARGV[1] or
   return 'changed' .. at
 end
 
--- The proposal is taken if it is larger than every fence before; other nodes will take it as well.
--- Texts of one length compare like numbers. If a client's clock is years behind, its text is
+-- The proposal is taken if it is larger than every earlier fence. Other nodes will take it as
+-- well. Texts of one length compare like numbers. If a client's clock is years behind, its text is
 -- shorter.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
