@@ -18,11 +18,11 @@ type Acks struct {
 
 func (a Acks) asked() bool { return a.Replicas > 0 }
 
-// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, a grant by message
-// must be confirmed, because no replica acknowledges it.
+// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, a grant that comes
+// by message must be confirmed, because no replica has acknowledged it.
 func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
 
-// suit returns an error if the client cannot wait for acknowledgements.
+// suit reports, as an error, that the client cannot wait for acknowledgements.
 func (a Acks) suit(c Client) error {
 	if !a.asked() {
 		return nil
@@ -49,8 +49,8 @@ type pipeliner interface {
 }
 
 // short returns nil when the n replicas that have acknowledged a lease are enough, and otherwise
-// the lease's error. The parameter err is the reason why they were not counted, for example
-// because a failover ended a WAIT.
+// the lease's error. The parameter err is the reason why the replicas were not counted. For
+// example, a failover has ended the WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

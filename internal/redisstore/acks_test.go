@@ -117,8 +117,8 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of the
-// pool, proves nothing: it confirms a write that no replica has.
+// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of
+// the pool, proves nothing. It would confirm a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)
@@ -141,7 +141,8 @@ func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	}
 }
 
-// The server answers NOSCRIPT to the first pipeline, so the WAIT in it had no write to wait for.
+// The server answers NOSCRIPT to the first pipeline, so the WAIT in this pipeline has no write to
+// wait for.
 func TestAWaitBehindAnUnknownScriptConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

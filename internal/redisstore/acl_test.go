@@ -85,7 +85,7 @@ func TestAUserForLocks(t *testing.T) {
 }
 
 // When the ACL forbids a command inside a script, the server's reply does not begin with NOPERM.
-// The error names the ACL all the same, whichever command it is.
+// The error names the ACL all the same, whichever command was forbidden.
 func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -103,7 +103,7 @@ func TestACommandThatTheACLForbidsInAScriptIsNamed(t *testing.T) {
 	}
 }
 
-// An operator with the documented rights can list the keys that the pattern matches, and see the
+// An operator with the documented rights can list the keys that match the pattern, and can see the
 // queue. A user that may only lock cannot list keys.
 func TestAnOperatorForLocks(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// question is one call that makes a step of the Store, and its answer.
+// question is one call that makes a step of the Store, together with the call's answer.
 type question struct {
 	link.Call
 	room  link.Room
@@ -102,7 +102,7 @@ func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant,
 	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
 }
 
-// sendUndo sends an undo. answered receives the answer.
+// sendUndo sends an undo. The function answered receives the answer.
 func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
 	q.Class = link.Undo
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
@@ -148,7 +148,7 @@ func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant
 	s.renewals.Put(ctx, call)
 }
 
-// answered fills in the answer to the call of a batch.
+// The method answered fills in the answer to the call of a batch.
 func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
 	if err != nil {
 		b.Fail(grants, Refused(err))
@@ -211,8 +211,8 @@ func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 // Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon returns a context for the calls that complete an answer: it ends when they must have their
-// replies.
+// soon returns a context for the calls that complete an answer. The context ends when these calls
+// must have their replies.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

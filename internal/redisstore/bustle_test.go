@@ -86,7 +86,7 @@ func (c *bustle) note(do func()) {
 	do()
 }
 
-// goesOn returns when each worker has finished another section, which began after this call.
+// goesOn returns when each worker has finished a section that began after the call of goesOn.
 func (c *bustle) goesOn() {
 	c.Helper()
 	var before []int64
@@ -103,7 +103,7 @@ func (c *bustle) end() {
 	c.work.Wait()
 }
 
-// unharmed ends the bustle, and checks that no section was disturbed by a fault.
+// unharmed ends the bustle, and checks that no fault has disturbed a section.
 func (c *bustle) unharmed() {
 	c.Helper()
 	c.end()

@@ -60,8 +60,8 @@ func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func
 	}
 }
 
-// complete renews one by one the leases whose slot moves. It looks up the leases that are not
-// ours.
+// complete renews the leases whose slot moves, one after the other. It looks up the leases that
+// are not ours.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -72,7 +72,7 @@ func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 // MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
 const MostAtOnce = 8
 
-// Each calls step for all batches, at most MostAtOnce of them at a time.
+// Each calls the function step for all batches, for at most MostAtOnce of them at the same time.
 func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	var work sync.WaitGroup
 	free := make(chan struct{}, MostAtOnce)
@@ -97,8 +97,8 @@ func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
 }
 
 // renewAlone renews one lease with a script that changes no other key. If the key was handed to
-// the owner, a second step removes the owner's entry from the queue. This is safe, because the key
-// is handed to no other token while the lease is ours.
+// the owner, a second step removes the owner's entry from the queue. The second step is safe,
+// because no other token gets the key while the lease is ours.
 func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	plain := *b
 	plain.handed = false
@@ -110,10 +110,10 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 	}
 }
 
-// Release does what it does on one server, unless the slot moves. Then the key is freed in a step
-// of its own, and the waiters find the key free when they ask again. A lease whose release also
-// sets the done mark is released when the slot has moved, because both changes must happen
-// together.
+// Release does what it does on one server while the slot does not move. While the slot moves, one
+// step frees the key and does nothing else, and the waiters find the key free when they ask again.
+// A lease whose release also sets the done mark is released when the slot has moved, because both
+// changes must happen together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -148,8 +148,8 @@ func (s Cluster) Undo(ch calls.Chore) {
 	})
 }
 
-// goOn handles the answer to the first call of a release, and makes further calls if the slot
-// moves.
+// goOn handles the answer to the first call of a release. If the slot moves, it makes further
+// calls.
 func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
 	g, err := q.Answer()
 	if !movesSlots(err) || c.Complete && c.Once > 0 {
@@ -163,9 +163,9 @@ func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered 
 	})
 }
 
-// releaseAlone makes a release in steps of one key each. A step does no harm if no other step
-// follows, and all steps may be repeated. The tombstone comes first, so that no late acquire takes
-// the key that a later step frees.
+// releaseAlone makes a release in steps of one key each. A step does no harm even if no other step
+// follows it, and each step may be repeated. The tombstone comes first, so that no late acquire
+// takes the key that a later step frees.
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {

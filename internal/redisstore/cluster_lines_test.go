@@ -42,8 +42,8 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			for _, r := range rec.Records(locker.OpAcquire) {
 				calls += r.Outcome.Calls
 			}
-			// Each key needs at most two calls to queue, because there is no subscription at
-			// first, and rarely another call.
+			// A waiter needs at most two calls to enter its queue, because there is no
+			// subscription at first. Rarely it needs another call.
 			if calls > 3*keys {
 				t.Errorf("%d calls for %d hand-overs", calls, keys)
 			}
@@ -82,9 +82,9 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break when a node has just confirmed a channel, before the subscribing caller knows
-// this. Then two attempts to open that channel are under way. Each caller must end its own attempt,
-// once.
+// A line may break when a node has just confirmed a channel, before the caller that subscribes
+// knows this. Then two attempts to open that channel are under way. Each caller must end its own
+// attempt, once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -108,16 +108,16 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			}
 			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // a key in the same slot
-			// Longer than a first answer may take. In this time, the newcomer must not get its
-			// lease.
+			// This time is longer than a first answer may take. During it, the newcomer must not
+			// get its lease.
 			time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // see above
 			newcomer.WaitsStill()
 			head.WaitsStill()
 			waiter.WaitsStill()
 			move.Finish()
 
-			// The waiters may be served in any order: when the first one asks, the others may still
-			// be subscribing at the other node.
+			// The waiters may be served in any order, because the others may still be subscribing
+			// at the other node when the first one asks.
 			served := make(chan error)
 			for _, p := range []*pending{head, waiter, newcomer} {
 				go func() {
@@ -194,8 +194,8 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 }
 
-// Leases of readers and writers are renewed, too: holders keep the key, and no other caller gets
-// it.
+// Leases of readers and writers are renewed, too. The holders keep the key, and no other caller
+// gets it.
 func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -362,8 +362,8 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 	}
 }
 
-// This is the test above for units of a semaphore: holders keep their units, and waiters get
-// theirs.
+// This test does for units of a semaphore what the test above does for leases: holders keep their
+// units, and waiters get theirs.
 func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
 	t.Parallel()
 	const n = 3

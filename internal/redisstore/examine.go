@@ -14,9 +14,9 @@ import (
 )
 
 // CheckServer looks at the client's options and at what the server does when its memory is full.
-// It also finds out whether the server belongs to a cluster that the client does not know. Some
-// servers do not answer these questions: a proxy, a substitute for Redis, or a server whose ACL
-// forbids them. CheckServer reports nothing about them.
+// It also finds out whether the server belongs to a cluster that the client does not know. A
+// proxy, a substitute for Redis, or a server whose ACL forbids these questions does not answer
+// them. CheckServer reports nothing about such a server.
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	found := slowCalls(s.server)
 	info, err := look(ctx, s.Client)
@@ -55,7 +55,7 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
 }
 
-// slowCalls warns if the client cannot make a single call on the goroutine of its caller.
+// slowCalls warns if the client cannot make a single call on the goroutine of the call's caller.
 func slowCalls(c Client) []store.Warning {
 	if !link.CallsByGoroutine(c) {
 		return nil

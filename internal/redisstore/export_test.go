@@ -6,8 +6,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Silence ends the subscription of a Store of New or NewReadWrite without the Store's doing, as if
-// the process had ended. It returns the channels.
+// Silence ends the subscription of a Store that New or NewReadWrite has made. The Store does
+// nothing for that, as if its process had ended. Silence returns the channels.
 func Silence(s store.Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:

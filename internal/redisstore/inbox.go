@@ -52,11 +52,11 @@ type shard struct {
 }
 
 const (
-	// silentFor is how long the server may be silent. Then the line sends a ping, and the server
-	// must answer within the same time.
+	// silentFor is how long the server may be silent before the line sends a ping. The server must
+	// answer the ping within another silentFor.
 	silentFor = 3 * time.Second
-	// steadyAfter is the shortest life of a subscription after which the next one follows without
-	// a pause.
+	// If a subscription lived for at least steadyAfter, the next subscription follows without a
+	// pause.
 	steadyAfter = time.Second
 	// askAgainAfter is the time after which the process tries again to subscribe as a user that
 	// may not subscribe.
@@ -83,8 +83,7 @@ func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 }
 
 // Listen makes listener receive every event. stop waits for the goroutines that read. If a
-// goroutine is connecting to a node that hangs, stop may take 5 s. After that time go-redis gives
-// up.
+// goroutine is connecting to a node that hangs, stop may take 5 s, after which go-redis gives up.
 func (s *Subscriptions) Listen(listener func(store.Event)) (stop func()) {
 	s.listener = listener
 	return s.stop
@@ -132,8 +131,8 @@ func (s *Subscriptions) use(key string) {
 	}
 }
 
-// Open waits for the subscription that is under way, or starts one. While the user may not
-// subscribe, Open fails at once, but askAgainAfter later it tries again.
+// Open waits for the subscription that is under way, or starts one. If the server has refused this
+// user, Open fails at once. When askAgainAfter has passed since the refusal, Open tries again.
 func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	n := s.sites.slot(key)
 	s.mu.Lock()
@@ -187,7 +186,8 @@ func (s *Subscriptions) Reset(name string) {
 // channel returns the name of a slot's channel. s.mu is held.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
-// begin makes the first attempt to subscribe. If it fails, the next Open makes another attempt.
+// begin makes the first attempt to subscribe. If this attempt fails, the next Open makes another
+// one.
 //
 // Only the caller that has begun an attempt ends it. A channel may be lost as soon as its node has
 // confirmed it, before the subscribing caller knows that. The next attempt may then be under way
@@ -253,8 +253,8 @@ func failed(err error) <-chan error {
 	return answer
 }
 
-// lost is called when channels were lost together. It returns when each of them is live again or
-// not needed any more.
+// lost is called when several channels were lost together. It returns when each of them is live
+// again or not needed any more.
 func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Lock()
 	hasty := false
@@ -283,7 +283,7 @@ func (s *Subscriptions) lost(all []*shard) {
 	}
 }
 
-// again subscribes once more, and returns the channels for which that has failed.
+// again subscribes once more, and returns the channels that have no subscription even now.
 func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
 	s.mu.Lock()
@@ -315,8 +315,8 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 }
 
 // reopened returns the event for channels that were lost together. When a single channel was lost,
-// its slot has moved, and only the waiters of that channel ask again. If all waiters asked, a
-// cluster that moves thousands of slots would make them ask after each move.
+// its slot has moved, and only the waiters of that channel ask again. Otherwise all waiters of a
+// cluster that moves thousands of slots would ask after each move.
 func (s *Subscriptions) reopened(all []*shard) store.Event {
 	e := store.Event{Kind: store.EventReopened}
 	if len(all) == 1 {

@@ -93,7 +93,7 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
 	// A user without channels can still lock, wait without an inbox, and hand the key to a waiter
-	// with an inbox. A user that may not even count subscribers can do so, too.
+	// with an inbox. A user that may not even count subscribers can do the same.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	server.Kill()
 	eventually(t, "it names no inbox where it cannot hear", func() bool { return p.Inbox("any") == "" })
 	before := dials.Load()
-	// The limit is high, because go-redis dials several times in each attempt.
+	// The limit is high, because go-redis dials several times for each attempt to subscribe.
 	eventually(t, "it tries again and again", func() bool { return dials.Load() > before+25 })
 	if name, err := p.Open(t.Context(), "any"); name != "" || err == nil {
 		t.Fatalf("%q %v", name, err)
@@ -149,7 +149,7 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	p.wantReopened()
 }
 
-// A server never ends a plain subscription by itself, but a proxy may do so, and a cluster ends
+// A server never ends a plain subscription by itself. But a proxy may end one, and a cluster ends
 // sharded subscriptions.
 func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	t.Parallel()

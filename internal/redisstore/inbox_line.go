@@ -129,7 +129,7 @@ func isReply(err error) bool {
 }
 
 // changed handles the start or the end of a subscription. It returns false when go-redis has
-// connected again by itself, because messages may then be lost.
+// connected again by itself, because then messages may have been lost.
 func (l *line) changed(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
 		p, ok := l.next(s.Channel)
@@ -165,8 +165,8 @@ func (l *line) next(channel string) (pending, bool) {
 	return p, true
 }
 
-// refused gives err to the oldest subscription without an answer. It returns false when there is
-// no such subscription, because the error then concerns the line.
+// refused gives err to the oldest subscription without an answer. It returns false when each
+// subscription has an answer, because then the error concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
 	if !ok {
@@ -181,7 +181,7 @@ func (l *line) refused(err error) bool {
 	return true
 }
 
-// overdue reports whether the answer to a subscription is long overdue.
+// overdue reports whether a subscription has waited far too long for its answer.
 func (l *line) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

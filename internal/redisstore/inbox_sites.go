@@ -14,7 +14,7 @@ type sites interface {
 	channel(slot uint16, plain bool) string
 	// node returns the node that serves a channel, and its address.
 	node(ctx context.Context, channel string) (Subscriber, string, error)
-	// reload is called when a channel may be served by another node than before.
+	// reload is called when another node than before may serve a channel.
 	reload(ctx context.Context)
 }
 
@@ -93,7 +93,7 @@ type clusterSites struct {
 }
 
 // unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk, because
-// a waiter uses its channel at least once in each othersAsk.
+// a waiter uses its channel at least once in each period of length othersAsk.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions returns the subscriptions to the channels of a cluster.

@@ -16,7 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// When a slot moves, the event names its inbox. When a whole line is lost, it names none.
+// When a slot moves, the event names the slot's inbox. When a whole line is lost, the event names
+// no inbox.
 func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
@@ -34,8 +35,8 @@ func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	slot := int(redisstore.SlotOf(key))
 	from, i := cluster.Owner(slot)
 	cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3]).Finish()
-	// While the nodes do not agree on the owner, the subscription may fail. This failure causes an
-	// event too.
+	// While the nodes do not agree on the slot's owner, the subscription may fail. This failure
+	// causes an event too.
 	for {
 		e := p.next()
 		if e.Kind != store.EventReopened || e.Inbox != p.Address(key) {

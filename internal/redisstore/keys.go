@@ -7,8 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// This file names all keys and channels that a lock uses on Redis. L, the lease, is exactly
-// prefix+key, where other libraries see it. Its companion keys carry L's hash tag, so that they
+// This file names all keys and channels that a lock uses on Redis. The name of L, the lease, is
+// exactly prefix+key, as in other libraries. The companion keys have L's hash tag, so that they
 // are in L's slot of a cluster.
 const (
 	queuePrefix     = store.ReservedPrefix + "q:{" // latchkit:q:{tag}:L, a sorted set of the waiters

@@ -109,7 +109,7 @@ func (l *line) wantQueued(want ...string) {
 	}
 }
 
-// age makes each waiter's time in the queue longer by d.
+// age shifts each waiter's entry into the past by d, as if the waiter had waited longer.
 func (l *line) age(d time.Duration) {
 	l.Helper()
 	q := redisstore.QueueKey(l.key)

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and acquire_each.lua have copies of the rule that makes fences, because loading
-// grant.lua's functions would make their short ways slow. All copies must make the same fences for
+// acquire.lua and acquire_each.lua have copies of the rule that makes fences. With the functions
+// of grant.lua instead, their short ways would be slow. All copies must make the same fences for
 // every clock and every counter. No block of several fences moves the counter ahead of the clock
 // by more than 100 ms.
 func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {

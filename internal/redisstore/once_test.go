@@ -19,14 +19,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ways are the options of clients that send a script in different ways.
+// ways has the options of several clients, each of which sends a script in another way.
 var ways = map[string]func(*redis.Options){
 	"by flight": func(*redis.Options) {},
 	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
 
-// Only the Engine repeats a call. With go-redis' own three retries, a script could be executed four
-// times.
+// Only the Engine repeats a call. If go-redis made its three retries too, a script could be
+// executed four times.
 func TestEveryScriptIsSentOnce(t *testing.T) {
 	t.Parallel()
 	for way, how := range ways {
@@ -68,7 +68,7 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// Scripts are also sent only once in this storm: many calls are under way together, some share a
+// In this storm, too, scripts are sent only once. Many calls are under way together, some share a
 // write, and connections break again and again.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()

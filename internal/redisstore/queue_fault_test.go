@@ -294,8 +294,8 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	}
 }
 
-// A release, also the release of a waiter that gives up, takes effect once, even if its answer is
-// lost and it is repeated.
+// A release takes effect once, even if its answer is lost and the release is repeated. The same is
+// true when a waiter gives up.
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -325,8 +325,9 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	}
 }
 
-// On a full server, too, each of several calls that meet gets the answer that it would get alone.
-// The lease of a free key is refused, and callers of a held key receive its holder.
+// Several calls may be sent together. On a full server, too, each of them gets the answer that it
+// would get alone. The lease of a free key is refused, and a caller for a held key learns the
+// key's holder.
 func TestAFullServerAnswersEachOfTheCallsThatMeet(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)

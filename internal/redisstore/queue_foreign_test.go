@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A waiter keeps its place when another program deletes and sets the key without using the queue.
+// A waiter keeps its place when another program, which does not use the queue, deletes and sets
+// the key.
 func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -39,8 +40,8 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	listener.wantSilence() // first is not handed the key again
 }
 
-// Here Engines wait: the waiter at the head gets the key once, and then the waiters behind it get
-// the key.
+// Here the waiters belong to Engines. The waiter at the head gets the key once, and then the
+// waiters behind it get the key.
 func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -64,7 +65,8 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	nothingLeftBut(t, client)
 }
 
-// If a member of a queue has not the form of an entry, it is removed, and no waiter is affected.
+// If a member of a queue does not have the form of an entry, it is removed, and no waiter is
+// affected.
 func TestWhatIsNoEntryIsDropped(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

@@ -152,7 +152,7 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	}
 }
 
-// An owner that was handed the key may be stopped. The next process that has waited for long
+// An owner that got the key by hand-off may be stopped. The next process that has waited for long
 // watches this owner.
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,8 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.acquire(third, store.Undone) // this acquire is executed late
 	l.wantQueued(first.Owner)
 
-	// If a grant crosses the cancellation, the cancellation hands the key on.
+	// If a waiter is granted the key while its cancellation is on its way, the cancellation hands
+	// the key on.
 	fourth := l.waits(listener.name)
 	l.release(holder, store.Released)
 	listener.wantGranted(first)
@@ -37,7 +38,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	l.wantQueued()
 }
 
-// The lease has ended, and the waiter that should notice this leaves.
+// The lease has ended, and the waiter that should notice the end gives up.
 func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
@@ -299,8 +300,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 		listener.wantGrantedOrNothing(n == 0, first)
 	}
 	l.release(holder, store.Revoked)
-	// If the revoked holder got the key by hand-off and has not confirmed it yet, the key is
-	// handed on, too. The process of this holder did nothing wrong, and loses no place.
+	// If the revoked holder got the key by hand-off and has not confirmed the hand-off yet, the
+	// key is handed on, too. The process of this holder did nothing wrong, and loses no place.
 	if i, err = inspector.Inspect(t.Context(), l.key); err != nil || i.Waiters != 1 {
 		t.Fatalf("%+v %v, want one waiter: the owner that was handed the key does not wait any more", i, err)
 	}

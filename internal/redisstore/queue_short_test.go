@@ -98,7 +98,7 @@ func scenes() (all []scene) {
 	return all
 }
 
-// forWaiters returns a script without its short way for keys without waiters.
+// forWaiters removes from a script its short way for keys without waiters. It returns the rest.
 func forWaiters(t *testing.T, script string) string {
 	t.Helper()
 	return without(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[6] and", "release": "if ours and not ARGV[2] and"}[script])

@@ -16,8 +16,8 @@ import (
 // the same form as in Single. While readers hold the key, L contains the fence of their phase, and
 // the sorted set R has an entry with an expiry for each reader.
 //
-// While a slot of a cluster moves, the steps are refused, because they name several keys, and the
-// Engine repeats them. Only renewals continue, in steps of one key each.
+// While a slot of a cluster moves, the steps are refused, because they name several keys. The
+// Engine repeats the refused steps. Only renewals continue, in steps of one key each.
 type readWrite struct {
 	Single
 	cluster ClusterClient // nil: one server
@@ -209,8 +209,8 @@ func (b *Batch) readersCall() *Call {
 }
 
 // renewAlone renews one lease while its slot moves. It renews a reader's part first. While the
-// part lasts, no other reader's release makes L end sooner. While L names the same phase, nothing
-// has removed the part.
+// part lasts, no other reader's release makes L end sooner. If L still names the same phase,
+// nothing has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part := "0"
@@ -233,8 +233,8 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	}
 }
 
-// Release runs rw_release.lua. When the key is kept, it leaves Next out, because no token gets the
-// key before that time is over.
+// Release runs rw_release.lua. If the key is kept for some time, Release leaves Next out, because
+// no token gets the key before that time is over.
 func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -349,7 +349,7 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	return info, text, err
 }
 
-// Revoke looks up the holder. If the holder's lease has that fence, it revokes the lease, as
+// Revoke looks up the holder. If the holder's lease has that fence, Revoke revokes the lease, as
 // Single does. It revokes all readers of a phase together, because they share the fence. They find
 // a note that is named after the fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {

@@ -91,16 +91,16 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	if n := client.Exists(t.Context(), redisstore.QueueKey("a")).Val(); n != 0 {
 		t.Error("it waits for itself")
 	}
-	// An older version may have queued the acquire nevertheless. Then the release removes its
-	// entry.
+	// An older version may have queued the acquire nevertheless. Then the release removes the
+	// entry of that acquire.
 	client.ZAdd(t.Context(), redisstore.QueueKey("a"), redis.Z{Score: 1, Member: redisstore.QueueEntry(w)})
 	w.Fence = g.Fence
 	stateOf(t, store.Released)(s.Release(t.Context(), w))
 	nothingLeftBut(t, client)
 }
 
-// The note of a revocation concerns a phase. An unclear acquire of one of its readers must be
-// undone nevertheless.
+// The note of a revocation concerns a whole phase. If an acquire of one of the phase's readers is
+// unclear, it must be undone nevertheless.
 func TestABrokenReaderIsUndone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -13,9 +13,10 @@ import (
 )
 
 // Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the
-// script granted and freed nothing: the server refuses the script before it runs, or aborts it at
-// its first effective write. A failed dial and a full pool prove the same. All other errors (EOF,
-// time-out, reset, a context that ended inside go-redis) are unclear, and returned unchanged.
+// script granted and freed nothing. The server has refused the script before it ran, or has
+// aborted it at its first effective write. A failed dial and a full pool prove the same. All other
+// errors (EOF, time-out, reset, a context that ended inside go-redis) are unclear, and returned
+// unchanged.
 func Refused(err error) error {
 	var reply redis.Error
 	var network *net.OpError

@@ -31,9 +31,9 @@ func scriptText(t *testing.T, names ...string) string {
 }
 
 // A replica that lags behind may not have the lease yet, or may still have a lease that is over.
-// It must not answer that there is no lease: this answer would end a held lease. Nor must it
-// answer that another token holds the key. It answers READONLY, because each script writes before
-// it answers no.
+// It must not answer that there is no lease: this answer would end a held lease. The replica must
+// not answer either that another token holds the key. It answers READONLY, because each script
+// writes before it answers no.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -79,7 +79,7 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	}
 }
 
-// file returns the script of that name with its fragments.
+// file returns the script of that name, with the fragments that the script uses.
 func file(t *testing.T, name string, fragments ...string) Script {
 	t.Helper()
 	var texts []string

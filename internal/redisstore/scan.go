@@ -68,8 +68,8 @@ func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
 // scan finds the keys of one server that are leases or have a queue. It looks at all keys twice:
 // for leases, which may have any name, and for queues, whose names contain the names of their
-// leases. most is the largest number of keys that a script may get. It is one on a Cluster, where
-// any slot may be moving.
+// leases. most is the largest number of keys that a script may get. On a Cluster it is one,
+// because any slot may be moving.
 func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })

@@ -34,9 +34,9 @@ type Script struct {
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or at the line that the script reserves for them. A
-// script reserves a line so that code before it runs without the cost of the fragments: Lua makes
-// every function anew in each run.
+// NewScript puts fragments before a script, or at the line that the script reserves for them. Code
+// before that line runs without the cost of the fragments, whose functions Lua makes anew in each
+// run.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {

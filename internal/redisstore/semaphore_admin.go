@@ -83,8 +83,8 @@ func permitOf(use string) (p store.Permit, ok bool) {
 }
 
 // Revoke looks up the permit with that fence, and revokes it. A Locker without permits may have
-// handed the key to a holder alone. Then Revoke revokes this holder, as the Store without permits
-// does.
+// handed the whole key to one holder. Then Revoke revokes this holder, as the Store without
+// permits does.
 func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	f, err := s.look(ctx, key)
 	if err != nil {

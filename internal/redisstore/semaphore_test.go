@@ -240,8 +240,7 @@ func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 }
 
 // When the counter has no larger fences, a release succeeds although it can grant nothing to a
-// waiter. Acquire used to return "busy" to this waiter for ever. Now the waiter learns the reason
-// when it asks.
+// waiter. A waiter that then asks learns the reason, and does not get "busy" for ever.
 func TestWaitersForUnitsLearnOfTheEndOfFences(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -324,8 +323,8 @@ func TestDataOfAnotherTypeAmongPermits(t *testing.T) {
 	}
 }
 
-// A process of another version may wait with a mode that this version does not know. Its waiter
-// gets the key like an exclusive waiter: alone, and no other waiter overtakes it.
+// A process of another version may wait with a mode that this version does not know. Its waiter is
+// served like an exclusive waiter. It gets the key alone, and no other waiter overtakes it.
 func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -365,8 +364,8 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 }
 
 // A Locker without permits hands the key alone to a waiter for units. The waiter confirms the
-// hand-off when it asks or renews, or it gives the key back. Then its entry is no waiter's any
-// more.
+// hand-off when it asks or renews, or it gives the key back. From then on its entry does not count
+// as a waiter.
 func TestAKeyThatWasHandedToAWaiterForUnits(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -417,7 +416,7 @@ func (b beforeRevocation) ProcessHook(next redis.ProcessHook) redis.ProcessHook 
 	}
 }
 
-// When the revocation comes, the permit with its fence has ended, and the same token has another
+// When the revocation comes, the permit that it names has ended, and the same token has another
 // permit.
 func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
 	t.Parallel()

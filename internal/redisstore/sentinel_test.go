@@ -109,7 +109,7 @@ func TestAPlannedSentinelFailoverLosesNoWaiter(t *testing.T) {
 	if err := holder.Context().Err(); err != nil {
 		t.Fatalf("the lease was lost, although it was replicated: %v", context.Cause(holder.Context()))
 	}
-	// What is written to the old master after the failover, among it a release, is lost when this
+	// A write to the old master after the failover, for example a release, is lost when this
 	// master becomes a replica.
 	eventually(t, "the holder's client has changed over", func() bool {
 		return runID(t, client) == runID(t, promoted)

@@ -1,4 +1,4 @@
-// Package redisstore holds the Stores on one Redis server, on one that Sentinel picks, and on a
+// Package redisstore has the Stores on one Redis server, on a server that Sentinel picks, and on a
 // Redis Cluster. Each step is a script in folder lua, sent once.
 package redisstore
 
@@ -48,8 +48,8 @@ type Settings struct {
 	Warn        func(error) // called with the refusal that ends an undo; may be nil
 }
 
-// NewSingle returns the Store of one server without a subscription. Its calls use the links in to,
-// which lead to the server of c.
+// NewSingle returns the Store of one server without a subscription. The Store's calls use the
+// links in the parameter to, which lead to the server of c.
 func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
@@ -245,8 +245,8 @@ func grantOf(text string) (g store.Grant, ok bool) {
 	return g, g.State != 0
 }
 
-// Release runs release.lua. When the key is kept, it leaves Next out, because no token gets the
-// key before that time is over.
+// Release runs release.lua. If the key is kept for some time, Release leaves Next out, because no
+// token gets the key before that time is over.
 func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }

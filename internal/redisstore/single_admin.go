@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Inspect runs inspect.lua. It takes Since from the fence, which is the server's clock in µs at
-// the grant unless the counter was ahead of the clock.
+// Inspect runs inspect.lua. It takes Since from the fence. If the counter was not ahead of the
+// clock at the grant, the fence is the server's clock in µs at that time.
 func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
 	info, _, err := s.look(ctx, key)
 	return info, err
@@ -62,9 +62,9 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 	}
 }
 
-// Revoke looks up the holder. If the holder's lease has that fence, it revokes the lease. It takes
-// two steps, because the name of the note contains the holder's token, and the caller must give
-// scripts all their keys. The second step changes nothing if the holder has changed.
+// Revoke looks up the holder. If the holder's lease has that fence, Revoke revokes the lease.
+// Revoke takes two steps, because the name of the note contains the holder's token, and a script
+// must get the names of all its keys. The second step changes nothing if the holder has changed.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

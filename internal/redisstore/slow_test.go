@@ -113,7 +113,7 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	const key = "slow:lapsed"
 	holder := acquire(t, f.near, locker.Rule{Key: key})
 	w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
-	// Its TTL differs from the holder's, so the two do not share a lease.
+	// The waiter's TTL differs from the holder's, so the two do not share a lease.
 	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
 	hole := f.proxy.BlackHole()
 	release(t, holder)

@@ -47,8 +47,8 @@ var befores = []struct {
 	{"a short counter", func(ctx context.Context, p redis.Pipeliner, _, _, c, _, _ string) { p.Set(ctx, c, "12", 0) }},
 }
 
-// acquire_each.lua and release_each.lua may leave a call undone. For each other call, they have
-// the same effect as acquire.lua or release.lua.
+// acquire_each.lua and release_each.lua may skip a call. For a call that they do not skip, they
+// have the same effect as acquire.lua or release.lua.
 func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

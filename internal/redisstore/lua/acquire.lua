@@ -108,7 +108,7 @@ if lease then
   if waits == '' then
     -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
     -- GETEX must not come earlier: after any write, a full server accepts all other writes, but it
-    -- must refuse a new lease. For a token that queues, the queue makes the write.
+    -- must refuse a new lease. For a token that queues, the entry in the queue is that write.
     redis.call('GETEX', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then

@@ -62,8 +62,8 @@ local function forget(page, i, processes, gone)
 end
 
 -- tell notifies the first waiter that has waited longer than after (in µs) that the key is free in
--- ms at the latest. It skips waiters whose inbox is but: if the process with this inbox does not
--- react, another process must.
+-- ms at the latest. It skips the waiters whose inbox equals the argument but. If the process with
+-- this inbox does not react, another process must react.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -85,9 +85,9 @@ local function tell(now, but, after, ms)
   end
 end
 
--- head is the first two entries of Q with their scores if the caller has read them, otherwise nil.
--- When the first waiter is dead, hand reads the whole of Q, once: there may be many dead processes
--- with an entry each. by is the result of releaser, or nil when L was not released.
+-- head has the first two entries of Q with their scores if the caller has read them, otherwise it
+-- is nil. When the first waiter is dead, hand reads the whole of Q, once, because many dead
+-- processes may have one entry each. by is the result of releaser, or nil when L was not released.
 local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
     return nil -- grant would refuse half-way; the waiters learn the reason when they ask
@@ -110,7 +110,7 @@ local function hand(now, stamp, counter, own, head, by)
       else
         lives = inbox == '-' or listeners(inbox) > 0
       end
-      -- Without an inbox it is unknown which other entries belong to the process.
+      -- If the entry has no inbox, it is unknown which other entries belong to its process.
       dead[inbox] = not lives and inbox ~= '-' or nil
     end
     if not lives then -- the waiter is dead, or its entry has another format

@@ -214,9 +214,9 @@ local function first()
 end
 
 -- watch is called when too few units are free for the head. It tells a new head to ask at once,
--- and the process behind it to ask after 3 s. If the head has not asked by then, it does not
--- react, and must not keep free units from all others. watch returns whether the head keeps its
--- place.
+-- and the process behind the head to ask after 3 s. If the head has not asked by then, its process
+-- does not react. Such a head must not keep free units from all others. watch returns whether the
+-- head keeps its place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000
@@ -239,9 +239,9 @@ local function handed(e)
 end
 
 -- serve grants units to the waiters in their order, until the free units do not suffice for the
--- head. own is the token that asks: its permit lasts for ms, and it is not notified. A waiter that
--- wants the key alone gets it when no unit is in use. After 64 waiters serve notifies the new
--- head, which continues when it asks. So the script stays short.
+-- head. own is the token that asks. Its permit lasts for ms, and serve does not notify it. A
+-- waiter that wants the key alone gets it when no unit is in use. After 64 waiters, serve notifies
+-- the new head and stops, so that the script stays short. When the new head asks, serve continues.
 local function serve(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
   while not exhausted(all.counter) do -- enter would refuse half-way; the waiters learn the reason when they ask

@@ -17,8 +17,8 @@ local function queue(now, entry, inbox)
   end
   if redis.call('ZADD', KEYS[2], 'NX', string.format('%.0f', ticket), entry) == 0 then
     place = redis.call('ZRANK', KEYS[2], entry) + 1 - redis.call('ZCOUNT', KEYS[2], '-inf', '(0')
-    -- The key was handed to this token, the hand-off lapsed, and a program without a queue took
-    -- the key. The token is still the first.
+    -- The key was handed to this token, the hand-off lapsed, and a program that uses no queue took
+    -- the key. The token is still the first waiter.
     if place < 1 then
       redis.call('ZADD', KEYS[2], '1', entry)
       place = 1

@@ -26,9 +26,9 @@ if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
 end
 
 -- The short way of a token that may have queued. It frees the key. Or it hands the key to a live
--- waiter that has not waited for long and gets the clock as its fence. It does what the long way
--- would do. The loop runs once: "break" leaves the loop before anything is written, and the long
--- way follows.
+-- waiter, if this waiter has not waited for long, and if its fence is the clock. It does what the
+-- long way would do. The loop runs once: "break" leaves the loop before anything is written, and
+-- the long way follows.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -96,7 +96,7 @@ if not ours then
   end
   if entry ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    -- If the key was handed to the first entry, the next waiter is the second entry.
+    -- If the first entry already got the key by hand-off, the next waiter is the second entry.
     local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     redis.call('ZREM', KEYS[2], entry)
     if lease and head == entry then -- the waiter behind the entry is the head now, and only this script can tell it so
@@ -104,7 +104,7 @@ if not ours then
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps the leaving token would have been the first to notice that.
+    -- L has run out. Perhaps no other token than the one that leaves would have noticed that soon.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end

@@ -43,12 +43,12 @@ if not ours and not reads then
   local left, head = 0, nil
   if ARGV[5] ~= '' then
     local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-    -- If the key was handed to the first entry, the next waiter is the second entry.
+    -- If the first entry already got the key by hand-off, the next waiter is the second entry.
     head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps the leaving token would have been the first to notice that.
+    -- L has run out. Perhaps no other token than the one that leaves would have noticed that soon.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)

@@ -48,8 +48,8 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
-  -- The traceparent, found as releaser in hand.lua finds it. The function handed adds it to its
-  -- message.
+  -- This finds the traceparent as releaser in hand.lua does. The function handed adds the
+  -- traceparent to its message.
   local trace = string.match(use, '|\1([%x-]+)\1')
   all.by = trace and '|' .. trace
   leave(token)
@@ -64,7 +64,7 @@ if alone then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') -- a hand-off without a confirmation is over now
 elseif entry ~= '' then
   local two = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
-  -- If the key was handed to the first entry, the next waiter is the second entry.
+  -- If the first entry already got the key by hand-off, the next waiter is the second entry.
   head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
   left = redis.call('ZREM', KEYS[2], entry)
 end
