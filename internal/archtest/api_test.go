@@ -48,8 +48,8 @@ func TestAPI(t *testing.T) {
 var (
 	// heading finds the first heading, which ends the package comment.
 	heading = regexp.MustCompile(`(?m)^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$`)
-	// comment finds what is no declaration: the text below a declaration, comments in their own
-	// line or at the end of a line, and blank lines.
+	// comment finds everything that is no declaration. This is the text below a declaration,
+	// comments in their own line or at the end of a line, and blank lines.
 	comment = regexp.MustCompile("(?m)^( {4}.*|\\s*//.*|)\n|\\s*// [^\"`\n]*$")
 )
 
@@ -81,7 +81,7 @@ func checkAPI(before, now map[string]string) (problems []string) {
 	return problems
 }
 
-// only returns the lines that text has and other does not have.
+// The function only returns the lines that text has and other does not have.
 func only(sign, text, other string) (lines string) {
 	for line := range strings.Lines(text) {
 		if !strings.Contains("\n"+other, "\n"+line) {

@@ -10,10 +10,10 @@ import (
 )
 
 // columns is the width of the widest line of prose. Prose is comments in lines of their own, and
-// the text of documents. It is limited, because reviewers read prose beside code.
+// the text of documents. The width is limited, because reviewers read prose beside code.
 const columns = 100
 
-// wide has the files whose prose may be wider, each with the reason.
+// wide lists the files whose prose may be wider, each file with the reason.
 var wide = map[string]string{
 	"ginlock/example_test.go": "the output of an example is one line",
 }

@@ -9,7 +9,8 @@ import (
 )
 
 var (
-	// saysNothing finds names of folders and Go files that do not say what is in them.
+	// saysNothing finds names of folders and Go files that do not say what the folder or file
+	// contains.
 	saysNothing = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
 	// leftBehind finds marks of unfinished work. The pattern consists of parts, so that it does
 	// not find itself.

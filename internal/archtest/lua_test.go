@@ -56,8 +56,8 @@ var luaWrites = regexp.MustCompile(`^(DEL|GETEX|H(DEL|SET)|INCRBY|PEXPIRE|SET|Z(
 // luaKeyless finds the names of commands whose first argument is not a key.
 var luaKeyless = regexp.MustCompile(`^(INFO|S?PUBLISH|PUBSUB|TIME)$`)
 
-// luaTried are the commands that scripts may call by redis.pcall, each with its reason. Every
-// other write that is refused must end its script.
+// luaTried are the commands that scripts may call by redis.pcall, each with its reason. If the
+// server refuses any other write, the refusal must end the script.
 var luaTried = map[string]string{
 	"HSET":     "a full server has no room for the stored response; the record still shows that the work is done",
 	"PUBLISH":  "the ACL may forbid the channel, and a lost message must not stop a release half-way",
@@ -72,8 +72,8 @@ var (
 )
 
 // checkLua compares each script with its header: the keys that it reads, its first write, and the
-// reason why a second execution does no harm. Package redistest checks, in every test with a real
-// server, that callers pass as many keys and arguments as the header lists.
+// reason why a second execution does no harm. In every test with a real server, package redistest
+// checks that callers pass as many keys and arguments as the header lists.
 func checkLua(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	unused := maps.Clone(luaCommands)

@@ -11,7 +11,7 @@ import (
 )
 
 // mayRequire are the modules that the root's go.mod may require directly, each with its reason.
-// They get into the go.sum of every user of latchkit, whichever package the user imports.
+// These modules get into the go.sum of every user of latchkit, whichever package the user imports.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
 	"github.com/bsm/redislock":        "NewPolling, and the spans of otel for services that use redislock directly",
@@ -145,8 +145,8 @@ func checkNested(dir string, m modFile) (problems []string) {
 // parse reads a go.mod or a go.work.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	// read makes the test's cached result depend on the file, because the go command reads the
-	// file in another process.
+	// read opens the file, so that the test's cached result depends on it. The go command reads
+	// the file in another process, and the cache does not notice that.
 	read(t, os.DirFS(dir), name)
 	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {

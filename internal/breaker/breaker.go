@@ -74,7 +74,7 @@ func (b *Breaker) probe(key string) {
 }
 
 // ask sends a request for key to the server. It uses Inspect, which takes no lock. If the Locker
-// has no Inspect, ask acquires the lock if it is free, and releases it.
+// has no Inspect, ask tries to acquire the lock without waiting, and releases it.
 func (b *Breaker) ask(ctx context.Context, key string) error {
 	if i, ok := b.locker.(interface {
 		Inspect(ctx context.Context, key string) (locker.Info, error)

@@ -7,8 +7,8 @@ import (
 
 // until is a context with a deadline but without a timer. It is for calls that the Engine abandons
 // by itself: Go's sockets and go-redis read the deadline. until costs a quarter of
-// context.WithTimeout, which would cost more than all the rest of a release, apart from the
-// server.
+// context.WithTimeout. On the client, context.WithTimeout would cost more than all the rest of a
+// release.
 type until struct {
 	context.Context // a context that never ends
 	deadline        time.Time
@@ -23,8 +23,8 @@ func Until(ctx context.Context, deadline time.Time) context.Context {
 func (u until) Deadline() (deadline time.Time, ok bool) { return u.deadline, true }
 
 // UndoFor returns how long a tombstone must exist. When every acquire of the token was answered,
-// no tombstone is needed, and the time is 0. Otherwise the time is longer than a late acquire can
-// have an effect.
+// no tombstone is needed, and the time is 0. Otherwise the tombstone exists for longer than a late
+// acquire can have an effect.
 func UndoFor(unclear bool, lease time.Duration) time.Duration {
 	if !unclear {
 		return 0
@@ -32,9 +32,8 @@ func UndoFor(unclear bool, lease time.Duration) time.Duration {
 	return max(lease, time.Minute)
 }
 
-// QueueLife is how long the removal of an entry from a server's queue is repeated. After that
-// time, either the entry is gone, or its token was granted the key, and then the grant is
-// released.
+// QueueLife is how long the removal of an entry from a server's queue is repeated. After that time
+// the entry is gone, or its token was granted the key. In the second case, the grant is released.
 const QueueLife = 10 * time.Second
 
 const Timeout = 5 * time.Second // the time-out of calls in the background

@@ -33,7 +33,8 @@ func NewForeign(p *Pool, warn func(error)) *Foreign {
 // GivesUp reports whether the Store ends a step by itself when its servers do not answer.
 func (f *Foreign) GivesUp() bool { return f.starter != nil }
 
-// mostHanging bounds the abandoned calls to a Store, and its renewals.
+// mostHanging is the largest number of abandoned calls to a Store, and of its renewals, that may
+// be under way.
 const mostHanging = 64
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
@@ -67,8 +68,8 @@ func (f *Foreign) Releases() Releases {
 	return leaving{f.starter}
 }
 
-// leaving sends all releases at once. It delays none, because calls to several servers cannot be
-// recalled together.
+// leaving sends each release without a delay, because calls to several servers cannot be recalled
+// together.
 type leaving struct{ Starter }
 
 // ReleaseBeside makes a release without a waiting caller.

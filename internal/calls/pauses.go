@@ -9,8 +9,8 @@ import (
 // BetweenRepeats are the pauses between repetitions of a release or an extension.
 var BetweenRepeats = Jittered(Doubling(10*time.Millisecond, 500*time.Millisecond))
 
-// Doubling returns pauses: the first is first, and each next pause is twice as long, but no pause
-// is longer than most.
+// Doubling returns a series of pauses. The first pause has the length first, and each later pause
+// is twice as long as the one before. No pause is longer than most.
 func Doubling(first, most time.Duration) iter.Seq[time.Duration] {
 	return func(yield func(time.Duration) bool) {
 		for d := min(first, most); yield(d); d = min(2*d, most) {

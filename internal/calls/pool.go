@@ -54,8 +54,8 @@ type worker struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the call was abandoned
 }
 
-// The fate of a call. Answer and abandonment may come together: the first goroutine that swaps the
-// fate decides it.
+// These are the fates of a call. The answer may come when the caller abandons the call. Then the
+// first goroutine that swaps the fate decides it.
 const (
 	UnderWay int32 = iota
 	Answered
@@ -156,8 +156,8 @@ func (c *worker) run() {
 	}
 }
 
-// take returns an idle worker, or makes a new one. It refuses no call: a Release after Close is
-// still sent.
+// take returns an idle worker, or makes a new one. It refuses no call, because a Release after
+// Close must still be sent.
 func (cs *Pool) take() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

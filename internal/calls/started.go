@@ -16,8 +16,8 @@ type started struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the step was abandoned
 }
 
-// start begins a step of a Starter. The number of abandoned steps under way has the same limit as
-// that of steps on goroutines.
+// start begins a step of a Starter. mostHanging also limits the number of abandoned steps of
+// Starters that are under way.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refused)

@@ -44,9 +44,9 @@ type Releases interface {
 	// Prompt reports whether the last replies of the key's server came soon after their requests.
 	Prompt(key string) bool
 
-	// ReleaseBeside releases a lease without a waiting caller. It calls answered once with the
-	// answer, unless recall has returned true. If recall returns true, the release was not sent
-	// and never will be. answered must not block.
+	// ReleaseBeside releases a lease without a waiting caller. If recall returns true, the release
+	// was not sent and never will be. Otherwise ReleaseBeside calls the function answered once,
+	// with the answer. answered must not block.
 	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
 }
 
@@ -64,8 +64,9 @@ const (
 	AtOnce
 )
 
-// A Starter is a Store that can begin a step without making its caller wait. It calls answered
-// once, on any goroutine, perhaps before the method returns. answered must not block.
+// A Starter is a Store that can begin a step without making its caller wait. It calls the function
+// answered once, on any goroutine, perhaps before the Starter's method returns. answered must not
+// block.
 type Starter interface {
 	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
@@ -90,7 +91,7 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 
 // Joins begins the joins of a store.Joiner.
 type Joins interface {
-	// BeginJoin begins a Join. It calls answered once. answered must not block.
+	// BeginJoin begins a Join. It calls the function answered once. answered must not block.
 	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 }
 

@@ -334,8 +334,8 @@ func TestSubscriptions(t *testing.T) {
 			receive[*redis.Message](t, sub)
 			receive[*redis.Message](t, sub)
 
-			// The proxy must not take a message or a confirmation for a reply. Otherwise this
-			// fault would hit a later reply.
+			// The proxy must not take a message or a confirmation for a reply. Otherwise the fault
+			// of this test would hit a later reply.
 			lost := b.proxy.LoseReplies(1, chaos.Command("PING"))
 			must(t, sub.Ping(ctx, "still there?"))
 			lost.Await(t, 1)

@@ -1,5 +1,6 @@
-// Package chaos is a proxy between a Redis client and its server that causes faults: a reply is
-// lost although the command was executed, a request comes late, or the network loses everything.
+// Package chaos is a proxy between a Redis client and its server. The proxy causes faults: a reply
+// is lost although the command was executed, a request comes late, or the network loses
+// everything.
 //
 //	proxy := chaos.NewProxy(t, server.Addr())
 //	client := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })

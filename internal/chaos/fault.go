@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Every is the number n for a fault that hits each matching request until the fault is lifted.
+// Every is a number of requests. A fault with this number hits each matching request until the
+// fault is lifted.
 const Every = math.MaxInt
 
 // patience is the longest wait for a hit of a fault. Only a failing test waits for that long.

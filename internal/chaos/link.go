@@ -85,8 +85,8 @@ func (l *link) passRequests() {
 	_ = l.server.(*net.TCPConn).CloseWrite()
 }
 
-// passReplies passes replies on. It ends when the server closes the connection. The server does
-// that after it has answered all requests, if the client's side is closed.
+// passReplies passes replies on. It ends when the server closes the connection. If the client's
+// side is closed, the server closes the connection after it has answered all requests.
 func (l *link) passReplies() {
 	defer l.close()
 	from := bufio.NewReader(l.server)
@@ -103,7 +103,7 @@ func (l *link) passReplies() {
 			silent = true
 		}
 		if !silent {
-			// An error is ignored, because passRequests detects that a client is gone. The
+			// An error is ignored here, because passRequests detects that a client is gone. The
 			// server's replies are still read, so that the server does not stall.
 			_, _ = l.client.Write(reply)
 		}
@@ -129,7 +129,8 @@ func (l *link) admit(m message, kinds ...kind) bool {
 	}
 }
 
-// expectReply records that the request will get a reply, and which fault applies to the reply.
+// expectReply records that the request will get a reply. It also records the fault that applies to
+// this reply.
 func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.first()),

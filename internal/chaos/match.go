@@ -15,7 +15,7 @@ func Containing(text string) Match {
 	return func(request []byte) bool { return bytes.Contains(request, []byte(text)) }
 }
 
-// Command selects requests by the name of their command. Upper and lower case count as equal.
+// Command selects requests by the name of their command, in upper or lower case.
 func Command(name string) Match {
 	return func(request []byte) bool { return strings.EqualFold(message(request).first(), name) }
 }

@@ -97,8 +97,8 @@ func (p *Pipe) serve(client net.Conn) {
 	back.Wait()
 }
 
-// own registers a connection, which close will close. The returned function closes the connection
-// earlier.
+// own registers a connection, so that the method close closes it. The returned function closes the
+// connection earlier.
 func (p *Pipe) own(c net.Conn) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +142,7 @@ func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said
 	}
 }
 
-// wait returns when replication is not frozen.
+// wait returns as soon as replication is not frozen.
 func (p *Pipe) wait() {
 	p.mu.Lock()
 	thawed := p.thawed

@@ -45,9 +45,9 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Addr is the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// LoseReplies makes the server execute the next n requests that match. But it does not pass their
-// replies on: it closes the connection instead. Requests that were pipelined behind such a request
-// lose their replies too.
+// LoseReplies lets the server execute the next n requests that match. But the proxy does not pass
+// their replies on: it closes the connection instead. Requests that were pipelined behind such a
+// request lose their replies too.
 //
 // The first EVALSHA of a script may get the reply NOSCRIPT, so run the script once before.
 func (p *Proxy) LoseReplies(n int, match Match) *Fault { return p.arm(newFault(losing, n, match)) }

@@ -34,8 +34,9 @@ var (
 	ErrLeft     = errors.New("the caller left before the call was sent")
 )
 
-// A Call is one command for one node. Its maker sets the exported fields and gives the call to
-// [Links] once. The words of a call are never reused, because a hook may keep them.
+// A Call is one command for one node. The code that makes a call sets the exported fields, and
+// gives the call to [Links] once. The words of a call are never reused, because a hook may keep
+// them.
 type Call struct {
 	Script *Script // the script that Words run; nil: Words are a plain command
 	Words  []any
@@ -43,8 +44,8 @@ type Call struct {
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
-	// Together makes this call and other calls of the same kind by one script, if they travel in
-	// one flight; nil: there is no such script.
+	// Together is the script that makes this call and other calls of the same kind at once, if
+	// they travel in one flight. It is nil if there is no such script.
 	Together *Together
 
 	// OnAnswer is called with the answered call, on a goroutine of the link. It must not block.
@@ -67,8 +68,8 @@ type Call struct {
 	acksErr error
 }
 
-// The fate of a call. The first goroutine that swaps the fate decides it. For example, a caller
-// may leave at the moment when the flight starts, or when the answer comes.
+// These are the fates of a call. The first goroutine that swaps the fate decides it. For example,
+// a caller may leave at the moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back
@@ -121,7 +122,7 @@ func (c *Call) Leave() (sent bool) {
 // returns false when the call may have been sent.
 func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 
-// hand turns a fresh call into a listed one.
+// hand turns a fresh call into a listed call.
 func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now
 	c.fate.Store(listed)
@@ -201,7 +202,8 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	return once{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command. err is the error with which sending it has ended.
+// result reads the answer of a command. err is the error that the sending of the command has
+// returned.
 func result(cmd once, err error) (string, error) {
 	text, own := cmd.Result()
 	if own == nil && err != nil && text == "" { // a hook has returned the error, and not the command

@@ -23,8 +23,8 @@ const (
 type Chore struct {
 	Useless time.Time // from this time on, the step has no effect
 
-	// Try begins an attempt and does not block. It calls done once when the attempt has ended, on
-	// any goroutine.
+	// Try begins an attempt and does not block. When the attempt has ended, Try calls the function
+	// done once, on any goroutine.
 	Try func(done func(Outcome, error))
 }
 
@@ -33,8 +33,9 @@ type Chore struct {
 // After the first answer all chores are tried. The zero value is ready.
 type Chores struct {
 	Warn func(error) // receives a refusal that ends a chore; may be nil
-	// One is set for a node of a quorum. While the Locker closes, Stop does not wait for a
-	// quorum's node that cannot be reached: its lease is lost already, or will expire.
+	// One is true for a node of a quorum. While the Locker closes, Stop does not wait for a
+	// quorum's node that cannot be reached. The lease at such a node is lost already, or will
+	// expire.
 	One bool
 
 	work tasks
@@ -52,8 +53,8 @@ type Chores struct {
 // The shortest and the longest pause between two probes.
 const firstPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// Add adds a chore. A chore that comes after Stop is tried once. If this attempt fails, its lease
-// expires by its TTL.
+// Add adds a chore. A chore that comes after Stop is tried once. If this attempt fails, the
+// chore's lease expires by its TTL.
 func (cs *Chores) Add(ch Chore) {
 	cs.mu.Lock()
 	if cs.dropped {

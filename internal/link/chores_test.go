@@ -116,7 +116,7 @@ func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// When Stop waited for one chore and another chore came, the other one was dropped.
+// If another chore comes while Stop waits for a chore, it must not be dropped.
 func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, cs := node(Unanswered), node(Answered), &Chores{}

@@ -36,8 +36,8 @@ func (f do) run() { f() }
 // closed.
 type worker struct{ jobs chan job }
 
-// start runs a job on a goroutine of the crew. It refuses no job: calls that are made after Close
-// are still sent.
+// start runs a job on a goroutine of the crew. It refuses no job, because calls that are made
+// after Close must still be sent.
 func (c *crew) start(j job) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// prompted makes a link prompt by a flight that is answered at once.
+// prompted makes one flight that is answered at once. Then the link is prompt.
 func prompted(t *testing.T, ls *Links) {
 	t.Helper()
 	c := named("prompt", Step)
@@ -17,7 +17,7 @@ func prompted(t *testing.T, ls *Links) {
 	synctest.Wait()
 }
 
-// isThere reports whether a call has an answer.
+// isThere reports whether a call has its answer.
 func isThere(c *Call) bool { return c.done == there || len(c.done) == 1 }
 
 func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
@@ -77,8 +77,8 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	})
 }
 
-// The caller of a direct call waits for at most 250 ms, even if the call began when its slot had
-// just begun.
+// The caller of a direct call waits for at most 250 ms, even if the call's slot began just before
+// the call.
 func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 	for _, into := range []time.Duration{0, time.Millisecond, every / 2, every - 1, every, 3 * every} {
 		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {

@@ -12,7 +12,7 @@
 //	direct   a call that its caller makes on its own goroutine, without a list and a flight
 //	hung     a flight that has not returned in time; the link continues without it
 //
-// A client whose exact type is *redis.Client or *redis.ClusterClient is pipelined. Any other
-// client may have its own Process, which the promoted methods of an embedded client, such as
-// Pipeline, would bypass. Such a client gets flights of one call each.
+// A client whose exact type is *redis.Client or *redis.ClusterClient is pipelined. A client of any
+// other type gets flights of one call each. It may embed a client and have its own Process. The
+// promoted methods of the embedded client, such as Pipeline, would bypass that Process.
 package link

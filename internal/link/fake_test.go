@@ -14,9 +14,9 @@ import (
 // errNo is what a broken fake client returns.
 var errNo = errors.New("the connection broke")
 
-// fake is a client in a synctest bubble. It answers each command with its second word, after delay.
-// While it is stopped, it answers nothing. It obeys its context only if obeys is set; otherwise it
-// is like a client without time-outs.
+// fake is a client in a synctest bubble. It answers each command with its second word, after
+// delay. While it is stopped, it answers nothing. It obeys its context only if obeys is true.
+// Otherwise it is like a client without time-outs.
 type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration
@@ -110,7 +110,7 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.cmds, p.fake.send(ctx, p.cmds)
 }
 
-// slow makes each answer take the time delay.
+// slow sets how long each answer takes: delay.
 func (f *fake) slow(delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +169,7 @@ func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, l
 	})
 }
 
-// takes expects the answer of a call within some time.
+// takes checks that a call has its answer within some time.
 func takes(t *testing.T, c *Call, within time.Duration) {
 	t.Helper()
 	select {
@@ -182,7 +182,7 @@ func takes(t *testing.T, c *Call, within time.Duration) {
 	}
 }
 
-// fails expects that a call ends with this error after this time.
+// fails checks that a call ends with this error after this time.
 func fails(t *testing.T, c *Call, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -75,7 +75,8 @@ func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	})
 }
 
-// A server executes a whole flight before it serves another client. So a large call travels alone.
+// A server executes a whole flight before it serves another client. So a large call is not in one
+// flight with others.
 func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 	for _, tt := range []struct {
 		trip    time.Duration

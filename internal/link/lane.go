@@ -7,8 +7,8 @@ const (
 	mostBytes = 32 << 10 // the approximate largest size of a flight in bytes
 	largeCall = 2 << 10  // the approximate size in bytes of a renewal of 50 leases
 	undoCalls = 16       // the number of calls in each flight that are reserved for undos
-	// laterFor is how long a call without a waiting caller waits for a flight or direct call to
-	// travel with.
+	// laterFor is how long a call without a waiting caller is put off, so that it can travel with
+	// a flight or a direct call.
 	laterFor = time.Millisecond
 )
 
@@ -41,8 +41,8 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound starts one more flight at the given time, if calls are still listed at that time because
-// the flights under way are slow.
+// goRound starts one more flight at the given time, if calls are still listed then. They are still
+// listed if the flights under way are slow.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return
@@ -122,7 +122,7 @@ func (l *lane) listLater() {
 	l.later = l.later[:0]
 }
 
-// along takes the calls out of l.later that travel with a direct call.
+// along removes from l.later the calls that travel with a direct call, and returns them.
 func (l *lane) along() []*Call {
 	if len(l.later) == 0 {
 		return nil
@@ -151,11 +151,11 @@ func (l *lane) oldest() time.Time {
 	return first
 }
 
-// batch takes the calls of the next flight: the most urgent class first, and the oldest calls of
-// each class first. A server executes all commands that it has received from one connection before
-// it looks at the next connection. So a flight to a near server has at most one large call. A
-// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
-// two.
+// batch takes the calls of the next flight. It begins with the most urgent class, and in each
+// class with the oldest call. A server executes all commands that it has received from one
+// connection before it looks at the next connection. So a flight to a near server has at most one
+// large call. A flight of five renewals of 100 leases each would delay all other clients for a
+// millisecond or two.
 func (l *lane) batch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes

@@ -61,8 +61,8 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
-		// When a call is put off while the timer of another call runs, it still waits for the
-		// whole of laterFor.
+		// A call may be put off while the timer of an earlier call runs. Then the later call still
+		// waits for the whole of laterFor.
 		first, _ := later("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
@@ -132,7 +132,7 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 	})
 }
 
-// A call that travels with a direct call ends with it, even when a hook panics.
+// A call that travels with a direct call ends with that call, even when a hook panics.
 func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		prompted(t, ls)

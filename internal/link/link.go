@@ -29,8 +29,8 @@ const (
 	// calls of one slot end together, so a call may end up to 50 ms earlier.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
-	// mostDirect is the largest number of direct calls that are under way together. For more
-	// callers, flights cost less than a connection for each caller.
+	// mostDirect is the largest number of direct calls that are under way together. If there are
+	// more callers, flights cost less than a connection for each caller.
 	mostDirect = 8
 	// mostHung is the largest number of hung flights.
 	mostHung = 64
@@ -62,8 +62,8 @@ type link struct {
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	// Only this exact type is pipelined: see the package's comment on clients with their own
-	// Process.
+	// Only clients of this exact type are pipelined. The package's comment gives the reason: a
+	// client may have its own Process.
 	if own, ok := c.(*redis.Client); ok {
 		options := own.Options()
 		l.pipe, l.bounded = own, bounded(options)
@@ -86,8 +86,8 @@ func newLink(owner *Links, c Client) *link {
 	return l
 }
 
-// CallsByGoroutine reports whether a client's options are the only reason why its calls need
-// another goroutine: they set no time-out for the calls.
+// CallsByGoroutine reports whether the calls of a client need another goroutine only because the
+// client's options set no time-out.
 func CallsByGoroutine(c Client) bool {
 	switch c := c.(type) { // only the exact type: see the package's comment, on clients with their own Process
 	case *redis.Client:
@@ -132,7 +132,7 @@ func (l *link) put(c *Call) {
 // errGone means that the link was forgotten just before it was used.
 var errGone = errors.New("the link is gone")
 
-// putOff lists a call that travels with other calls, if the node is prompt.
+// If the node is prompt, putOff puts a call on the list of the calls that travel with others.
 func (l *link) putOff(c *Call) {
 	l.mu.Lock()
 	if l.prompt && !l.gone {
@@ -200,7 +200,8 @@ func (l *link) tryDirect(c *Call) bool {
 	}()
 	if len(along) > 0 {
 		f := flight{lane: &l.plain, ctx: slot}
-		// send might need several round trips, but the caller waits here. So transmit is called.
+		// This calls transmit, because send might need several round trips, and the caller waits
+		// here.
 		if gotReply = f.transmit(append(along, c)); !gotReply {
 			l.owner.doubt()
 		}
@@ -231,13 +232,13 @@ func (l *link) note(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
 	if gotReply && l.pipe != nil {
 		l.trips.note(took)
-		// If a round trip takes almost no time, one flight at a time is right. Otherwise there are
-		// more flights.
+		// If a round trip takes almost no time, one flight at a time is best. Otherwise several
+		// flights are under way together.
 		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
 	}
 }
 
-// forget marks an idle link as gone. A caller that still has this link uses the new link to the
+// forget marks an idle link as gone. A caller that still has this link must get a new link to the
 // node.
 func (l *link) forget() bool {
 	l.mu.Lock()
@@ -272,7 +273,7 @@ func (l *link) end() {
 	l.directs.leave()
 }
 
-// trips knows the shortest of the last 256 to 511 round trips.
+// trips has the duration of the shortest of the last 256 to 511 round trips.
 type trips struct {
 	n            int
 	now, earlier time.Duration // shortest round trips; 0: none

@@ -17,8 +17,8 @@ type Options struct {
 	One      bool          // the client is for one server of a quorum: see Chores.One
 }
 
-// Links has the links of one Locker to all nodes of a client: one link, or on a Cluster one link
-// for each master. Two Links share nothing.
+// Links has the links of one Locker to all nodes of a client. It has one link, or on a Cluster one
+// link for each master. Two values of Links share nothing.
 type Links struct {
 	client  Client
 	options Options
@@ -42,16 +42,16 @@ type Links struct {
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
-	// Only this exact type is pipelined: see the package's comment on clients with their own
-	// Process.
+	// Only clients of this exact type are pipelined. The package's comment gives the reason: a
+	// client may have its own Process.
 	if _, own := c.(*redis.ClusterClient); !own {
 		ls.single = newLink(ls, c)
 	}
 	return ls
 }
 
-// Send makes a direct call if it can. Then the answer is there when Send returns, within 250 ms.
-// Otherwise Send does what [Links.Put] does. Only the values of ctx count. A caller that does not
+// Send makes a direct call if it can. Then Send returns within 250 ms, and the answer is there.
+// Otherwise Send does what [Links.Put] does. Of ctx, only the values count. A caller that does not
 // want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
@@ -74,8 +74,8 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 }
 
 // PutOff sends a call without a waiting caller. The call travels with the next flight or direct
-// call to its node. If there is none within 1 ms, it gets its own flight. Until the call is sent,
-// [Call.Recall] can take it back.
+// call to its node. If neither begins within 1 ms, the call gets a flight of its own. Until the
+// call is sent, [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	c.expect(&ls.signals)

@@ -25,8 +25,8 @@ const (
 	mostHelpers = 8
 )
 
-// find returns the link for a call that is to be listed. It returns nil while the node is unknown,
-// and then the call is sent or refused when the Cluster's state has been loaded.
+// find returns the link for a call that is to be listed. While the node is unknown, find returns
+// nil. Then the call is sent, or refused, when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
 	// The client itself can find the node. But a WAIT must use the same connection as its call, so
 	// the link must know the node.
@@ -68,8 +68,8 @@ func (ls *Links) to(node *redis.Client) *link {
 	return l.(*link) //nolint:forcetypeassert // as above
 }
 
-// await keeps a call until the client knows the Cluster's state. It starts a goroutine that loads
-// the state, because loading may hang. A call is kept no longer than a flight may take.
+// await keeps a call until the client knows the Cluster's state. The state is loaded on a new
+// goroutine, because the loading may hang. A call is kept no longer than a flight may take.
 func (ls *Links) await(c *Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -116,7 +116,7 @@ func (ls *Links) release(err error) {
 	}
 }
 
-// noState is ErrNoState with its reason.
+// noState returns ErrNoState with the reason.
 type noState struct{ why error }
 
 func (e noState) Error() string {
@@ -128,7 +128,7 @@ func (e noState) Error() string {
 
 func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
 
-// doubt is called when a node has not answered, because another node may serve its slots now.
+// doubt is called when a node has not answered. Another node may serve its slots now.
 func (ls *Links) doubt() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())

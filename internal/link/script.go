@@ -8,7 +8,7 @@ import (
 )
 
 // once is a command that go-redis sends at most once. If go-redis repeated a call whose reply was
-// lost, the second answer could be wrong: a repeated release finds no lease.
+// lost, the second answer could be wrong. For example, a repeated release finds no lease.
 type once struct{ *redis.StringCmd }
 
 // NoRetry makes go-redis send the command only once.
@@ -60,8 +60,8 @@ func larger() ([]any, []string, []int64) {
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
 // allocation instead of one for each word. Hooks see pointers, so they cannot show tokens. Only
-// the first key is a plain string, because commands are routed and identified by it. args must not
-// escape from here, because the callers would then have to allocate each argument.
+// the first key is a plain string, because it routes and identifies the command. args must not
+// escape from here, because then the callers would have to allocate each argument.
 func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	var words []any
 	var texts []string
@@ -105,8 +105,8 @@ type Writer struct {
 	numbers []int64
 }
 
-// Writer returns a Writer of a call with the given numbers of keys, texts after the keys, and
-// numbers.
+// Writer returns a Writer for one call. The parameters say how many keys, how many texts after the
+// keys, and how many numbers the call has.
 func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	w := &Writer{
 		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),

@@ -45,7 +45,8 @@ func made(t *testing.T, c Client, o Options) *Links {
 // bounds makes a client end each call with its context.
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// spy is a hook that records the commands that a client sends, and on which goroutine.
+// spy is a hook. It records the commands that a client sends, and the goroutine that sends each of
+// them.
 type spy struct {
 	mu     sync.Mutex
 	single int
@@ -229,8 +230,8 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 // busy is how much later than planned a goroutine may run on a machine that runs other tests.
 const busy = 750 * time.Millisecond
 
-// When a server stalls, each direct call that reaches its time-out closes its connection, and the
-// next call opens a new one. So only few calls may be direct.
+// When a server stalls, each direct call that reaches its time-out closes its connection. Then the
+// next call opens a new connection. So only few calls may be direct.
 func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []int{20, 300} {
@@ -328,8 +329,8 @@ func TestUnknownScriptsOfAFlightRunOnce(t *testing.T) {
 	}
 }
 
-// When a connection breaks during a flight, the calls of the flight are unclear. They are not sent
-// again.
+// When a connection breaks during a flight, it is unclear whether the server has executed the
+// flight's calls. They are not sent again.
 func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -385,8 +386,8 @@ func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 }
 
 // A script that the server does not know is sent again. A hook has put a prefix before the keys of
-// the first attempt. It must not find this prefix in the second attempt, because the call would
-// then go to another key.
+// the first attempt. The second attempt must not have this prefix when the hook sees it, because
+// the call would then go to another key.
 func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -437,7 +438,7 @@ func TestAClientsOwnProcessIsNeverBypassed(t *testing.T) {
 	}
 }
 
-// A dead connection delays the calls that use it. It delays all other calls only for a moment.
+// A dead connection delays the calls that use it. All other calls are delayed only for a moment.
 func TestCallsGoRoundABlackHole(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

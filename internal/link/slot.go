@@ -42,7 +42,7 @@ func (s *slots) at(now time.Time) *slot {
 	return n
 }
 
-// leave makes the present slot a past one. It ends when its flights have landed.
+// leave makes the present slot a past slot. A past slot ends when its flights have landed.
 func (s *slots) leave() {
 	if s.present == nil {
 		return
@@ -79,7 +79,7 @@ func (s *slot) tidy() {
 	s.cancel()
 }
 
-// with returns the slot's context with the values of a caller's context.
+// The method with returns the slot's context, with the values of a caller's context.
 func (s *slot) with(values context.Context) context.Context {
 	if values == context.Background() {
 		return s.ctx
@@ -93,7 +93,7 @@ type valued struct {
 	values context.Context
 }
 
-// Value first asks the context that ends, because derived contexts find their parent by Value.
+// Value first asks the embedded context, because a derived context finds its parent by Value.
 func (v valued) Value(key any) any {
 	if own := v.Context.Value(key); own != nil {
 		return own

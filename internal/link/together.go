@@ -13,7 +13,8 @@ import (
 // the call takes the other script's usual path. It costs the server and the client a fraction of
 // what the single calls cost. The script returns the answers with line feeds between them. An
 // empty answer means that the script has left out a call, which is then sent by itself. The script
-// may leave out any call. An error of the script must prove that it has done nothing.
+// may leave out any call. If the script returns an error, this must prove that the script has done
+// nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // the script gets this many keys of each call, from the first
@@ -23,9 +24,9 @@ type Together struct {
 const (
 	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// apartAfter is the number of flights that make each call by itself after a script has left
-	// out many calls. apartRefused is this number after the server has refused a script for
-	// several calls.
+	// After a script has left out many calls, the next apartAfter flights make each call by
+	// itself. After the server has refused a script for several calls, the next apartRefused
+	// flights do.
 	apartAfter   = 32
 	apartRefused = 1000
 )
@@ -112,8 +113,8 @@ func (t *Together) words(calls []*Call) []any {
 }
 
 // share gives each call of the group its answer. An error of the script itself may be due to one
-// of the calls. If the answer is an empty text, it is not the script's answer, so it is unknown
-// what was done.
+// of the calls. An empty text is not the answer of the script, so after such an answer it is
+// unknown what was done.
 func (g *group) share(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
@@ -137,10 +138,10 @@ func (g *group) share(*Call) {
 	}
 }
 
-// ownRefusal reports whether an error reply may be due to only one key, or to the script itself,
-// so that single calls can have other answers. OOM is such an error: a full server refuses the
-// lease of a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors
-// of commands in scripts. Single calls would get all other errors, too.
+// ownRefusal reports whether an error reply may be due to only one key, or to the script itself.
+// Then single calls can have other answers. OOM is such an error: a full server refuses the lease
+// of a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
+// commands in scripts. If an error is of any other kind, single calls would get it, too.
 func ownRefusal(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
@@ -150,8 +151,8 @@ func ownRefusal(err error) bool {
 	return slices.Contains([]string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "OOM", "ERR"}, code)
 }
 
-// leftOf returns the calls that the groups have left out and whose callers still wait. When there
-// are many such calls, the next flights make each call by itself.
+// The groups may have left out calls. leftOf returns those of them whose callers still wait. When
+// there are many such calls, the next flights make each call by itself.
 func (f *flight) leftOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {

@@ -40,7 +40,7 @@ func meeting(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
 }
 
-// meet makes a call for each name, in one flight if possible. It returns the answers and the
+// meet makes a call for each name, all in one flight if possible. It returns the answers and the
 // errors.
 func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
@@ -231,7 +231,8 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	}
 }
 
-// A hook that changes keys sees all of them as KEYS. Its changes stay in its own command.
+// A hook that changes keys finds each key among the KEYS of the command. Its changes affect no
+// other command.
 func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -276,8 +277,8 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	}
 }
 
-// Some errors of a script for several calls may be due to only one of the calls. The texts are
-// those of Redis 6.2 and 7.
+// When a script makes several calls, some of its errors may be due to only one of the calls. The
+// texts of the errors are from Redis 6.2 and 7.
 func TestWhichErrorsOfAScriptMayBeThoseOfOneCall(t *testing.T) {
 	t.Parallel()
 	for text, own := range map[string]bool{

@@ -13,8 +13,8 @@ import (
 // Slack is how much later than promised an event may happen, because the machine may be busy.
 const Slack = 5 * time.Second
 
-// Overstay is how much longer than its context or its wait a call may take. Room is how much later
-// than that its caller may run again, because the machine may be busy.
+// A call may take longer than its context or its wait, but by no more than Overstay. The caller
+// may run again even later, by Room, because the machine may be busy.
 const (
 	Overstay = 250 * time.Millisecond
 	Room     = 750 * time.Millisecond
@@ -63,16 +63,16 @@ func Back(t *testing.T, promised time.Duration, what string, call func()) {
 }
 
 // Goroutines returns the stacks of all goroutines that run code of a package of latchkit, such as
-// "locker". The package's external tests are no code of it.
+// "locker". The external tests of the package do not count as its code.
 func Goroutines(pkg string) []string {
 	all := make([]byte, 8<<20)
 	stacks := strings.Split(string(all[:runtime.Stack(all, true)]), "\n\n")
 	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/"+pkg+".") })
 }
 
-// RunTogether makes more tests run at once than there are processors, because most of the time the
-// tests wait for servers and for the ends of leases. If -parallel gives the number, RunTogether
-// does nothing.
+// RunTogether makes more tests run at once than there are processors. Most of the time the tests
+// wait for servers and for the ends of leases. If -parallel gives the number, RunTogether does
+// nothing.
 func RunTogether() {
 	flag.Parse()
 	given := false

@@ -60,7 +60,7 @@ func Queued(t *testing.T, c redis.Cmdable, key string) int {
 	return int(n)
 }
 
-// Granted waits for the lease for at most d + Slack, and returns it.
+// Granted waits at most d + Slack for the lease, and returns the lease.
 func (p *Pending) Granted(d time.Duration) *locker.Lease {
 	p.Helper()
 	select {

@@ -55,7 +55,7 @@ func (h *HeldBack) Process(ctx context.Context, cmd redis.Cmder) error {
 		h.once.Do(h.Arrived.Done)
 		<-h.Gate
 		defer h.Passed.Add(1)
-		// The caller may have given the call up, but the server must still execute it.
+		// The server must execute the call even if the caller has given the call up.
 		ctx = context.WithoutCancel(ctx)
 	}
 	return h.Client.Process(ctx, cmd)

@@ -1,4 +1,4 @@
-// Package polling holds the Store on github.com/bsm/redislock.
+// Package polling has the Store on github.com/bsm/redislock.
 package polling
 
 import (
@@ -115,9 +115,9 @@ func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, e
 	return grants, nil
 }
 
-// renew extends one lock. Refresh sets the remaining time, so it could shorten this time. So if
-// the new TTL is smaller than the last one, renew reads the remaining time first. Only one renewal
-// of a lock runs at a time.
+// renew extends one lock. Refresh sets the remaining time, and so could shorten it. If the new TTL
+// is smaller than the last one, renew reads the remaining time first. Only one renewal of a lock
+// runs at a time.
 func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error) {
 	o := p.find(c)
 	if o == nil {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// lines is a writer that splits the output of a child into lines. It buffers any number of lines,
-// so that a child never stalls because its parent is busy.
+// lines is a writer that splits the output of a child into lines. It buffers any number of lines.
+// So a child never stalls because its parent is busy.
 type lines struct {
 	more chan struct{} // has a token when there may be new lines
 

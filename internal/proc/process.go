@@ -26,17 +26,17 @@ type Process struct {
 }
 
 // Launch starts cmd in a new process group. Otherwise a Ctrl-C for the tests would end the child
-// first, and this would look like a failure. On Linux, the child is killed when the test binary
-// dies, even by SIGKILL. Of cmd.SysProcAttr, Launch uses only the Credential: some servers refuse
-// to run as root.
+// first, and the end of the child would look like a failure. On Linux, the child is killed when
+// the test binary dies, even by SIGKILL. Of cmd.SysProcAttr, Launch uses only the Credential,
+// because some servers refuse to run as root.
 func Launch(cmd *exec.Cmd) (*Process, error) {
 	given := cmd.SysProcAttr
 	cmd.SysProcAttr = attributes()
 	if given != nil {
 		cmd.SysProcAttr.Credential = given.Credential
 	}
-	// After its process has ended, another process may keep its output open. The test must not
-	// wait for that.
+	// When the child has ended, another process may still keep the child's output open. The test
+	// must not wait for that process.
 	cmd.WaitDelay = patience
 	if err := cmd.Start(); err != nil {
 		return nil, err

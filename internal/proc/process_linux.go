@@ -9,8 +9,9 @@ import (
 )
 
 // attributes gives the process its own group, and makes the kernel kill it when the test binary
-// dies. The kernel watches the thread that started the process. So if a goroutine ends while it is
-// locked to its thread, its children are killed too. No test has such a goroutine.
+// dies. The kernel watches the thread that started the process. If a goroutine ends while it is
+// locked to its thread, the thread ends, and the children that it has started are killed. No test
+// has such a goroutine.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// launcher is a program that acts as a test binary: it starts a process, and then the test kills
-// it.
+// launcher is a program that acts as a test binary. It starts a process, and then the test kills
+// the launcher.
 var launcher = proc.Register("launcher", func([]string) {
 	sleeper, err := proc.Launch(exec.Command("sleep", "600"))
 	if err != nil {

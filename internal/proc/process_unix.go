@@ -9,9 +9,8 @@ import (
 	"syscall"
 )
 
-// attributes gives the process its own group. It cannot also make the system kill the process when
-// the test binary dies, as on Linux. So on other systems, the servers of a killed test binary
-// continue to run.
+// attributes gives the process its own group. Only Linux can kill the process when the test binary
+// dies. On other systems, the servers of a killed test binary continue to run.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

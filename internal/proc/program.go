@@ -14,8 +14,8 @@ const environment = "LATCHKIT_TEST_PROGRAM"
 var (
 	programs = map[string]func(args []string){}
 
-	// inMain is true if this process is the parent and has called Main. It keeps children from
-	// running the tests, which would start children that run the tests.
+	// inMain is true if this process is the parent and has called Main. A child must not run the
+	// tests, because the tests would start further children.
 	inMain bool
 )
 

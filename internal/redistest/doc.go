@@ -1,7 +1,7 @@
 // Package redistest gives tests real Redis servers: separate processes on free loopback ports, in
 // temporary folders, without persistence.
 //
-// One line of TestMain lets all tests of a package share a server, and stops it:
+// One line of TestMain lets all tests of a package share a server, and stops this server:
 //
 //	func TestMain(m *testing.M) { redistest.Main(m) }
 //

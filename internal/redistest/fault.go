@@ -7,7 +7,7 @@ import (
 )
 
 // The faults below are for the server of one test, and not for a shared server. Use one fault at a
-// time. They may be called from any goroutine, because they report by t.Error.
+// time. Any goroutine may cause a fault, because the methods report by t.Error.
 
 // Pause stops the server with SIGSTOP, and returns when the server has stopped. Connections stay
 // open, and the kernel accepts new ones, but the server does not reply.
@@ -28,7 +28,7 @@ func (s *Server) Restart() {
 	deadline := time.Now().Add(patience)
 	for {
 		err := s.listen()
-		// Another test that searches for a free port may use this server's port for a moment.
+		// Another test that searches for a free port may occupy this server's port for a moment.
 		if errors.Is(err, errPortTaken) && time.Now().Before(deadline) {
 			continue
 		}
@@ -37,8 +37,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// own returns the test that owns the server. A shared server has no owner, so own panics: a fault
-// would make other tests fail at random.
+// own returns the test that owns the server. If the server is shared, it has no owner, and own
+// panics. A fault of a shared server would make other tests fail at random.
 func (s *Server) own() testing.TB {
 	if s.t == nil {
 		panic("redistest: a shared server must stay up; take one of this test's own with redistest.Start")

@@ -12,8 +12,8 @@ import (
 var shared sharedServer
 
 // Main is a whole TestMain: it runs the tests, stops the shared server and exits. The functions in
-// after are checks, such as one for leaked goroutines. They run when the server is gone and the
-// tests have passed. An error of one of them fails the package.
+// after are checks, such as one for leaked goroutines. The checks run when the server is gone and
+// the tests have passed. An error of one check fails the package.
 //
 // m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, after ...func() error) {

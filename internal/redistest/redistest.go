@@ -89,7 +89,7 @@ func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client
 	}
 	client := redis.NewClient(options)
 	client.AddHook(scriptCheck{t})
-	// The only possible error of Close is that the test has closed the client before.
+	// Close can fail only if the test itself has already closed the client.
 	t.Cleanup(func() { _ = client.Close() })
 	if err := client.Ping(t.Context()).Err(); err != nil {
 		t.Fatalf("ping %s: %v\n%s", options.Addr, err, s.LogTail())

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Count is how many KEYS or ARGV the header of a Lua script lists.
+// Count says how many KEYS or ARGV the header of a Lua script lists.
 type Count struct {
 	Min, Max int
 	Each     bool // the numbers hold for each lease, and the caller chooses the number of leases
@@ -35,8 +35,8 @@ var (
 //	-- ARGV: for each lease: token · ttl     two for each lease; "leases L1 … Ln" is one for each
 //	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
 //
-// Counts skips text before the script's own header. Such text is fragments, which have their own
-// headers. ok is false if the text has no header of a whole script.
+// Counts skips the fragments before the script's own header. Fragments have headers of their own.
+// ok is false if the text has no header of a whole script.
 func Counts(text string) (keys, argv Count, ok bool) {
 	starts := headerStart.FindAllStringIndex(text, -1)
 	for i, start := range starts {

@@ -38,7 +38,7 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins to move a slot. No key has moved yet. The source serves the keys that it has, and
+// Migrate begins to move a slot, but moves no key. The source serves the keys that it has, and
 // replies ASK for all others. Both masters reply TRYAGAIN to a script whose keys are not all on
 // one master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
@@ -90,8 +90,8 @@ func (m *Move) Carry(keys ...string) int {
 	return carried
 }
 
-// Finish moves the remaining keys and gives the slot to the target. The other nodes learn of it by
-// gossip.
+// Finish moves the remaining keys and gives the slot to the target. The other nodes learn of the
+// new owner by gossip.
 func (m *Move) Finish() {
 	m.t.Helper()
 	m.Carry()

@@ -48,7 +48,7 @@ var errMissing = errors.New("a real redis-server is to be started, and there is 
 var errPortTaken = errors.New("somebody else listens on the port")
 
 // start runs the server on a port that pick returns. The server itself detects that the port is in
-// use: a check before the start could be outdated when the server listens.
+// use. A check before the start could be outdated when the server listens.
 func (s *Server) start(pick func() int) error {
 	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
 		s.password = s.args[i+1]

@@ -16,8 +16,8 @@ import (
 // lease is not ours, and is the last one.
 const tries = 16
 
-// change writes to a lease if the claim's owner holds the lease, and reports whether the owner
-// held it:
+// If the claim's owner holds the lease, change writes to it. change reports whether the owner held
+// the lease:
 //
 //	WATCH   the server remembers the key for this connection
 //	GET     and PTTL: is the owner still the holder?

@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// can is what the Store can do. It has no fences, and nothing that needs fences, because fences
-// need scripts.
+// can has the abilities of the Store. The Store has no fences, and no ability that needs fences,
+// because fences need scripts.
 var can = storetest.Capabilities{Tombstone: true, Once: true, AtLeast: true, Metadata: true, Left: true}
 
 // user is an ACL user with the rights that NewScriptless documents, and no others.

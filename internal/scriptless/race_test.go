@@ -160,8 +160,8 @@ func TestAStepIsRepeatedWhenTheKeyWasWritten(t *testing.T) {
 	}
 }
 
-// When a client writes the key all the time, a step ends nevertheless. The Engine repeats the
-// step, because nothing has happened.
+// A step ends even if another client writes the key all the time. Nothing has happened then, so
+// the Engine repeats the step.
 func TestAStepGivesUpWhenTheKeyIsWrittenAllTheTime(t *testing.T) {
 	t.Parallel()
 	var other *redis.Client
@@ -246,7 +246,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The mark of done work sends others away, and not the owner that holds the key and asks again.
+// When the work is done, other owners that ask are sent away. But the owner that holds the key
+// still gets it when it asks again.
 func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -279,8 +280,8 @@ func TestAFullServerRefusesATransaction(t *testing.T) {
 	}
 }
 
-// A value has no colon, whatever the metadata is, so no Locker with scripts takes the value for its
-// own lease. Readers are refused.
+// A value has no colon, whatever the metadata is. So no Locker with scripts takes the value for
+// its own lease. Claims of readers are refused.
 func TestAValueHasNoColon(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -1,4 +1,4 @@
-// Package scriptless holds the Store for servers that forbid scripts. It uses SET NX PX to take a
+// Package scriptless has the Store for servers that forbid scripts. It uses SET NX PX to take a
 // lease, and WATCH, MULTI and EXEC on one connection to renew and to release it.
 package scriptless
 
@@ -70,7 +70,8 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 }
 
 // granted is the answer to a holder. It has no fence. The transaction that takes the lease has no
-// conditions, so it would raise a counter for every caller, even for a refused one.
+// conditions. With a fence counter, it would raise the counter for every caller, even for a
+// refused one.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases the lease that an acquire took but must not keep, and answers with state.
@@ -110,7 +111,7 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 }
 
 // renew lengthens one lease if the lease has less time left than the TTL. If the lease is not
-// ours, it returns otherwise.
+// ours, renew returns the result otherwise.
 func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {
@@ -181,8 +182,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure:
-// SET NX has found the key taken, or GET has found no key.
+// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure.
+// It means that SET NX has found the key taken, or that GET has found no key.
 func failure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err

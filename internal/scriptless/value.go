@@ -9,7 +9,7 @@ import (
 )
 
 // first is the beginning of each lease's value: scriptless|OWNER|METADATA. METADATA is escaped, so
-// no value contains a colon. So no Locker with scripts takes the value for a lease of its own. A
+// no value contains a colon, and no Locker with scripts takes the value for a lease of its own. A
 // lease without an owner is a kept key.
 const first = "scriptless|"
 

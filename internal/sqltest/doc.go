@@ -1,8 +1,8 @@
-// Package sqltest gives tests real database servers, PostgreSQL and MariaDB:
-// processes of their own on free loopback ports, in temporary folders.
+// Package sqltest gives tests real database servers, PostgreSQL and MariaDB. Each server is a
+// process on a free loopback port, in a temporary folder.
 //
-// The package imports no driver: a server is a host, a port and the DSNs for drivers. All tests of
-// a package can share servers, which TestMain stops:
+// The package imports no driver. For a test, a server is a host, a port and the DSNs for drivers.
+// All tests of a package can share servers, which TestMain stops:
 //
 //	func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 //

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// Is finds a nil inside an interface too: a (*redis.Client)(nil) would panic at its first use, far
-// from its cause.
+// Is also finds a nil pointer inside an interface. For example, a (*redis.Client)(nil) would panic
+// only at its first use, far from the mistake.
 func Is(v any) bool {
 	if v == nil {
 		return true

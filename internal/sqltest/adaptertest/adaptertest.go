@@ -24,7 +24,7 @@ type Adapter[T any] struct {
 	WithinAll func(ctx context.Context, keys []string, fn func(context.Context, T) error,
 		opts ...sqllock.Option) error
 
-	// InTx begins a transaction without the adapter. In the transaction it claims, deposits,
+	// InTx begins a transaction without the adapter. In this transaction, InTx claims, deposits,
 	// verifies the claim twice, and commits.
 	InTx func(ctx context.Context, amount int, opts ...sqllock.Option) error
 	// Deposit reads the account's balance, and then writes the sum of this balance and amount.
