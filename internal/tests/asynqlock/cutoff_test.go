@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is a server in a process of its own. Its asynq and its Locker reach Redis through
-// separate proxies. It prints the outcome of its tasks, and prints when the context of a run has
+// remote is an asynq server in a process of its own. Its asynq and its Locker reach Redis through
+// separate proxies. It prints the outcome of its tasks, and a line when the context of a run has
 // ended. Its handler ignores this context.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
@@ -76,8 +76,8 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff cuts the worker's named ways to Redis: no more data passes. If severed is true, the
-// connections also break.
+// cutOff cuts some of the worker's ways to Redis, given by their names. No more data passes on
+// these ways. If severed is true, the connections also break.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -113,8 +113,8 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 }
 
 // When a worker is cut off from Redis, another worker can take its task. Before that, the first
-// worker detects by its own clock that its lease has ended. So it commits nothing, neither then
-// nor later.
+// worker detects by its own clock that its lease has ended. So the first worker commits nothing,
+// neither then nor later.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -145,8 +145,8 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 }
 
 // If only asynq is cut off, another server starts the task as well. But the lock is still held. So
-// the handler does not run before the first run has ended. With Once, it does not run after the
-// first run either.
+// the other server's handler does not run before the first run has ended. With Once, it does not
+// run after the first run either.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
@@ -168,8 +168,7 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard, both workers do the work at the same time. If they did not, the guard would not
-// be necessary.
+// Without a guard, both workers do the work at the same time. So the guard is necessary.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)

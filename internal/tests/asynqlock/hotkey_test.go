@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// hot is a worker in a process of its own. All its tasks have one key. They write their beginnings
-// and ends to Redis.
+// hot is a worker in a process of its own. All its tasks have one key. Each task writes to Redis
+// when it begins and when it ends.
 var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	addr, queue, each := args[0], args[1], args[2]
 	work, err := time.ParseDuration(each)
@@ -100,8 +100,8 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.D
 }
 
 // enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task
-// may have reached a worker before the worker has the key. So enqueueHot first waits until that
-// task has begun.
+// may have reached a worker, and the worker may not have the key yet. So enqueueHot first waits
+// until that first task has begun.
 func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	t.Helper()
 	log := queue

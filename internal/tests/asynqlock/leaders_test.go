@@ -39,8 +39,8 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 		asynqlock.OnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
 
-// Three processes run a schedule, and the leader is killed again and again. Each tick runs once.
-// This is so even if its task ends long before the next leader looks at it.
+// Three processes run a schedule, and the leader is killed again and again. Each tick runs once,
+// even if its task ends long before the next leader looks at the tick.
 func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)

@@ -33,8 +33,8 @@ func (silent) Fatal(...any) {}
 
 const withdraw = "UPDATE accounts SET balance = balance - 10 WHERE id = 1"
 
-// worker is a server in a process of its own. When its handler runs, it prints a line. It takes
-// money from an account when the parent asks for it. It ignores its context.
+// worker is an asynq server in a process of its own. Its handler prints a line when it runs. The
+// handler takes money from an account when the parent sends a line, and it ignores its context.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, dsn, queue, way := args[0], args[1], args[2], args[3]
 	db, err := sql.Open("pgx", dsn)
@@ -71,7 +71,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	select {}
 })
 
-// take prints that the task runs. It takes money from the account when the parent asks for it.
+// take prints that the task runs. When the parent sends a line, it takes money from the account.
 func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
 	write := func(_ context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {
@@ -147,8 +147,8 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	}
 }
 
-// age makes a task's lease older by a minute. When asynq's other servers start, they take a task
-// whose lease ended 30 s ago.
+// age shifts a task's lease into the past by a minute. When asynq's other servers start, they take
+// each task whose lease ended more than 30 s ago.
 func age(t *testing.T, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}

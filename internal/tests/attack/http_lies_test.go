@@ -64,7 +64,7 @@ func exchange(h http.Handler, path, body string, header ...string) *httptest.Res
 }
 
 // Some values look like other values, or like a template. Each value leads to a different key, or
-// its request is refused as the client's mistake.
+// the guard refuses the value's request as a mistake of the client.
 func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	lies := []string{
 		"42", "042", "%2042", "42%20", "42:acme", "42%3Aacme", "%0d%0a42", "%00", "{param.id}", "%7Bparam.id%7D", "~", "%7E0",
@@ -100,7 +100,7 @@ func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 }
 
 // If two parsers could read a body differently, its request is refused. A number leads to the same
-// key, however it is written.
+// key in each way of writing it.
 func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	deep := strings.Repeat("[", 200_000)
 	for body, want := range map[string]string{
@@ -184,8 +184,8 @@ func TestABasketOfThree(t *testing.T) {
 	}
 }
 
-// Here a group and its route lock the same key, so a request would wait for itself. It is refused
-// at once, as a mistake of the program.
+// Here a group and its route lock the same key, so a request would wait for itself. The request is
+// refused at once, as a mistake of the program.
 func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	inner := httplock.New(l, "order:{param.id}", httplock.WithWait(time.Hour))

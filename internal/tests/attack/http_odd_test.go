@@ -25,8 +25,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// HTTP has more than a request and a reply. The tests below use other features of HTTP. Each
-// feature passes the guard unchanged, and leaves no lock behind.
+// HTTP has more than requests and replies. The tests below use other features of HTTP. Each
+// feature works through the guard as without it, and leaves no lock behind.
 
 // doors returns servers whose route is guarded for every method. The handler finds the lease of
 // its request.
@@ -149,8 +149,8 @@ func TestEarlyHintsAndTrailersPassTheGuard(t *testing.T) {
 	}
 }
 
-// In a stream of events, no event comes for longer than the stall timeout. Nevertheless the stream
-// continues, and each event arrives before the next one is made.
+// A stream of events is silent for longer than the stall timeout. Nevertheless the stream
+// continues, and each event arrives before the handler makes the next one.
 func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	next := make(chan struct{})
@@ -214,8 +214,8 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	await(t, "no lock is left", func() bool { return store.Len() == 0 })
 }
 
-// The guard passes on files that arrive in a form, and files that are sent with ranges, with
-// validators, and whole.
+// The guard passes files on. Some arrive in a form. Others are sent whole, in ranges, or with
+// validators.
 func TestFilesPassTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	file := bytes.Repeat([]byte("0123456789"), 100<<10) // 1 MB, more than the guard writes in one part
@@ -317,8 +317,8 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// When the key is in a body of 100 MB, the request is refused after little of the body was read.
-// No lock is taken. This is so whether the body's length is announced or not. A streamed body
+// When the key is in a body of 100 MB, the request is refused after a small part of the body was
+// read. No lock is taken. The client may announce the body's length or not. A streamed body
 // reaches the handler whole.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20

@@ -53,7 +53,8 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 }
 
 // In the worst outage, the server is stopped: it neither replies nor refuses. Only two kinds of
-// requests wait for the server: those under way at the beginning of the outage, and a few probes.
+// requests wait for the server: requests that were under way when the outage began, and a few
+// probes.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
 	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))

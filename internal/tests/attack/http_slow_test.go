@@ -66,8 +66,8 @@ func hundred(t *testing.T, server *httptest.Server) {
 	wg.Wait()
 }
 
-// A client may send half of its body and then nothing. Its request used to hold the lock of its
-// order for ever, and blocked all other clients of the order, in all processes.
+// A client may send half of its body and then nothing. Its request must not hold the lock of its
+// order for ever, because it would block all other clients of the order, in all processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -75,8 +75,8 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "paid")
 	}
-	// The lock must not be held while the body is read. So the stall timeout, which would end a
-	// hold, must not be needed.
+	// The lock must not be held while the body is read. So the test must pass without the stall
+	// timeout, which would end a hold.
 	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second), httplock.WithStallTimeout(time.Hour)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
@@ -125,8 +125,8 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 	}
 }
 
-// A client that does not read its response blocks the handler's Write. Meanwhile the handler used
-// to hold the lock.
+// A client that does not read its response blocks the handler's Write. The handler must not hold
+// the lock all that time.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)

@@ -112,7 +112,7 @@ func expressions(t *testing.T) (all map[string]string) {
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
 	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
-// When locks were used, contended, lost and refused, every panel shows data. Every alert fires in
+// After locks were used, awaited, lost and refused, every panel shows data. Every alert fires in
 // its situation.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
@@ -203,7 +203,8 @@ func (w *world) slowRenewals() {
 	locktest.Release(w.t, lease)
 }
 
-// fencesRegress makes the database record a large fence, and makes the server forget this fence.
+// fencesRegress records a large fence in the database, and makes the lock server forget this
+// fence.
 func (w *world) fencesRegress() {
 	w.t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(w.t.TempDir(), "accounts.db"))

@@ -26,8 +26,8 @@ func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
 	return nil, errors.New("too late")
 }
 
-// A caller extends a lease again and again, each time with a context that ends soon, while the
-// Store hangs. The number of calls that it leaves behind at the Store is limited.
+// While the Store hangs, a caller extends a lease again and again, each time with a context that
+// ends soon. Only a limited number of its calls stay under way at the Store.
 func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,8 +21,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The Release of a holder hangs. A waiter in the same process returns when its context or its wait
-// ends. The waiter has no subscription, so its acquire cannot be sent together with that release.
+// The Release of a holder hangs. A waiter in the same process returns when the waiter's context or
+// wait ends. The waiter has no subscription, so its acquire cannot be sent together with that
+// Release.
 func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	t.Parallel()
 	const patience = 500 * time.Millisecond
@@ -293,8 +294,8 @@ func (c *cutOff) off() {
 	c.notify(store.Event{Kind: store.EventReopened})
 }
 
-// Many dead waiters do not block the server. The time to skip them grows with their number, and
-// not with its square.
+// Many dead waiters do not block the server. The time that the server needs to skip them grows
+// with their number, and not with its square.
 func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -337,8 +338,8 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	}
 }
 
-// The longest duration of a streak counts from the time at which the process received the grant.
-// So there can be streaks even over a slow network.
+// A streak may last only for a limited time, which counts from when the process received the
+// grant. So there can be streaks even over a slow network.
 func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
@@ -389,7 +390,7 @@ func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) 
 }
 
 // A grant by message takes effect while an Acquire hangs, even if another message has arrived
-// before it.
+// before the grant.
 func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -465,8 +466,8 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 	return s.messages.Subscribe(ctx, channels...)
 }
 
-// Revoke affects only the holder whose fence it names. This is also true for a kept key, which has
-// no owner.
+// Revoke names a fence, and affects only the holder with this fence. This is also true for a kept
+// key, which has no owner.
 func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -512,7 +513,8 @@ func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
 	return b.Client.Process(ctx, cmd)
 }
 
-// A damaged counter leads to an error. Otherwise all grants would have the same fence.
+// When the counter is damaged, an acquire returns an error. Otherwise all grants would have the
+// same fence.
 func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -569,8 +571,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err returns the end before Done is closed. With it, a test can act in
-// the middle of a cancellation.
+// ahead is a context whose Err already returns an error while Done is still open. With it, a test
+// can act in the middle of a cancellation.
 type ahead struct {
 	context.Context
 	ended atomic.Bool
@@ -631,7 +633,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	}
 }
 
-// Metadata that is too long is cut between characters, and never within one.
+// Metadata that is too long is cut between two characters, and never inside of a character.
 func TestWaitingW3MetadataIsCutBetweenCharacters(t *testing.T) {
 	t.Parallel()
 	for n := 250; n < 260; n++ {

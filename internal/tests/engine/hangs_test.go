@@ -82,7 +82,7 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 				o.Addr, o.PoolSize = proxy.Addr(), 64
 				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
 			}))
-			// The renewals of these leases take dead connections until the leases are lost: more
+			// Until these leases are lost, their renewals take dead connections. These are more
 			// connections than the Engine uses for flights at a time.
 			for i := range 4 {
 				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
@@ -138,9 +138,9 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 }
 
 // A renewal whose connection is dead is repeated over other connections while the lease lasts. The
-// repetition does not wait until the earlier calls are given up: otherwise five dead connections
-// would cost this lease. Many dead connections in a pool can cost the lease: docs/guarantees.md
-// says how many.
+// repetition does not wait until the earlier calls are given up. Otherwise five dead connections
+// would cost this lease. If a pool has many dead connections, the lease can be lost.
+// docs/guarantees.md says how many connections these are.
 func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -280,8 +280,8 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	}
 }
 
-// standstill pauses the server of two keys. It then makes calls to this server with c, and at the
-// same time calls to other servers.
+// standstill pauses the server of two keys. Then it uses c to make calls to this server, and at
+// the same time it makes calls to other servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})

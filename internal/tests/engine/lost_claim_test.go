@@ -9,8 +9,8 @@ import (
 )
 
 // A lease that was handed over may be lost before its first renewal. Then its entry leaves the
-// queue. Otherwise the next hand-off would take the entry's process for one that does not react,
-// and would drop all other waiters of the process.
+// queue. Otherwise, at the next hand-off, the entry's process would count as a process that does
+// not react. Then all other waiters of the process would lose their places.
 func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -16,8 +16,8 @@ import (
 )
 
 // A hundred clients want a lock that they have never held. Each of them is in a process of its
-// own, and retries after RetryAfter. Together they wait at most twice as long as clients in the
-// queue would wait.
+// own, and retries after RetryAfter. The sum of their waits is at most twice as long as in a
+// queue.
 func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
@@ -70,9 +70,8 @@ func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Du
 	return total
 }
 
-// A client may never have held the lock. Then its RetryAfter follows the time for which the holder
-// has held the lock, but has an upper limit. It does not follow the time that the holder's lease
-// has left.
+// A client may never have held the lock. Then its RetryAfter depends on how long the holder has
+// held the lock, up to a limit. It does not depend on how much time the holder's lease has left.
 func TestRetryAfterFollowsTheHold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -93,8 +92,8 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// It is certain when a key that AtLeast keeps will be free. So RetryAfter is the time that the key
-// has left, without a limit and without jitter.
+// If AtLeast keeps a key, the time when the key will be free is certain. So RetryAfter is exactly
+// the time until then, without a limit and without jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

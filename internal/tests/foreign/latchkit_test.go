@@ -89,7 +89,7 @@ var latchkitPeer = proc.Register("latchkit", func(args []string) {
 	answerWith(l, args[1:])
 })
 
-// latches are the locks of latchkit, which renews its leases itself.
+// latches are the locks of latchkit. Unlike other libraries, latchkit renews its leases itself.
 type latches struct {
 	locker *locker.Engine
 	held   map[string]*locker.Lease

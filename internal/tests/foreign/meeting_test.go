@@ -80,7 +80,7 @@ func (m *meeting) busy(kind, key string) {
 	}
 }
 
-// left returns how long the key lasts on the server where it lasts longest.
+// left returns how long the key still lasts, on that server where it lasts longest.
 func (m *meeting) left(key string) (most time.Duration) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -114,8 +114,8 @@ func (m *meeting) notBefore(over time.Time, who string) {
 
 const long, short = time.Minute, 1500 * time.Millisecond
 
-// A check is a column of the table in docs/guarantees.md. It returns what the other library does
-// with a key that latchkit holds. If latchkit does something wrong, the test fails.
+// A check fills a column of the table in docs/guarantees.md. It returns what the other library
+// does with a key that latchkit holds. If latchkit does something wrong, the check fails the test.
 type check struct {
 	head string
 	do   func(m *meeting) string
@@ -132,7 +132,8 @@ var checks = []check{
 	{"it comes too late", each(itComesTooLate)},
 }
 
-// each returns a check that calls do for each kind of Locker, each time with a different key.
+// each returns a check. This check calls the function do for each kind of Locker, each time with a
+// different key.
 func each(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
 	return func(m *meeting) (found string) {
 		for _, kind := range m.kinds {
@@ -242,9 +243,8 @@ func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
 	return ""
 }
 
-// A holder may come back too late, after its lock has expired. itComesTooLate is the only check
-// that a library may fail, because latchkit cannot protect the key from late holders of another
-// library.
+// A holder of another library may come back too late, after its lock has expired. latchkit cannot
+// protect the key from such a holder. So itComesTooLate is the only check that a library may fail.
 func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 	var found []string
 	for _, late := range []struct{ question, harm string }{

@@ -80,7 +80,7 @@ func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor
 }
 
 // Ten processes lock with another library. They are replaced one by one, while all of them want
-// the key. Three processes are killed instead of stopped: two old ones and one new one.
+// the key. Three of the processes, two old ones and one new one, are killed instead of stopped.
 func TestTenProcessesMoveToLatchkitOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -68,7 +68,7 @@ func rowOf(m *meeting) string {
 	return row + "\n"
 }
 
-// compare compares the table with the one in docs/guarantees.md, or writes it there.
+// compare compares the table with the table in docs/guarantees.md, or writes it to this file.
 func compare(t *testing.T, table string) {
 	t.Helper()
 	text, err := os.ReadFile(page)

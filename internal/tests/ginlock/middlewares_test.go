@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// deadline is the recommended time-out: it ends the request's context, and the handlers return by
+// deadline is the recommended time-out. It ends the request's context, and the handlers return by
 // themselves.
 func deadline(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
@@ -103,8 +103,8 @@ func TestInTheDocumentedOrder(t *testing.T) {
 			},
 		} {
 			if limit == "gin-contrib/timeout" && tc.within < time.Minute {
-				// This time-out abandons its handler, while Gin uses the handler's context for
-				// another request. This is a data race even without ginlock.
+				// This time-out abandons its handler. The handler continues while Gin already uses
+				// its context for another request. This is a data race even without ginlock.
 				continue
 			}
 			t.Run(limit+"/"+name, func(t *testing.T) {

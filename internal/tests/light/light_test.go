@@ -39,8 +39,8 @@ import (
 )
 
 // TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies. It adds an
-// import of locker, and compares the versions. Each line of testdata/moves.txt is a version that
-// changes. CHANGELOG.md gives the reasons.
+// import of locker, and compares the versions of the dependencies before and after. Each line of
+// testdata/moves.txt is a version that changes. CHANGELOG.md gives the reasons.
 func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")

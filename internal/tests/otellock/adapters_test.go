@@ -40,8 +40,8 @@ import (
 // secret is the key of all work in this file. It must not appear in the telemetry.
 const secret = "order:canary"
 
-// guards are the adapters. Each function does one piece of work that its adapter guards with the
-// key secret.
+// guards has a function for each adapter. The function does one piece of work that its adapter
+// guards with the key secret.
 var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
@@ -151,7 +151,7 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	return here, there, backend.token()
 }
 
-// token returns the owner of the last claim, which is secret.
+// token returns the owner of the last claim. This owner is a token, and so it is secret.
 func (s *spy) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -128,8 +128,8 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 			code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 		},
 		"a mode that the Locker has not": {
-			// A fixed Rule of this kind would be refused by Bind at start-up, so the Rule is made
-			// for each call.
+			// The Rule is made for each call, because Bind would refuse a fixed Rule of this kind
+			// at start-up.
 			opts: []grpclock.Option{grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Mode = locker.Shared })},
 			bare: true, code: codes.Internal, reason: grpclock.ReasonMisconfigured,
 			spans: []string{"acquire order: Error(unsupported) error.type=unsupported mode=shared name=order result=error ttl=T"},

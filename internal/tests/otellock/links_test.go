@@ -196,7 +196,7 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
 		}},
-		// A message of a node is only a hint, so it names no holder.
+		// On a quorum, the message of a node is only a hint, so it names no holder.
 		"quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewRedlock(nodes(), locker.WithObserver(o))
 		}},
@@ -275,8 +275,8 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
-// The span of a waiter for a semaphore links to the holder whose release made room for the waiter,
-// because a semaphore has no single holder.
+// A semaphore has no single holder. So the span of a waiter links to the holder whose release made
+// room for the waiter.
 func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	server := redistest.Start(t)
 	services := [2]*service{}
@@ -339,8 +339,8 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	})
 }
 
-// A request holds the key, and calls a service that wants the same key. The spans of both belong
-// to one trace.
+// A request holds the key, and calls a service that wants the same key. The spans of the request
+// and of the service belong to one trace.
 func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

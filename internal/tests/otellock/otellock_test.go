@@ -366,7 +366,7 @@ func TestExemplarsLeadToTheSpan(t *testing.T) {
 	}
 }
 
-// picky is a Sampler that records what it is asked, and samples nothing.
+// picky is a Sampler that records its arguments, and samples nothing.
 type picky struct{ seen []sdktrace.SamplingParameters }
 
 func (p *picky) ShouldSample(params sdktrace.SamplingParameters) sdktrace.SamplingResult {

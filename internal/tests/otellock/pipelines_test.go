@@ -241,8 +241,8 @@ func TestARecordOfALossHasTheContextOfItsSpan(t *testing.T) {
 	})
 }
 
-// The Observer logs when renewals fail or are nearly too late, and when nodes are out. It logs
-// only a few of many such events.
+// The Observer logs when renewals fail or are nearly too late, and when nodes are out. If there
+// are many of these events, it logs only a few of them.
 func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -280,7 +280,7 @@ func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	})
 }
 
-// The record of a loss followed a record which claimed that the renewal was tried again.
+// When a lease is lost, no earlier record may claim that its renewal was tried again.
 func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())
@@ -297,7 +297,7 @@ func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
 	})
 }
 
-// The span of an update did not show that other clients had written the key meanwhile.
+// The span of an update shows that other clients have written the key meanwhile.
 func TestDefectTheSpanOfAnUpdateDidNotShowItsAttempts(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	client := redistest.Shared(t).Client(t)

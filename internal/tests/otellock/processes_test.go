@@ -18,8 +18,8 @@ import (
 )
 
 // otherService is another process, with its own SDK. On the line "acquire", it acquires order:42
-// inside a new span. On the line "release", it releases this lease. For each acquire that has
-// ended, it prints the acquire's span and the spans to which this span links.
+// inside a new span. On the line "release", it releases this lease. When an acquire ends,
+// otherService prints the acquire's span and the spans to which this span links.
 var otherService = proc.Register("other service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))

@@ -20,8 +20,9 @@ import (
 )
 
 // busyService is another process. Its callers take order:42 again and again, and hand it to each
-// other. When it is asked about a span, it prints two numbers about that span's holder: how many
-// hand-offs its lease had before it, and how many callers got the lease after it.
+// other. When it is asked about a span, it prints two numbers about that span's holder. The first
+// one is how many hand-offs the lease had before this holder. The second one is how many callers
+// got the lease after this holder.
 var busyService = proc.Register("busy service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	o, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))

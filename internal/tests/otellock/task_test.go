@@ -309,7 +309,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			told: "lock-lost",
 		},
-		// A rule that is refused before a call is sent leaves no spans.
+		// If a rule is refused before any call is sent, there are no spans.
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -349,8 +349,8 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := sync.OnceFunc(worker.Shutdown)
-			// The server must stop before its client is closed, even when the test fails, because
-			// otherwise asynq panics.
+			// The server must stop before its client is closed, because otherwise asynq panics.
+			// This must be so even when the test fails.
 			t.Cleanup(stop)
 			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
 			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })

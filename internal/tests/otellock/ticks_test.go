@@ -34,8 +34,8 @@ const (
 var anyToken = regexp.MustCompile("[A-Z2-7]{26}")
 
 // schedules run a job in two processes. Each process has its own Locker. The job gets the key of
-// its tick, and a channel that shows the loss of its lock. If the job returns an error, the tick
-// runs again, provided that the adapter can do that.
+// its tick, and a channel that shows the loss of its lock. If the job returns an error, and the
+// adapter can repeat a tick, the tick runs again.
 var schedules = map[string]struct {
 	start func(t *testing.T, l *locker.Engine, logs *records, job func(key string, lost <-chan struct{}) error) (stop func())
 	links string // the links that the span of the second process has
@@ -75,7 +75,7 @@ var schedules = map[string]struct {
 }
 
 // Two processes have the same schedule. At the time of the tick, the second process finds that the
-// first one holds the key. The last run loses its lock.
+// first one holds the key. The last run of the job loses its lock.
 func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testing.T) {
 	for name, tc := range schedules {
 		for key, opts := range map[string][]otellock.Option{"without the key": nil, "with the key": {otellock.WithKey()}} {

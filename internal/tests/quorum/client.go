@@ -39,7 +39,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one of the steps that the client makes without a message.
+// act makes one step of the client. It is for the steps that no message causes.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)

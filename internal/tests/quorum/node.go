@@ -80,7 +80,7 @@ func (n *node) confirm(s *Scenario, m message) bool {
 }
 
 // release does what release.lua does, but leaves no tombstone. So a late repetition of an acquire
-// may take the vote again, but then no client uses the vote.
+// may take the vote again, but no client uses such a vote.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

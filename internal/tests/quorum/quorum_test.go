@@ -62,7 +62,8 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		{Clock, Forward, nil},
 		{Gate, Alone, nil},
 		{Sent, Alone, func(s *Scenario) { s.TTL = 100 }},
-		// A node votes again after a time that is shorter than the difference of the clocks.
+		// Here a node votes again too early: after a time that is shorter than the difference of
+		// the clocks.
 		{None, Forward, func(s *Scenario) { s.Gate, s.Differ, s.Skew, s.TTL = 1, 5000, 5000, 600 }},
 	} {
 		t.Run(c.rule.String(), func(t *testing.T) {

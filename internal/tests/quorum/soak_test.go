@@ -45,7 +45,7 @@ var soakOptions = []locker.QuorumOption{
 
 const soakWait = 700 * time.Millisecond
 
-// The faults on the way from one process to one server.
+// These are the faults on the way from one process to one server.
 const (
 	fine int32 = iota
 	cutOff
@@ -129,7 +129,7 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// A holder calls over just before its release.
+// A holder calls the method over just before its release.
 func (b *board) over(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -39,8 +39,8 @@ type abilities struct {
 	mute   bool // some owners receive no messages
 }
 
-// history plays steps on a subject. If there is a model, it must give the same answers as the
-// subject. The watch checks the answers.
+// history plays steps on a subject. If there is a model, the model must give the same answers as
+// the subject. The watch checks the answers.
 type history struct {
 	source
 	abilities

@@ -63,7 +63,7 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// differ keeps the first difference only, because later differences follow from it.
+// differ keeps only the first difference, because all later differences follow from it.
 func (h *history) differ(format string, args ...any) {
 	if h.differs == "" {
 		h.differs = fmt.Sprintf(format, args...)

@@ -123,7 +123,7 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free removes the lease. The lease's parts stay until the next lease begins.
+// free removes the lease. The parts of the lease stay until the next lease begins.
 func (m *model) free() {
 	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
 		m.stale = m.lease.parts
@@ -265,7 +265,7 @@ func (m *model) notOurs(c claim) answer {
 	return answer{State: store.NotOurs}
 }
 
-// revoked reports whether the owner's lease was revoked, or the phase in which the owner reads.
+// revoked reports whether the owner's lease, or the phase in which the owner reads, was revoked.
 func (m *model) revoked(c claim) bool {
 	if n, ok := m.note(c.owner); ok && n.revoked {
 		return true

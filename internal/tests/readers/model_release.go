@@ -94,7 +94,7 @@ func (m *model) giveUp(c claim, g giving) answer {
 }
 
 // downgrade makes a writer the first reader of a phase. The fence of the phase is one of the
-// writer's block.
+// fences in the writer's block.
 func (m *model) downgrade(c claim, fence int) answer {
 	switch {
 	case m.holds(c.owner) && m.off(DowngradeEnds):

@@ -39,7 +39,8 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter. It notifies all of them except the reader asks, which gets an answer.
+// letIn lets readers enter. It notifies all of them except the reader in the parameter asks. This
+// reader gets an answer.
 func (m *model) letIn(readers []claim, asks string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -63,7 +64,8 @@ func (m *model) admit(asks string) {
 	m.letIn(readers, asks)
 }
 
-// isOpen reports whether a reader may enter: there is a phase, and no living writer waits.
+// isOpen reports whether a reader may enter. It may enter if there is a phase and no living writer
+// waits.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
@@ -136,8 +138,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to the next waiters. If the turn of the writer that asks has come, the
-// writer gets the key by the answer.
+// serve gives a free key to the next waiters. If it is the turn of the writer that makes this
+// call, the writer gets the key by the answer.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return
@@ -172,7 +174,7 @@ func (m *model) serve(asks claim, afterWriter bool) {
 	m.handOver(writer)
 }
 
-// hand gives the key to waiters as a Locker without readers does: the first living waiter gets it
+// hand gives the key away as a Locker without readers does. The first living waiter gets the key
 // alone.
 func (m *model) hand(asks string) {
 	for m.lease == nil && len(m.queue) > 0 {
@@ -231,8 +233,8 @@ func (w message) answers(m message) bool {
 }
 
 // join puts c at the end of the queue. An owner may have missed its turn because it did not
-// confirm a grant by message. If this owner asks before another caller has noticed that, it is the
-// first again.
+// confirm a grant by message. If this owner asks again before another caller has noticed the
+// missed turn, this owner is the first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false

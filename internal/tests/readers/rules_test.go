@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// apart maps a rule to the reason why a comparison with lockertest's Store cannot show the rule's
-// absence.
+// apart maps some rules to a reason. It says why a comparison with lockertest's Store cannot show
+// that the rule is missing.
 var apart = map[Rule]string{
 	EvictedReaders: "a Memory evicts nothing",
 	Announce:       "to be told more than must be is no difference",

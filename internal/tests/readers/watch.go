@@ -127,8 +127,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown handles a revocation. It does what an eviction does. But an owner that was granted the
-// key by message counts as confirmed.
+// thrown handles a revocation in the way of an eviction. But an owner that was granted the key by
+// message counts as confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)
@@ -232,8 +232,8 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe returns the owners that believe that they hold the key. It also returns the owners of a
-// kept key.
+// believe returns the owners that take themselves for holders of the key. It also returns the
+// owners of a kept key.
 func (w *watch) believe() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]

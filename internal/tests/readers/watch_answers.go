@@ -180,7 +180,7 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 	}
 }
 
-// served says what a step must have done for the waiters.
+// served has the things that a step must have done for the waiters.
 type served int
 
 const (
@@ -190,7 +190,7 @@ const (
 	admitted        // … and they have entered even while a writer waits
 )
 
-// idle fails the history if the step has not done that for the waiters.
+// idle fails the history if the step has not done those things for the waiters.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

@@ -57,7 +57,7 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 	locktest.NothingLeftBut(t, client)
 }
 
-// holders are all callers that hold units by their own contexts and clocks.
+// holders are all callers whose own contexts and clocks say that they hold units.
 type holders struct {
 	mu     sync.Mutex
 	units  map[*locker.Lease]int
@@ -90,8 +90,8 @@ func (h *holders) leave(l *locker.Lease) {
 	delete(h.units, l)
 }
 
-// The same under load: after a flush, at most n new units are held beside n old ones. This lasts
-// only until the old holders have renewed.
+// This test does the same under load. After a flush, at most n new units are held beside n old
+// units, and only until the old holders have renewed.
 func TestFlushesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const n, ttl, flushes = 4, 2 * time.Second, 4

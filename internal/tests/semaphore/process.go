@@ -22,8 +22,9 @@ type process struct {
 // local returns the time by the process's own clock, which never steps.
 func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
 
-// after calls do when the process's clock has advanced by d, unless the process has died by then.
-// If the process is stopped at that time, do is called when the process continues.
+// The method after calls the function do when the process's clock has advanced by d. If the
+// process has died by then, do is not called. If the process is stopped at that time, do is called
+// when the process continues.
 func (p *process) after(d int64, do func()) {
 	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }
@@ -45,7 +46,7 @@ type cohort struct {
 	waiting []*caller
 }
 
-// caller takes units, holds them for a while, and later comes again.
+// A caller takes units, holds them for a while, and asks again later.
 type caller struct {
 	p      *process
 	weight int

@@ -187,8 +187,8 @@ func (s *server) enter(c claim, life int64, handed bool) *permit {
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in the order of the queue. The token own, which makes the call, gets an
-// answer instead of a message.
+// serve grants units in the order of the queue. The token own makes the call. So it gets an answer
+// instead of a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process

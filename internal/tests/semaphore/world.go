@@ -254,7 +254,7 @@ func (w *world) holds(t *ticket, fence int64) {
 
 func (w *world) gone(t *ticket) { delete(w.believed, t) }
 
-// watch looks 50 times a second for a living waiter that waits although enough units are free.
+// 50 times a second, watch looks for a living waiter that waits although enough units are free.
 func (w *world) watch() {
 	who := w.idler()
 	if who != "" {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// hold is the life of one token in an engine: the token asks for the lease, holds it, and releases
+// hold is the life of one token in an engine. The token asks for the lease, holds it, and releases
 // it. Times are by the clock of the process, unless a comment says something else.
 type hold struct {
 	w     *world
@@ -86,7 +86,8 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// drift returns how much earlier a lease ends for its process than for the server.
+// For the process that holds a lease, the lease ends earlier than for the server. drift returns
+// how much earlier.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }
@@ -238,8 +239,8 @@ func (h *hold) plan(r reply, sent time.Duration, queue bool) {
 	h.wake(pause)
 }
 
-// head handles a message to the head of the queue. It says that the lease was handed to another
-// token, whose claim ends soon unless its winner confirms it.
+// head handles a message to the head of the queue. The message says that the lease was handed to
+// another token. If this other token does not confirm its claim, the claim ends soon.
 func (h *hold) head(claim time.Duration) {
 	if h.state != seeking {
 		return

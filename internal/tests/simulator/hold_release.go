@@ -5,8 +5,8 @@ import "time"
 // giveUp ends the wait of a token.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release releases the lease, or leaves the queue. If next is not nil, the same call also makes
-// the token next queue.
+// release releases the lease, or leaves the queue. If next is not nil, the same call also puts the
+// token next into the queue.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -65,7 +65,7 @@ func (h *hold) sendRelease() {
 	})
 }
 
-// follow handles the answer to a release that carried h as the next token.
+// follow handles the answer to a release, in which h was the next token.
 func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 	h.asking = false
 	if o != unclear {

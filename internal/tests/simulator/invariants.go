@@ -181,8 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused reports whether a lease may end early without a violation. It may if it was granted
-// before the server has lost its data or before the server's clock has stepped.
+// excused reports whether a lease may end early without a violation. It may end early if it was
+// granted before the server lost its data, or before the server's clock stepped.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -276,7 +276,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks that a grant of the server has overtaken no waiter that was to come first.
+// checkOrder checks that a grant of the server has overtaken no waiter whose turn was earlier.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return

@@ -55,7 +55,7 @@ func (c *attempt) send(later time.Duration) {
 	c.arrive(there)
 }
 
-// arrive makes the request arrive at the server after a while.
+// arrive lets the request reach the server after a while.
 func (c *attempt) arrive(there time.Duration) {
 	w := c.w
 	if w.now+there > c.until && !c.late {

@@ -114,7 +114,7 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special returns scenarios that are each made for one particular danger.
+// special returns scenarios. Each of them is made for one particular danger.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
@@ -148,7 +148,7 @@ func special() []Scenario {
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
 	// In this scenario, holders release long before the end of their leases. So a waiter must not
-	// rely on the end that it was told.
+	// rely on the end of the lease that a message has named.
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second

@@ -10,7 +10,7 @@ import (
 // token names one hold. Token 0 belongs to no hold.
 type token uint32
 
-// micros is the server's TIME.
+// micros is a time as the server's command TIME shows it, in µs.
 type micros int64
 
 func (m micros) millis() int64 { return int64(m) / 1000 }

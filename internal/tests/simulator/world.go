@@ -86,7 +86,7 @@ func (w *world) run() {
 	}
 }
 
-// settle returns the time after the last fault in which the last waiter must get the lease.
+// settle returns how long after the last fault the last waiter may still wait for the lease.
 func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }

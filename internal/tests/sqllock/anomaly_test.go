@@ -107,8 +107,8 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// With sqllock, neither anomaly occurs. An old holder has read, and does not check whether it
-// still holds the lock. A newer holder reads and writes before the old holder writes.
+// With sqllock, neither anomaly occurs. In this test, an old holder has read, and does not check
+// whether it still holds the lock. A newer holder reads and writes before the old holder writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -229,7 +229,8 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		}
 		_ = paused.Rollback()
 
-		// With sqllock, the server ends the paused transaction. So the wait for it ends, too.
+		// With sqllock, the server ends the paused transaction. So the wait for this transaction
+		// ends, too.
 		l, store := memory(t)
 		successor, err := locker.New(store.NewProcess())
 		if err != nil {

@@ -70,8 +70,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint may fail at COMMIT. This is a reply, so Do neither asks the ledger nor repeats the
-// work.
+// A constraint may fail at COMMIT. The error is a reply of the server, so Do neither asks the
+// ledger nor repeats the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -138,8 +138,8 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 }
 
 // Resolve waits for an open transaction, because the result "not committed" could become wrong a
-// moment later. This is also true for the first claim of a resource, whose row is not visible to
-// others yet.
+// moment later. It also waits for the first claim of a resource, although others do not see its
+// row yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// Between the verification and the COMMIT, the row of the claim is not changed, but it is locked.
+// Between the verification and the COMMIT, the row of the claim does not change, but it is locked.
 func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -311,8 +311,8 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// A server may not answer a ROLLBACK or a COMMIT, even the COMMIT of a claim at the beginning. Do
-// never waits for such a server for ever, so the lock becomes free.
+// Sometimes a server gives no answer to a ROLLBACK or a COMMIT, or to the COMMIT of a claim at the
+// beginning. Do does not wait for such an answer for ever, so the lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string

@@ -58,8 +58,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every increment that was committed is in the account exactly once. This is so whichever process
-// was paused, and at whatever time.
+// Every increment that was committed is in the account exactly once, whichever process was paused,
+// and at whatever time.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect

@@ -315,7 +315,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	}, sqlite)
 }
 
-// A program without fences that has the key now counts as another holder, too.
+// If a program without fences has the key now, it counts as another holder, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)

@@ -14,7 +14,7 @@ import (
 )
 
 // These tests are about transactions that end before Do has sent a COMMIT. An error ends them, or
-// the function.
+// the caller's function does.
 
 // InnoDB reports the deadlock of a SELECT … FOR UPDATE only when the row of the deadlock is read.
 // The Tx does not see this error.
@@ -175,9 +175,9 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 }
 
 // When a context ends, database/sql rolls the transaction back, on a separate goroutine and after
-// the statement under way. The session's settings must not be restored before this ROLLBACK:
-// switching autocommit on would commit an open transaction. (If they are restored earlier, this
-// test fails every third time.)
+// the statement under way. The session's settings must not be restored before this ROLLBACK,
+// because autocommit would commit an open transaction as soon as it is on. (If the settings are
+// restored earlier, this test fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

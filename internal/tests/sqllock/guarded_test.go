@@ -16,7 +16,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions in the handlers of requests that a guard has locked.
+// A guard takes a lock for each request. These tests are about transactions in the handlers of
+// these requests.
 
 // guarded returns servers of all adapters. Each server has one route, POST /accounts/{id}, whose
 // handler runs under the lock of its account.

@@ -16,7 +16,7 @@ import (
 // brief is a Rule with a short TTL. Without renewals, its lease ends soon.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}
 
-// idleFor waits for a time in which the transaction is idle.
+// idleFor waits for this time, and meanwhile the transaction is idle.
 func idleFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -59,8 +59,8 @@ func strategyName(s sqllock.Strategy) string {
 	return "ClaimFirst"
 }
 
-// When a server has ended an idle transaction, its work must not be repeated, because work outside
-// of the database, such as a payment, would be done twice.
+// When a server has ended an idle transaction, the transaction's work must not be repeated.
+// Otherwise work outside of the database, such as a payment, would be done twice.
 func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },

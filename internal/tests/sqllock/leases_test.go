@@ -13,10 +13,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about two questions: which leases a call claims, and for which leases it refuses
-// to wait.
+// These tests answer two questions. Which leases does a call claim? For which leases does it
+// refuse to wait?
 
-// under calls fn inside of a Run for each key. The Run of the first key is the outermost.
+// under nests a Run for each key, and calls fn inside of all of them. The Run of the first key is
+// the outermost.
 func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
 	if len(keys) == 0 {
 		return fn(ctx)
@@ -214,8 +215,8 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// Another Locker does not know the lease of the outer one. So Do must not wait for the key with
-// this Locker.
+// Another Locker does not know the lease of the outer Locker. So Do must not wait for the key with
+// this other Locker.
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, store := memory(t)

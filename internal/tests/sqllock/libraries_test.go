@@ -115,8 +115,8 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every update is in the account exactly once. This is so whichever process was paused, and at
-// whatever point. The full size of this test takes half an hour: -library-processes 16
+// Every update is in the account exactly once, whichever process was paused, and at whatever
+// point. The full size of this test takes half an hour: -library-processes 16
 // -library-increments 1000 -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 	for _, tc := range []struct {

@@ -139,7 +139,7 @@ func (db *database) balance(t testing.TB) int64 {
 	return db.number(t, "SELECT balance FROM accounts WHERE id = 1")
 }
 
-// holds fails the test unless account 1 has the balance want.
+// holds fails the test if account 1 does not have the balance want.
 func (db *database) holds(t testing.TB, want int64) {
 	t.Helper()
 	if got := db.balance(t); got != want {

@@ -383,8 +383,8 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT gets no reply. It is a setting whether this COMMIT
-// was executed, and whether the database stays silent afterwards.
+// silent makes transactions whose first COMMIT gets no reply. Its fields say whether this COMMIT
+// is executed, and whether the database stays silent afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent
@@ -393,7 +393,7 @@ type silent struct {
 	begun         int
 }
 
-// with deposits 10 in transactions that come from the database from.
+// The method with deposits 10. Its transactions come from the database in the parameter from.
 func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
 	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,

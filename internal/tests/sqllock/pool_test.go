@@ -13,8 +13,9 @@ import (
 )
 
 // TestWaitersKeepNoConnections measures how long other work waits for a connection while 200
-// callers wait for a lock. The pool has 5 connections. First the transactions begin before the
-// lock is taken, as in many programs. Then the callers use Do.
+// callers wait for a lock. The pool has 5 connections. In the first part of the test, the
+// transactions begin before the lock is taken, as in many programs. In the second part, the
+// callers use Do.
 func TestWaitersKeepNoConnections(t *testing.T) {
 	const (
 		waiters = 200

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that end by the text of a statement, or that other code has
-// begun.
+// These tests are about transactions that a statement ends by its text, and about transactions
+// that other code has begun.
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
@@ -116,7 +116,7 @@ func plain(db *database) sqllock.Database[*sql.Tx] {
 }
 
 // After a deadlock whose error was ignored, the later statements must not be committed one by one.
-// This must be so with any library.
+// This must hold with any library.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -279,8 +279,8 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	}
 }
 
-// code is an error like those of connect-go. Its NotFound has the code 5, which is the code of
-// BUSY in SQLite.
+// code is an error like those of connect-go. There, NotFound has the code 5, and in SQLite 5 is
+// the code of BUSY.
 type code int
 
 func (c code) Error() string { return "not found" }

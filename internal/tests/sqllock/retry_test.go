@@ -24,7 +24,7 @@ func together(n int, call func(i int) error) []error {
 	return errs
 }
 
-// meeting makes two transactions wait until both have arrived. Later transactions do not wait.
+// meeting makes two transactions wait for each other. Later transactions do not wait.
 type meeting struct {
 	mu   sync.Mutex
 	came int
@@ -131,8 +131,9 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// When a transaction waits too long for a lock, MySQL and MariaDB undo only the statement. Without
-// a ROLLBACK, the next attempt would commit the earlier statements.
+// When a transaction waits too long for a lock, MySQL and MariaDB undo only the statement that has
+// waited. Without a ROLLBACK, the next attempt would also commit the transaction's earlier
+// statements.
 func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -286,9 +287,9 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	}
 }
 
-// On MySQL, a deadlock ends the transaction silently. On SQLite, an interrupt does so. Later
-// statements would then be committed one by one, without a claim. So work that continues after the
-// error must be stopped.
+// On MySQL a deadlock, and on SQLite an interrupt, ends the transaction silently. Later statements
+// would then be committed one by one, without a claim. So work that continues after the error must
+// be stopped.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 	t.Run("mysql, a deadlock", func(t *testing.T) {
 		t.Parallel()

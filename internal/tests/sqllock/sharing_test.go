@@ -67,7 +67,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
-		// This is possible, because no newer lease has claimed a fence.
+		// The claim succeeds, because no newer lease has claimed a fence.
 		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
 		}); err != nil {

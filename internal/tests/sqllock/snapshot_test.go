@@ -88,7 +88,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 }
 
 // PostgreSQL refuses a claim whose snapshot is older than the row. If a verification only locked
-// the row, the row would not become newer.
+// the row, the row would not become newer than the snapshot.
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 }
 
 // A read-only transaction reads from a single snapshot, even if it asks for a weaker isolation
-// level, or for none.
+// level, or for no level.
 func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {

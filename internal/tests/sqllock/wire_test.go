@@ -163,8 +163,8 @@ func (w *wire) serve(client net.Conn) {
 	}
 }
 
-// awaitAnswer ends the wire's half of the connection. It returns when the server, which answers
-// before that, has ended its own half.
+// awaitAnswer ends the wire's half of the connection. The server answers, and then ends its own
+// half. After that, awaitAnswer returns.
 func (w *wire) awaitAnswer(server net.Conn) {
 	if half, ok := server.(*net.TCPConn); ok {
 		_ = half.CloseWrite()

@@ -100,8 +100,8 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		if sum := db.number(t, "SELECT sum(balance) FROM accounts"); sum != 201 {
 			t.Errorf("the sum is %d, want 201", sum)
 		}
-		// Transfers with an even i take from account 1, and those with an odd i pay into it: 90
-		// out, 100 in.
+		// Transfers with an even i take money from account 1, and transfers with an odd i pay
+		// money into it: 90 out, 100 in.
 		db.holds(t, 101+10)
 
 		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {

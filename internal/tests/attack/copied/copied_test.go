@@ -1,6 +1,6 @@
 // Package copied_test is a program of an organisation that uses the number 57305 for its own
-// option. So it has copied lock.proto and changed the number. It must import neither lockpb nor a
-// package that imports lockpb.
+// option. So the organisation has copied lock.proto and changed the number in the copy. The
+// program must import neither lockpb nor a package that imports lockpb.
 package copied_test
 
 import (

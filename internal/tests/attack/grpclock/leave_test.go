@@ -261,7 +261,7 @@ func (h *holding) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, erro
 }
 
 // When the Locker closes, the context of a holder ends at once. If the holder then gives up, its
-// client receives an error about the shutdown, without the key.
+// client receives an error about the shutdown. The error does not show the key.
 func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}"}}))
@@ -282,8 +282,8 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	}
 }
 
-// A client with a retry policy gets the lock, even if the holder needs longer than one attempt of
-// the client waits.
+// A client with a retry policy gets the lock. It gets the lock even if the holder keeps it for
+// longer than one attempt of the client waits.
 func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{

@@ -108,7 +108,7 @@ func (g *target) keys(t *testing.T) []string {
 	return keys
 }
 
-// want checks how a call has ended. The reason "" stands for a status that grpclock has not made.
+// want checks how a call has ended. The reason is "" for a status that grpclock has not made.
 func want(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got, _ := grpclock.Reason(err); status.Code(err) != code || got != reason {
