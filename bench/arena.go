@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is memory that the processes of a turn share. Through it, each process sees what the
-// others do, without commands to the server and without the measured locks.
+// arena is memory that the processes of a turn share. Through this memory, each process sees what
+// the others do. It needs no commands to the server, and none of the measured locks.
 type arena struct {
 	inside atomic.Int64  // number of workers in the critical section
 	fence  atomic.Uint64 // the largest fence of any worker that was in the critical section
 
-	// These are for readers and writers.
+	// These fields are for readers and writers.
 	readers atomic.Int64  // number of readers inside
 	phase   atomic.Uint64 // the largest fence of a reader
 	phases  atomic.Int64  // how often phase has grown
 
-	// These are for the hand-offs between two processes.
+	// These fields are for the hand-offs between two processes.
 	waiting    [2]atomic.Bool // whether each process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
 	releasedBy atomic.Int64   // the process that has released last: its index + 1; 0 before the first release
@@ -50,8 +50,8 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// A worker calls enter when it has just acquired the lock. enter returns the number of violations:
-// another worker is in the critical section, or the fence has not grown.
+// A worker calls enter when it has just acquired the lock. enter returns the number of violations.
+// There are two kinds: another worker is in the critical section, and the fence has not grown.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
 		violations++
@@ -103,8 +103,9 @@ func (a *arena) wrote() (violations int) {
 	return violations
 }
 
-// enterAmong does the work of enter for a semaphore that may have most holders. It does not check
-// fences, because they do not grow in the order in which the holders enter.
+// enterAmong does the work of enter for a semaphore. The parameter most is the largest number of
+// holders that the semaphore may have. It does not check fences, because they do not grow in the
+// order in which the holders enter.
 func (a *arena) enterAmong(most int) (violations int) {
 	if a.inside.Add(1) > int64(most) {
 		violations++

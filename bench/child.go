@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A row measures real processes: the bench starts its own program again, with the name of a part.
-// Parent and child exchange lines. A line of the child is a word and some JSON. A line of the
-// parent is one word.
+// A row measures real processes. For that, the bench starts its own program again, with the name
+// of a part. Parent and child exchange lines. A line of the child is a word and some JSON. A line
+// of the parent is one word.
 
 // partVariable is the environment variable that contains the name of a child's part.
 const partVariable = "LATCHKIT_BENCH_PART"
@@ -34,8 +34,8 @@ var parts = map[string]func(*stage) error{
 	"units":   unitsPart,
 }
 
-// playPart runs the part of this process, if it is a child, and then does not return. Call it at
-// the start of main.
+// If this process is a child, playPart runs the process's part, and does not return. Call playPart
+// at the start of main.
 func playPart() {
 	name, child := os.LookupEnv(partVariable)
 	if !child {
@@ -124,7 +124,7 @@ func launch(part string, spec any) (*child, error) {
 }
 
 // expect reads the child's next line, which must begin with word. It decodes the rest of the line
-// into into, unless into is nil.
+// into the parameter into, if that is not nil.
 func (c *child) expect(ctx context.Context, word string, into any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.process.Kill() })()
 	line, err := c.out.ReadString('\n')
@@ -149,8 +149,8 @@ func (c *child) say(word string) error {
 // children are the children of one turn.
 type children []*child
 
-// patience is how much longer than planned a turn may take. It is long, because it must only end
-// turns whose library hangs.
+// patience is how much longer than planned a turn may take. It is long, so that only a turn whose
+// library hangs is ended.
 const patience = 30 * time.Second
 
 // launchAll starts one child for each spec.
@@ -176,7 +176,7 @@ func expectAll[T any](ctx context.Context, all children, word string) ([]T, erro
 	return said, nil
 }
 
-// start tells all children when to begin. It is the same time for all.
+// start tells all children when to begin. This time is the same for all children.
 func (all children) start() error {
 	at := monotonic() + 20*time.Millisecond
 	for _, c := range all {
@@ -187,7 +187,7 @@ func (all children) start() error {
 	return nil
 }
 
-// finish waits until all children have ended. They must have sent their last line.
+// finish waits until all children have ended. Each child must have sent its last line before.
 func (all children) finish() error {
 	late := time.After(patience)
 	for _, c := range all {

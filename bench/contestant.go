@@ -19,7 +19,7 @@ type contestant struct {
 	// besides are the commands that the library sends for other purposes than locks. The bench
 	// does not count them.
 	besides []string
-	// noLock marks a contestant that only passes messages, and cannot run alone.
+	// noLock marks a contestant that only passes messages, and that cannot run with one process.
 	noLock bool
 	// admits marks a contestant that has several holders at once: a counter without a lock, or a
 	// semaphore.
@@ -59,14 +59,14 @@ func (s settings) client(bounded bool) redis.UniversalClient {
 
 // locks is an open contestant. All goroutines of a process share it.
 type locks interface {
-	// Lock waits until it holds key, or until ctx is cancelled. ctx has no deadline, because
-	// rueidislock would end the lock at the deadline.
+	// Lock waits until the caller holds key, or until ctx is cancelled. ctx has no deadline,
+	// because rueidislock would end the lock at the deadline.
 	Lock(ctx context.Context, key string) (hold, error)
 	Close()
 }
 
-// hold is one held lock. A library's own type implements it, so that the bench adds no allocations
-// to the library's figures.
+// hold is one held lock. A library's own type implements this interface, so that the bench adds no
+// allocations to the library's figures.
 type hold interface {
 	Release(ctx context.Context) error
 }

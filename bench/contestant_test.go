@@ -27,8 +27,8 @@ func TestContestantsLock(t *testing.T) {
 			if err := held.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// The key may be handed to a waiter that has just given up. This waiter then releases
-			// the key.
+			// A waiter that has just given up may get the key by hand-off. Then this waiter
+			// releases the key.
 			deadline := time.Now().Add(10 * time.Second)
 			for on.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
 				if time.Now().After(deadline) {

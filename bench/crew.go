@@ -68,8 +68,8 @@ func crewPart(s *stage) error {
 	return nil
 }
 
-// warmUp opens connections, loads scripts, and lets the heap grow to its final size. It uses keys
-// of its own.
+// warmUp opens connections, loads scripts, and lets the heap grow to its final size. Its keys are
+// not the keys of the turn.
 func warmUp(l locks, workers int) error {
 	return together(workers, func(i int) error {
 		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)
@@ -186,7 +186,7 @@ func (c crew) share(workers []worker) {
 	}
 }
 
-// rotation is the number of keys that a worker uses in turn. It is so large that the release of a
+// rotation is the number of keys that a worker uses in turn. With so many keys, the release of a
 // key ends long before the next use of the key.
 const rotation = 256
 
@@ -207,8 +207,8 @@ type worker struct {
 }
 
 // work counts the locks that are released before the end. The critical section is empty, so the
-// figures are those of the lock. If the end of the turn cuts off a wait, the wait so far counts.
-// Otherwise a worker that never gets the lock would not appear in the figures.
+// figures are those of the lock. If the end of the turn cuts off a wait, the part of the wait
+// until then counts. Otherwise a worker that never gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {

@@ -62,7 +62,7 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies data from one side to the other. It delays each piece by the same time, so several
+// pass copies data from one side to the other. It delays each piece by the same time. Several
 // pieces can be under way at once.
 func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	type piece struct {
@@ -73,8 +73,8 @@ func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	d.work.Go(func() {
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
-			// An error of Write does not matter: if this side is closed, the other side is too, and
-			// the reader ends.
+			// An error of Write does not matter. If this side is closed, the other side is closed
+			// too, and the reader ends.
 			_, _ = to.Write(p.text)
 		}
 		_ = to.Close()

@@ -23,12 +23,13 @@ type handOffs struct {
 }
 
 const (
-	// glance is the time between two checks of the other process's state. The first check after a
-	// release comes when a quick hand-off has ended already, so it does not disturb the hand-off.
+	// glance is the time between two checks of the other process's state. The first check comes so
+	// long after a release that a quick hand-off has ended already. So the check does not disturb
+	// the hand-off.
 	glance = time.Millisecond
 
-	// After the other process has begun to wait, a holder keeps the lock for a time between these
-	// two, so that the other process really waits. The time is random, because a process that
+	// When the other process has begun to wait, a holder keeps the lock for a time between these
+	// two durations. So the other process really waits. The time is random, because a process that
 	// polls could always ask just at the end of a fixed time.
 	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
 )
@@ -106,7 +107,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 			return done, err
 		}
 		// Wait until the other process has the lock. If this process asked again at once, it could
-		// overtake the other one.
+		// overtake the other process.
 		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
 	}
 	after, err := ownCPU()

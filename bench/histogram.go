@@ -9,8 +9,8 @@ import (
 )
 
 // histogram counts durations in buckets. The width of a bucket is at most 1/64 of its durations.
-// This is precise enough for a percentile, and the counts are small enough for a pipe. The largest
-// duration is kept exactly. The zero value is empty.
+// Such buckets are precise enough for a percentile, and so few that a pipe can carry their counts.
+// The largest duration is kept exactly. The zero value is empty.
 type histogram struct {
 	counts []uint64 // by bucket
 	total  uint64

@@ -27,7 +27,7 @@ type upkeep struct {
 	Goroutines int
 }
 
-// loss counts the locks that were no longer held when they were released.
+// loss counts the locks that were lost before their release.
 type loss struct {
 	Lost  int
 	First string // the error of the first lost lock

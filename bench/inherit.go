@@ -37,11 +37,12 @@ func holderPart(s *stage) error {
 	return nil
 }
 
-// enough returns how long an heir waits. Each lock is free long before that.
+// enough returns how long an heir waits at most. Each lock becomes free long before the end of
+// that time.
 func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
-// heirPart waits for all keys at the same time. It reports when it got each key, or 0 if it never
-// got the key.
+// heirPart waits for all keys at the same time. For each key, it reports when it got the key, or 0
+// if it never got it.
 func heirPart(s *stage) error {
 	w, l, err := openWill(s)
 	if err != nil {

@@ -168,8 +168,8 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is the size of a row: the number of processes, of readers in each process, and of writers
-// in the first process.
+// shelf is the size of a row. It has three numbers: of the processes, of the readers in each
+// process, and of the writers in the first process.
 type shelf struct{ processes, readers, writers int }
 
 // lendingTurn has the result and the cost of one turn.

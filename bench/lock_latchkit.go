@@ -19,8 +19,8 @@ const (
 	latchkitScriptless = "latchkit NewScriptless"
 )
 
-// variant is latchkit with the fastest options for one kind of load. An option is set here if it
-// makes a row faster.
+// variant is latchkit with the fastest options for one kind of load. Each of its options makes a
+// row faster.
 type variant struct {
 	name    string
 	plain   bool // the client has go-redis' default options; otherwise it has ContextTimeoutEnabled, as in the README

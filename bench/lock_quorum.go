@@ -20,8 +20,8 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks also returns the number of acquisitions with a single round trip, and the number of
-// all acquisitions.
+// quorumLocks are locks that also count acquisitions: those with a single round trip, and all of
+// them.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)
@@ -111,8 +111,8 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// OneRound returns the number of all acquisitions twice, because one round trip is enough without
-// a fence.
+// OneRound returns the number of all acquisitions twice. Without a fence, each acquisition needs
+// only one round trip.
 func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
 
 func (r *redsyncQuorumLocks) Close() {

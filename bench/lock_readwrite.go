@@ -20,8 +20,9 @@ type readLocks interface {
 	RLock(ctx context.Context, key string) (hold, error)
 }
 
-// readWrites returns the contestants with readers. In one of them the readers of a process share a
-// hold, which is the default. In the other one each reader has a hold of its own.
+// readWrites returns the contestants with readers. In the first contestant, the readers of a
+// process share a hold, as they do by default. In the second one, each reader has a hold of its
+// own.
 func readWrites() []contestant {
 	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {

@@ -10,13 +10,13 @@ import (
 )
 
 // rueidislock is measured in two forms: with the settings of its README for one server, and with
-// its default settings. With the default settings, a lock takes two of three keys. Its waiters are
-// woken by the server's invalidations. It pipelines the commands of all goroutines.
+// its default settings. With the default settings, a lock takes two of three keys. The server's
+// invalidations wake the waiters of rueidislock. It pipelines the commands of all goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
 // invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on a
-// busy machine: whole turns would pass without a lock. With one second, rueidislock works as it
-// should.
+// busy machine, because whole turns would pass without a lock. With one second, rueidislock works
+// as it should.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -57,8 +57,8 @@ type rueidislockHold struct {
 	cancel context.CancelFunc
 }
 
-// Release returns when the key is deleted. It reports whether the lock was still held. rueidislock
-// does not return an error of the deletion.
+// Release returns when the key is deleted. It reports whether the lock was still held. If the
+// deletion fails, rueidislock does not return the error.
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
 	h.cancel()

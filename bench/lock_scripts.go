@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The contestants that are named after scripts send latchkit's scripts, and do nothing else: they
-// renew no leases, repeat no lost calls, and detect no losses. They show what is possible: no lock
+// Some contestants are named after scripts. They send latchkit's scripts, and do nothing else:
+// they renew no leases, repeat no lost calls, and detect no losses. They show a limit: no lock
 // that sends these scripts is faster.
 const (
 	scripts         = "scripts"
@@ -116,8 +116,8 @@ func wanted(text string, is func(string) bool) error {
 	return nil
 }
 
-// renewedLocks are scriptLocks with renewals: one goroutine renews each lease after a third of its
-// TTL.
+// renewedLocks are scriptLocks with renewals. One goroutine renews all leases, each one after a
+// third of its TTL.
 type renewedLocks struct {
 	*scriptLocks
 	taken chan *scriptLease
@@ -152,7 +152,7 @@ func (r *renewedLocks) Close() {
 }
 
 // renew renews the leases in the order in which they were taken. It also renews leases that were
-// released. Such a renewal changes nothing at the server.
+// released. The renewal of a released lease changes nothing at the server.
 func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
 	type dated struct {
 		lease *scriptLease

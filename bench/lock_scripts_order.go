@@ -106,8 +106,8 @@ func (o *inOrderLocks) Close() {
 	o.scriptLocks.Close()
 }
 
-// handedLocks hand a lock from caller to caller of their process for at most handedFor. They have
-// no fences, so they check none.
+// handedLocks hand a lock from caller to caller of their process for at most handedFor. These
+// locks have no fences.
 type handedLocks struct {
 	*inOrderLocks
 

@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// togetherLocks collect the calls of all callers. One goroutine sends all waiting acquires as one
-// script, and all waiting releases as another one.
+// togetherLocks collect the calls of all callers. One goroutine sends them, all waiting acquires
+// in one script, and all waiting releases in another script.
 type togetherLocks struct {
 	*scriptLocks
 	wake chan struct{}

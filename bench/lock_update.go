@@ -15,8 +15,8 @@ import (
 // These are three ways to count in Redis. Each of them reads a number, adds one, and writes the
 // sum.
 var (
-	// A SET that EXEC refuses does not appear in the server's counts. Each MULTI comes with one
-	// SET, so MULTI is listed twice here.
+	// The server does not count a SET that EXEC refuses. Each MULTI comes with one SET. So MULTI
+	// is listed twice here, once in place of SET.
 	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return counting{c, func(ctx context.Context, key string) error {
@@ -28,8 +28,8 @@ var (
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return counting{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
-				// No script of the lock uses HGET or HSET, so the server's counts of them are
-				// those of the row.
+				// No script of the lock uses HGET or HSET. So the server's counts of HGET and HSET
+				// are exactly the commands that the row sends.
 				old, err := c.HGet(ctx, key, "n").Bytes()
 				if err != nil && !errors.Is(err, redis.Nil) {
 					return err
@@ -87,8 +87,8 @@ func (counted) Release(context.Context) error { return nil }
 // sectionTime is how long a worker holds its lock in the row about stripes.
 const sectionTime = time.Millisecond
 
-// section returns latchkit with this number of stripes, or with a lock for each key. Its workers
-// hold a lock for sectionTime.
+// section returns a contestant: latchkit with this number of stripes, or with a lock for each key.
+// The contestant's workers hold a lock for sectionTime.
 func section(stripes int) contestant {
 	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
 		c := s.client(true)

@@ -16,9 +16,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// scriptVotes is a contestant that sends the votes of latchkit's quorum and their releases, and
-// does nothing else. It does not check the nodes' markers, and does not undo votes that come late.
-// So it leaves keys behind.
+// scriptVotes is a contestant that asks for votes and releases them, as latchkit's quorum does,
+// and does nothing else. It does not check the nodes' markers, and does not undo votes that come
+// late. So it leaves keys behind.
 const scriptVotes = "scripts"
 
 var (
@@ -26,7 +26,8 @@ var (
 	takeBackScript = link.NewScript(quorum.ScriptTexts["quorum_release"])
 )
 
-// voteLocks have one goroutine for each node. It sends one call after the other.
+// voteLocks have one goroutine for each node. The goroutine sends one call after the other to its
+// node.
 type voteLocks struct {
 	ttl   time.Duration
 	nodes []*voter
@@ -105,7 +106,8 @@ type voteLease struct {
 	token string
 }
 
-// clockTolerance is how much the clocks of client and node may differ in the bench.
+// clockTolerance is the largest difference that the bench allows between the clock of the client
+// and the clock of a node.
 const clockTolerance = time.Minute
 
 func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {

@@ -38,7 +38,7 @@ func openWake(s settings) (locks, error) {
 
 func wakeChannel(process int) string { return "wake:" + strconv.Itoa(process) }
 
-// Lock ends with its context. To end a read that is under way, it closes the subscription.
+// Lock ends when its context ends. To end a read that is under way, Lock closes the subscription.
 func (w *wakeLocks) Lock(ctx context.Context, _ string) (hold, error) {
 	select {
 	case <-w.free:

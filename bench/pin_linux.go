@@ -11,7 +11,7 @@ import (
 // that processor. The threads of this process are pinned only until launch returns.
 func pinned(launch func() error) (err error) {
 	runtime.LockOSThread()
-	// The unlock is deferred first, so that it runs last. If the thread's affinity cannot be
+	// UnlockOSThread is deferred first, so that it runs last. If the thread's affinity cannot be
 	// restored, the goroutine keeps the thread, and the thread ends with the goroutine.
 	free := true
 	defer func() {

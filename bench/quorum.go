@@ -81,8 +81,8 @@ func quorumPart(s *stage) error {
 	return nil
 }
 
-// run acquires and releases one key after the other. Each lock has a new key, so what an earlier
-// lock has left behind does no harm.
+// run acquires and releases one key after the other. Each lock has a new key, so the remains of an
+// earlier lock do no harm.
 func (w *quorumWork) run(l locks, end time.Time) error {
 	for i := 0; time.Now().Before(end); i++ {
 		asked := time.Now()
@@ -228,9 +228,9 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	return t, nil
 }
 
-// lockKeys returns the keys that should be gone after a release. These are leases and queues, but
-// no counters, markers or tombstones. A tombstone stays for a minute, because it refuses late
-// calls.
+// lockKeys returns the keys that should be gone after a release. These keys are leases and queues.
+// Counters, markers and tombstones may stay. A tombstone stays for a minute, because it refuses
+// late calls.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
@@ -241,8 +241,8 @@ func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	return left, err
 }
 
-// clearLocks removes the lock keys of the previous turn. It keeps the keys that make the server a
-// node.
+// clearLocks removes the lock keys of the previous turn. It keeps the keys by which the server is
+// a node of the quorum.
 func clearLocks(ctx context.Context, c *redis.Client) error {
 	keys, err := lockKeys(ctx, c)
 	if err != nil || len(keys) == 0 {

@@ -21,9 +21,10 @@ type order struct {
 	rounds int
 	turn   time.Duration
 
-	// aloneRounds is for the row on one processor, whose turns are half as long.
+	// aloneRounds is for the row on one processor. The turns of this row are half as long.
 	aloneRounds int
-	// These are for the row about held leases, whose turns last longer than a TTL.
+	// These numbers are for the row about held leases. The turns of this row last longer than a
+	// TTL.
 	hoardRounds        int
 	hoardTTL           time.Duration
 	leases, peerLeases int

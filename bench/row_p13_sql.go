@@ -102,7 +102,7 @@ const (
 	writeRow = "UPDATE bench SET n = n + 1 WHERE id = 1"
 )
 
-// lockers has what the ways of this row lock with.
+// lockers has the Lockers and clients that the ways of this row use.
 type lockers struct {
 	client *redis.Client  // for the lock that is written by hand
 	plain  *locker.Engine // a Locker as NewSingle makes it
@@ -224,7 +224,7 @@ ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCL
 ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))`,
 }
 
-// byHand runs work under the simplest lock that has a fence which grows.
+// byHand runs work under the simplest lock whose fence grows.
 func byHand(client *redis.Client, key string, work func(ctx context.Context, fence int64) error) func(ctx context.Context) error {
 	locks, fence := floorLocks{client: client, ttl: 30 * time.Second}, int64(0)
 	return func(ctx context.Context) error {

@@ -27,7 +27,7 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 	return f, err
 }
 
-// P12 measures what a lock costs if its release is not awaited.
+// P12 measures what a lock costs if the caller does not wait for the release.
 var besideRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",

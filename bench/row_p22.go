@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// P22 measures how long the waiters behind a heavy waiter are delayed when it does not react.
+// P22 measures how long a heavy waiter that does not react delays the light waiters behind it.
 var headRow = row{
 	name:  "P22",
 	title: "A dead heavy head: light waiters of a semaphore of 50",

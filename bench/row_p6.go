@@ -167,8 +167,8 @@ func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.
 func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach returns the memory for one lease. It counts a stack that has shrunk as zero, because
-// the shrinking must not reduce the heap's part.
+// memoryEach returns the memory for one lease. If the stacks have shrunk, they count as zero, so
+// that they do not reduce the part of the heap.
 func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }

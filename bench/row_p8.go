@@ -58,7 +58,7 @@ type inheritance struct {
 	never int
 }
 
-// allOf returns how late all waiters of all turns were, in ms.
+// allOf returns, for each waiter of each turn, how late the waiter was, in ms.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
 		late = append(late, each(t.late, millis)...)
@@ -66,7 +66,8 @@ func allOf(turns []inheritance) (late []float64) {
 	return late
 }
 
-// p99 returns a list with the 99th percentile, or an empty list if there are no samples.
+// p99 returns a list that has only the 99th percentile. If there are no samples, the list is
+// empty.
 func p99(samples []float64) []float64 {
 	if len(samples) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 )
 
-// TestCommandsAreThoseOnTheWire compares two numbers of client commands: from the server's
-// statistics, and from a proxy that the commands pass.
+// TestCommandsAreThoseOnTheWire compares two counts of the commands of clients. One count is from
+// the server's statistics, and the other one is from a proxy between clients and server.
 func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	for _, c := range contestants {
 		t.Run(c.name, func(t *testing.T) {

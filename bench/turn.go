@@ -32,8 +32,8 @@ type shape struct {
 // expires.
 const lockTTL = 30 * time.Second
 
-// take runs one turn of a contestant. The turn has processes of its own, which begin and end with
-// it.
+// take runs one turn of a contestant. The turn has processes of its own. They begin and end with
+// the turn.
 func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()

@@ -23,7 +23,7 @@ func atLeast(what string, limit float64, format string, got []float64) verdict {
 // measured returns false if a turn has no figure, for example because there was no acquisition.
 func measured(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
 
-// none returns the verdict on events of which there must be none in any turn.
+// none returns the verdict on events that must not happen in any turn.
 func none[T any](what string, turns []T, count func(T) float64) verdict {
 	var sum float64
 	for _, n := range each(turns, count) {
