@@ -206,8 +206,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain returns an error that names the nodes without an answer, with an error, or without a
-// right to vote. It returns nil while the other nodes are a quorum.
+// Explain returns an error that names three kinds of nodes: without an answer, with an error as
+// the answer, and known not to vote. It returns nil while the other nodes are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

@@ -138,7 +138,7 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 }
 
 // One call that hangs does not prove that its server hangs. If one call hangs at each server, this
-// proves no more.
+// proves nothing either.
 func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

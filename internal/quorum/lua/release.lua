@@ -1,5 +1,5 @@
--- release.lua: take a vote back from a writer, or a part from a reader; or keep the key without an
--- owner; or make sure that a late acquire gets nothing. Then notify the waiters whose turn it is.
+-- release.lua: take back a writer's vote or a reader's part, keep the key without an owner, or
+-- make sure that a late acquire gets nothing. Then notify the waiters whose turn it is.
 --
 -- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D ·
 --       readers R · intent I of a writer · tombstone of the phase, or again X · marker N of the

@@ -13,11 +13,11 @@
 -- W names the writer that was notified, and the node gives its vote only to this writer. Or W is
 -- 'readers', and the node lets readers in although a writer waits. When a writer leaves (turn is
 -- 'readers'), it is the turn of the readers. The next writer is told to ask after these 50 ms,
--- because perhaps no reader has used the turn. Only W reserves the node's vote. So nodes that
--- disagree delay a waiter by no more than 50 ms. A writer that is notified loses its place until
--- it asks. A process that stands still does not ask. So it is notified first only once in 10 s,
--- and after the first time no vote is kept for it. An inbox is a channel. On a Redis Cluster it is
--- a sharded channel, as its name shows.
+-- because perhaps no reader has used the turn. Nothing but W reserves the node's vote. So nodes
+-- that disagree delay no waiter. A writer that is notified loses its place until it asks. A
+-- process that stands still does not ask. So it is notified first only once in 10 s, and after the
+-- first time no vote is kept for it. An inbox is a channel. On a Redis Cluster it is a sharded
+-- channel, as its name shows.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1

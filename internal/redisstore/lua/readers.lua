@@ -36,9 +36,9 @@ local function remember(now)
 end
 
 -- queued finds in Q the first waiter, all readers, and the first writer. A dead waiter leaves Q
--- with all other waiters of its process. As in hand, the same rules decide which waiters are dead.
--- A writer behind another writer is checked only when its turn comes. A mode that this version
--- does not know counts as a writer.
+-- with all other waiters of its process. The rules that hand uses decide which waiters are dead. A
+-- writer behind another writer is checked only when its turn comes. A mode that this version does
+-- not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone, unchecked = {}, {}, {}

@@ -104,7 +104,7 @@ if not ours then
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps no other token than the one that leaves would have noticed that soon.
+    -- L has run out. Perhaps only the token that leaves would have noticed that soon.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end

@@ -48,7 +48,7 @@ if not ours and not reads then
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps no other token than the one that leaves would have noticed that soon.
+    -- L has run out. Perhaps only the token that leaves would have noticed that soon.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
