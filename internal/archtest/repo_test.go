@@ -131,8 +131,8 @@ func report(t *testing.T, problems []string) {
 	}
 }
 
-// expect fails the test unless each problem contains one of the wanted texts, and each wanted text
-// is in one problem.
+// expect checks that each problem contains one of the wanted texts, and that each wanted text is
+// in one problem.
 func expect(t *testing.T, problems []string, want ...string) {
 	t.Helper()
 	rest := slices.Clone(problems)

@@ -80,7 +80,7 @@ func (l *link) passRequests() {
 		return
 	}
 	// Only the sending half of the connection is closed. If the receiving half were closed too,
-	// the server's next reply would cause a reset, and the server would drop the requests that it
+	// the server's next reply would cause a reset. Then the server would drop the requests that it
 	// has not read yet.
 	_ = l.server.(*net.TCPConn).CloseWrite()
 }

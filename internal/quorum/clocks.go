@@ -105,8 +105,8 @@ func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	return off
 }
 
-// median returns the median of the known offsets. For an even number of offsets it is the mean of
-// the two in the middle, so that it does not prefer one of two clocks that disagree. c.mu is held.
+// median returns the median of the known offsets. For an even number of offsets, it returns the
+// mean of the two in the middle. So it prefers neither of two clocks that disagree. c.mu is held.
 func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]

@@ -139,7 +139,7 @@ func (c *council) out(i int, state store.NodeState, left time.Duration, why erro
 	}
 }
 
-// silent reports whether it is decided already that a node does not vote.
+// silent reports whether the state of a node is decided already.
 func (c *council) silent(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
 
 // twice refuses a server that the list names by two addresses, and a server without an identity.

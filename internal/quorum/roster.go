@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// roster is what this process knows of the nodes' membership. A quorum has one roster. A quorum
-// with a Redis Cluster among its nodes has one roster for each slot in use, because different
-// servers serve the slots, and a server to which a slot has moved may not know the slot's leases.
+// roster is what this process knows of the nodes' membership. A quorum has one roster. If a node
+// is a Redis Cluster, the quorum has one roster for each slot in use, because different servers
+// serve the slots. A server to which a slot has moved may not know the slot's leases.
 //
 // With every vote, the node itself checks whether it may vote. It compares its marker with the
 // text that this process has read, and with its own identity. So a connection to a server that was

@@ -69,9 +69,9 @@ func forbidden(err error) error {
 	return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)}
 }
 
-// code returns the first word of an error reply. Redis before 7.0, and its substitutes, put "ERR
-// Error running script (call to f_…): @user_script:12: " or a similar text before the error of a
-// command inside a script, sometimes with a '-' in front.
+// code returns the first word of an error reply. Redis before 7.0, and its substitutes, put a text
+// before the error of a command inside a script. It is like "ERR Error running script (call to
+// f_…): @user_script:12: ", sometimes with a '-' in front.
 func code(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {

@@ -158,8 +158,8 @@ func (c *client) propose(fence int64, onlySame bool) {
 	}
 }
 
-// agreed takes the lease when enough nodes have confirmed the fence, unless the lease has expired
-// already.
+// agreed takes the lease when enough nodes have confirmed the fence. If the lease has expired
+// already, agreed does not take it.
 func (c *client) agreed() {
 	w, standing := c.world, 0
 	for _, v := range c.votes {

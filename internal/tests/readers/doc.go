@@ -3,12 +3,12 @@
 // and the other one is the scripts on a real server.
 //
 // The model is a second description of the protocol, so short that it can be read beside the
-// scripts. It has the holder of the key, the readers of the phase and the ends of their leases,
-// the order of the waiters, and the replies and messages of each step. Random histories are played
-// on the model. In them, processes start and are killed, acquires are repeated or run late, and
-// parts run out. Lockers without readers and other libraries use the same key, operators revoke
-// phases, and servers evict keys. A watch checks the answers that callers get, and reports these
-// violations:
+// scripts. It has the holder of the key, the readers of the phase, and the ends of their leases.
+// It also has the order of the waiters, and the replies and messages of each step. Random
+// histories are played on the model. In them, processes start and are killed, acquires are
+// repeated or run late, and parts run out. Lockers without readers and other libraries use the
+// same key, operators revoke phases, and servers evict keys. A watch checks the answers that
+// callers get, and reports these violations:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes

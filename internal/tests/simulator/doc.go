@@ -13,7 +13,7 @@
 //	go test ./simulator -run TestProtocol/rough -seed 7 -runs 1   one run, with its trace
 //	go test ./simulator -run TestRules/undo -v                 what breaks without a rule, and how
 //
-// Where to begin: server.go and scripts.go simulate Redis, hold.go and hold_release.go have the
-// life of a token in an engine, room.go has the queue inside a process, and invariants.go has the
+// Where to begin: server.go and scripts.go simulate Redis. hold.go and hold_release.go have the
+// life of a token in an engine. room.go has the queue inside a process, and invariants.go has the
 // invariants. scenario.go lists the scenarios.
 package simulator

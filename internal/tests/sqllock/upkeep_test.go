@@ -98,8 +98,8 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 	})
 }
 
-// When a Redis is restored from an old snapshot, it grants the same fences again, unless its clock
-// has advanced. Here its clock is set back, too. The test simulates this with a counter that is
+// When a Redis is restored from an old snapshot and its clock has not advanced, it grants the same
+// fences again. Here its clock is set back, too. The test simulates this with a counter that is
 // ahead of the clock.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
