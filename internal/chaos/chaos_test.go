@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// bundle is the fixture of a test: a proxy to the shared server, a client through the proxy that
-// does not retry and has a short time-out, a direct client, and a key.
+// bundle is the fixture of a test: a proxy to the shared server, a client through the proxy, with
+// a short time-out and without retries, a direct client, and a key.
 type bundle struct {
 	proxy   *chaos.Proxy
 	client  *redis.Client

@@ -41,7 +41,8 @@ func (l *link) serve() {
 	replies.Wait()
 }
 
-// connect connects to the server, unless the link was closed meanwhile.
+// connect connects to the server. If the link was closed meanwhile, connect closes the new
+// connection.
 func (l *link) connect() bool {
 	server, err := net.Dial("tcp", l.proxy.target)
 	if err != nil {

@@ -42,7 +42,8 @@ func (c *council) keep() {
 }
 
 // raise gives the current nodes the newest generations. It never changes the generation of a
-// node's own seat, because a server that has lost its seat to another one must not vote any more.
+// node's own seat. When another server has taken a seat, the seat's former server must not vote
+// any more.
 func (c *council) raise() {
 	for i := range c.each(c.current) {
 		want := c.text(i, c.set, votes, c.at[i], c.seats)

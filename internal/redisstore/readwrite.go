@@ -13,8 +13,8 @@ import (
 )
 
 // readWrite is the Store of one server, or of a cluster, with readers. A writer's lease in L has
-// the same form as in Single. While readers hold the key, L contains the fence of their phase, and
-// the sorted set R has an entry with an expiry for each reader.
+// the same form as in Single. While readers hold the key, L contains the fence of their phase. The
+// sorted set R then has an entry with an expiry for each reader.
 //
 // While a slot of a cluster moves, the steps are refused, because they name several keys. The
 // Engine repeats the refused steps. Only renewals continue, in steps of one key each.

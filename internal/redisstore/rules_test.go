@@ -105,8 +105,8 @@ func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	}
 }
 
-// A counter that is ahead of the clock by more than 100 ms gives one fence at a time, so that the
-// clock overtakes the counter.
+// If a counter is ahead of the clock by more than 100 ms, it gives only one fence at a time. So
+// the clock overtakes the counter.
 func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

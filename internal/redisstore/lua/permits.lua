@@ -27,9 +27,9 @@
 local all = {}
 
 -- look reads what is held. alone is true when one owner holds the key without permits, or another
--- program holds it. broken is true when L shows that permits are held, but P or U was evicted, so
--- the permits are unknown; then L is left to expire. If only L was evicted, P and U are complete,
--- and the permits are still held.
+-- program holds it. broken is true when L shows that permits are held, but P or U was evicted.
+-- Then the permits are unknown, and L is left to expire. If only L was evicted, P and U are
+-- complete, and the permits are still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =

@@ -5,7 +5,7 @@
 // The server does what the scripts sem_*.lua do, and the processes do what the engine does. The
 // processes queue, and trust a grant by message only while it is fresh. They renew, repeat calls
 // without a reply, undo, and pass their permits on among their callers. Calls and messages are
-// delayed and lost, processes stop and die, clocks run at different rates and step, keys are
+// delayed and lost. Processes stop and die. Clocks run at different rates, and step. Keys are
 // evicted, and other programs lock the key.
 //
 // The run counts violations:
@@ -20,8 +20,8 @@
 // Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
 // numbers must show that.
 //
-// The replies and messages of this server are compared, step by step, with those of the scripts on
-// a real server, and with those of lockertest's Memory. So the test fails if the simulation's
+// The replies and messages of this server are compared, step by step, with those of two others:
+// the scripts on a real server, and lockertest's Memory. So the test fails if the simulation's
 // protocol differs from the real one. The steps are drawn at random. If the server leaves a rule
 // out, the comparison must fail.
 //

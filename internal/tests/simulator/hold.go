@@ -104,7 +104,8 @@ func (h *hold) asks(queue bool) claim {
 	return claim{token: h.token, ttl: h.ttl, block: h.room.block(), queue: queue, inbox: h.p.inbox, hand: h.claim()}
 }
 
-// ask sends an acquire, unless another one is under way.
+// ask sends an acquire. If one is under way already, ask notes that another one is needed
+// afterwards.
 func (h *hold) ask() {
 	if h.state != seeking {
 		return
