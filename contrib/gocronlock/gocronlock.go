@@ -175,7 +175,7 @@ func (e elector) IsLeader(context.Context) error {
 	return nil
 }
 
-// While leader leads, the Locker that WhileLeading returns locks with l. Otherwise this Locker
+// WhileLeading returns a Locker that locks with l while leader leads. Otherwise this Locker
 // refuses. Use it with [PerTick] instead of an Elector. Then a tick runs once, even when the leader
 // changes.
 func WhileLeading(leader *lead.Leader, l gocron.Locker) gocron.Locker {

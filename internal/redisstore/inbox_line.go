@@ -152,8 +152,8 @@ func (l *line) changed(s *redis.Subscription) bool {
 	return true
 }
 
-// next removes and returns the oldest subscription without an answer, if it is for the channel. ""
-// stands for any channel.
+// next takes the oldest subscription that the server has not answered out of pending, if it is for
+// the channel. "" stands for any channel.
 func (l *line) next(channel string) (pending, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

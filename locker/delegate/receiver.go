@@ -49,7 +49,7 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// The method With returns ctx with the delegations of the token that came with a call. tokens are
+// With returns ctx with the delegations of the token that came with a call. tokens are
 // all tokens that came with the call. More than one token is refused, because an attacker may have
 // added one. If there is no token, the method returns ctx unchanged. The error is [ErrMalformed].
 //

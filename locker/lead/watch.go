@@ -26,7 +26,7 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
-// The method Watch does the work of the function [Watch] for the key of this Leader. This method
+// Watch does the work of the function [Watch] for the key of this Leader. This method
 // also asks the server at once when a term of this process begins or ends. The Locker must be an
 // [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {

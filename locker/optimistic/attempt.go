@@ -92,7 +92,7 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 	return a.client.Watch(ctx, fn, a.keys...)
 }
 
-// The method values sends WATCH for the keys, and reads their values.
+// values watches the keys, and reads them.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
 	// GET returns an error for data of another type, and nil if there is no data.
