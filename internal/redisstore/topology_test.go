@@ -32,14 +32,17 @@ func TestAcknowledgedObeysTheLaws(t *testing.T) {
 	})
 }
 
+// kinds are the Stores that obey the laws on each topology.
+var kinds = map[string]func(c locker.Client) locker.Store{
+	"one by one":   locktest.SingleStore,
+	"with readers": locktest.ReadWriteStore,
+	"with permits": locktest.SemaphoreStore,
+}
+
 func TestSentinelObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	set := redistest.StartSentinel(t)
-	for name, store := range map[string]func(c locker.Client) locker.Store{
-		"one by one":   locktest.SingleStore,
-		"with readers": locktest.ReadWriteStore,
-		"with permits": locktest.SemaphoreStore,
-	} {
+	for name, store := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sentinelLaws(t, set, store)
@@ -70,11 +73,7 @@ func sentinelLaws(t *testing.T, set *redistest.SentinelSet, store func(c locker.
 func TestClusterObeysTheLaws(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
-	for name, store := range map[string]func(c locker.Client) locker.Store{
-		"one by one":   locktest.SingleStore,
-		"with readers": locktest.ReadWriteStore,
-		"with permits": locktest.SemaphoreStore,
-	} {
+	for name, store := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			clusterLaws(t, cluster, store)
