@@ -159,6 +159,8 @@ func (l lock) Unlock(ctx context.Context) error { return l.lease.Release(ctx) }
 // ErrNotLeading means that this process is not the leader.
 var ErrNotLeading = errors.New("gocronlock: this process is not the leader")
 
+var errNoLeader = errors.New("gocronlock: the *lead.Leader is nil; make one with lead.New, and check its error")
+
 // NewElector returns an Elector with which jobs run only while leader leads. The Elector never
 // asks the server. The program runs the leader:
 //
@@ -169,6 +171,9 @@ type elector struct{ leader *lead.Leader }
 
 // IsLeader returns nil if this process leads now.
 func (e elector) IsLeader(context.Context) error {
+	if e.leader == nil {
+		return errNoLeader
+	}
 	if _, leading := e.leader.Leading(); !leading {
 		return ErrNotLeading
 	}
@@ -189,6 +194,9 @@ type whileLeading struct {
 
 // Lock does the work of the inner Locker's Lock if this process leads.
 func (w whileLeading) Lock(ctx context.Context, name string) (gocron.Lock, error) {
+	if w.Locker == nil {
+		return nil, errors.New("gocronlock: WhileLeading: the Locker is nil; make one with PerTick, and check its error")
+	}
 	if err := w.IsLeader(ctx); err != nil {
 		return nil, err
 	}

@@ -444,6 +444,23 @@ func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 	}
 }
 
+func TestNilArgumentsAreAnErrorOfEachTick(t *testing.T) {
+	t.Parallel()
+	if err := gocronlock.NewElector(nil).IsLeader(t.Context()); err == nil || !strings.Contains(err.Error(), "make one with lead.New") {
+		t.Errorf("NewElector: %v", err)
+	}
+	each, err := gocronlock.NoOverlap(lockertest.NewLocker(t, lockertest.NewMemory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gocronlock.WhileLeading(nil, each).Lock(t.Context(), "job"); err == nil || !strings.Contains(err.Error(), "make one with lead.New") {
+		t.Errorf("WhileLeading without a leader: %v", err)
+	}
+	if _, err := gocronlock.WhileLeading(nil, nil).Lock(t.Context(), "job"); err == nil || !strings.Contains(err.Error(), "make one with PerTick") {
+		t.Errorf("WhileLeading without a Locker: %v", err)
+	}
+}
+
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -23,6 +24,9 @@ type Inspector interface {
 // proves which process leads. While the server is unavailable, Watch yields the error once, and
 // continues. Watch ends after ErrInvalidKey, ErrUnsupported and ErrClosed.
 func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, error] {
+	if typednil.Is(i) {
+		return refuseToWatch(key, "the Inspector is nil; give the *locker.Engine of the lock")
+	}
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
@@ -32,12 +36,16 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
-		return func(yield func(locker.Info, error) bool) {
-			yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: l.rule.Key, Err: fmt.Errorf(
-				"%w: %T cannot show the holder of a key; call lead.Watch with the Engine inside", locker.ErrUnsupported, l.locker)})
-		}
+		return refuseToWatch(l.rule.Key, fmt.Sprintf("%T cannot show the holder of a key; call lead.Watch with the Engine inside", l.locker))
 	}
 	return watch(ctx, i, l.rule.Key, l.change)
+}
+
+// refuseToWatch returns a sequence of one error.
+func refuseToWatch(key, why string) iter.Seq2[locker.Info, error] {
+	return func(yield func(locker.Info, error) bool) {
+		yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: key, Err: fmt.Errorf("%w: %s", locker.ErrUnsupported, why)})
+	}
 }
 
 // watch asks i until ctx ends. change returns a channel that is closed when watch should ask at
