@@ -75,7 +75,7 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 	return c
 }
 
-// breakable returns an error with an explanation if there is nothing to break.
+// breakable returns an error that states the reason if break must not revoke a lease of l.
 func breakable(l lock, fence uint64, given bool) error {
 	switch {
 	case !l.Held:
@@ -96,7 +96,7 @@ func breakable(l lock, fence uint64, given bool) error {
 	return nil
 }
 
-// permits reports whether a permit has that fence.
+// permits reports whether a permit of the key has the given fence.
 func (l lock) permits(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // break takes a lease away on every kind of server, and the waiter gets the key. If the given fence
-// belongs to another holder, break changes nothing.
+// is not the fence of the present holder, break changes nothing.
 func TestBreak(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {

@@ -22,8 +22,8 @@ func secrets(t *testing.T, what, text string, tokens []string) {
 	}
 }
 
-// doctor, top, break and run do not print the tokens of holders and waiters. ls and show have
-// their own test of this.
+// doctor, top, break and run do not print the tokens of holders and waiters. Another test checks
+// the output of ls and show.
 func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

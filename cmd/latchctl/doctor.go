@@ -43,7 +43,7 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 			}
 			defer cs.Close()
 			d.several = len(cs) > 1
-			if d.several { // the other half of the time is for questions to all servers together
+			if d.several { // half of the time is for single servers; the other half is for questions to all servers together
 				d.patience = to.timeout / time.Duration(2*len(cs))
 			}
 			if err := d.examine(ctx, cs); err != nil {

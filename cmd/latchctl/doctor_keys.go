@@ -22,7 +22,8 @@ var endless = []string{
 }
 
 // mostCounterLead is the largest time by which a fence counter may be ahead of the clock. Streaks
-// reserve fences for the next 100 ms. The rest is a margin, because a clock may be set back.
+// reserve fences for the next 100 ms. The rest of the two seconds is a margin for a clock that is
+// set back.
 const mostCounterLead = 2 * time.Second
 
 // leftovers looks at the keys that latchkit stores in addition to the leases.
@@ -165,8 +166,8 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	defer closeWithin(l, time.Second)
 	nodes, err := l.Nodes(ctx)
-	// The first call of Nodes may end while its look at the nodes still waits for a silent node. So
-	// this loop asks again.
+	// The first call of Nodes may end before a silent node was given up. So this loop calls Nodes
+	// again.
 	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
 		nodes, err = l.Nodes(ctx)
 	}
@@ -195,10 +196,10 @@ func remedy(err error, rights string) string {
 	return "repair what else is bad here, then call doctor again"
 }
 
-// unknown reports whether it is still unknown if a node votes.
+// unknown reports whether doctor does not know yet if the node n votes.
 func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
 
-// marked says whether a server is a node of a quorum.
+// marked reports whether a server has the marker of a quorum's node.
 func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {
 	if _, ok := c.(*redis.ClusterClient); ok {
 		return true, nil // true for every Cluster, because its markers are in many slots

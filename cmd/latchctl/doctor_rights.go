@@ -9,9 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// rights has a call of each command that latchkit's scripts and client use. docs/operations.md
-// lists the same commands. KEY is the key of the lock, Q is a key that latchkit stores for this
-// lock, and I is an inbox.
+// rights lists one example call for each command that latchkit's scripts and client use.
+// docs/operations.md lists the same commands. KEY is the key of the lock, Q is a key that latchkit
+// stores for this lock, and I is an inbox.
 var rights = strings.Split(`del KEY
 evalsha 0 0
 eval 0 0
@@ -45,7 +45,7 @@ zrem Q m
 zremrangebyscore Q 0 1
 zscore Q m`, "\n")
 
-// clusterRights are the calls that are needed on a Cluster in addition.
+// clusterRights are the additional calls that latchkit needs on a Cluster.
 var clusterRights = strings.Split(`ssubscribe S
 sunsubscribe
 unsubscribe

@@ -30,7 +30,7 @@ func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[strin
 	return all
 }
 
-// If doctor has no finding of this check with this level and text, finds fails the test.
+// finds fails the test unless doctor has a finding for this check with this level and text.
 func finds(t *testing.T, all map[string]finding, check string, want level, text string) {
 	t.Helper()
 	f, there := all[check]
@@ -68,7 +68,7 @@ func TestDoctorOfHealthyServers(t *testing.T) {
 	}
 }
 
-// For each defect, there is a real server with this defect, and doctor finds it.
+// The test gives a real server one defect after the other. doctor finds each defect.
 func TestDoctorFinds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -108,8 +108,8 @@ func TestDoctorFinds(t *testing.T) {
 	finds(t, diagnosis(t, 1, []string{"redis://" + replica.Addr()}), "role", bad, "replica of")
 }
 
-// doctor finds that a user lacks rights that latchkit needs. An administrator can ask about
-// another user.
+// doctor finds that a user lacks rights that latchkit needs. With --user, an administrator can
+// check the rights of another user.
 func TestDoctorFindsMissingRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -39,9 +39,9 @@ func deaf(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// A node that did not answer used to use up the time for all of doctor's questions. Then doctor
-// reported that the servers were no quorum. It gave the advice to call EnrollRedlock, which would
-// have been wrong.
+// In earlier versions, a node that did not answer consumed the time for all of doctor's questions.
+// Then doctor reported that the servers were no quorum, and wrongly advised a call of
+// EnrollRedlock.
 func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -55,8 +55,8 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	finds(t, all, "locks", okay, "0 are held")
 }
 
-// One node of a quorum hangs. doctor used to report that no node voted, because it did not wait for
-// the end of the first look at the nodes.
+// One node of a quorum hangs. doctor used to report that no node voted, because it did not wait
+// until the first query of all nodes had ended.
 func TestDefectDoctorTookTheSilenceOfOneNodeForThatOfAll(t *testing.T) {
 	t.Parallel()
 	var nodes []string

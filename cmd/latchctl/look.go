@@ -57,7 +57,7 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 			return nil, err
 		}
 	}
-	for _, c := range cs { // ask until a server answers; one clock is enough, because the clocks of a quorum are close together
+	for _, c := range cs { // this loop ends when one server has answered; one clock is enough, because the clocks of a quorum are close together
 		if ahead, err := clockOf(ctx, c); err == nil {
 			l.ahead = ahead
 			break
@@ -99,7 +99,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	return lock{key, info, l.since(info.Since)}, nil
 }
 
-// The method since returns how long ago the server's clock showed the time that is passed as at.
+// The method since returns how long ago the time at was, by the server's clock.
 func (l *looker) since(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0

@@ -68,8 +68,8 @@ the server, in small steps that do not block it (SCAN).`,
 	return c
 }
 
-// withLooker connects to the servers, and calls do, which reads or revokes leases. The command's
-// context has the time-out of --timeout.
+// withLooker connects to the servers, and calls the function do, which reads or revokes leases. The
+// command's context has the time-out of --timeout.
 func (s *servers) withLooker(c *cobra.Command, do func(*looker) error) error {
 	ctx, cancel := s.bound(c.Context())
 	defer cancel()
@@ -165,7 +165,7 @@ func listTable(w io.Writer, locks []lock) error {
 // columns are the headings of the columns of ls and top.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
-// cells returns the texts that a lock has in these columns.
+// cells returns the text of the lock l for each of the columns of ls and top.
 func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {

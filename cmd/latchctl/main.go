@@ -127,7 +127,8 @@ func version() string {
 	return "unknown"
 }
 
-// exactly does the work of cobra.ExactArgs with latchctl's own exit code.
+// exactly refuses a wrong number of arguments, as cobra.ExactArgs does, but with latchctl's own
+// exit code.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {

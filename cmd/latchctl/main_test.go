@@ -42,7 +42,7 @@ func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is what a run has printed, and its exit code.
+// said has the output of one run of latchctl, and the exit code of this run.
 type said struct {
 	out, err string
 	exit     int
@@ -86,7 +86,7 @@ func has(t *testing.T, text string, parts ...string) {
 type site struct {
 	nodes  []string // URLs
 	direct []*redis.Client
-	locker func(t *testing.T) *locker.Engine // makes a Locker as another process would have it
+	locker func(t *testing.T) *locker.Engine // makes a Locker that the servers treat as one of another process
 }
 
 // sites returns all kinds of servers.

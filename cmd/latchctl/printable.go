@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// printable escapes the control characters of a text from others, such as a key or the metadata of
-// a holder. Without the escapes, a terminal would obey the characters.
+// printable escapes the control characters in a text that other programs have written, such as a
+// key or the metadata of a holder. Without the escapes, a terminal would obey these characters.
 func printable(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text

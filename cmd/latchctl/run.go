@@ -128,7 +128,8 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 		if err != nil {
 			host = "unknown host"
 		}
-		// Of the command, the metadata has only the name, because the arguments may be secret.
+		// The metadata contains the name of the command, but not its arguments, because the
+		// arguments may be secret.
 		r.rule.Metadata = fmt.Sprintf("%s, process %d, %s", host, os.Getpid(), filepath.Base(r.command[0]))
 	}
 	return nil
@@ -172,11 +173,11 @@ func (r *running) run(to *servers) error {
 	return r.result(ctx, exit, err)
 }
 
-// errNotDone tells locker.Run that the command has failed, so that its work does not count as
+// errNotDone reports to locker.Run that the command has failed, so that the work does not count as
 // done.
 var errNotDone = errors.New("the command has failed")
 
-// If a signal ends a wait, interruption is the cause.
+// An interruption is the cause with which a signal ends the wait for the lock.
 type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
@@ -251,5 +252,5 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 func closeWithin(l *locker.Engine, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	_ = l.Close(ctx) // see above
+	_ = l.Close(ctx) // if Close fails, the lease ends by its TTL
 }

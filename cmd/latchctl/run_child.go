@@ -55,7 +55,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	group := family{pid: cmd.Process.Pid, shared: atTerminal}
 	lost := ctx.Done()
 	var late <-chan time.Time
-	var deadline time.Time // the end of the time that the command gets to end by itself
+	var deadline time.Time // the time at which the command is killed if it has not ended by itself
 	for {
 		select {
 		case err := <-ended:
@@ -64,7 +64,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 			}
 			return exitCode(cmd, err)
 		case s := <-signals:
-			if lost != nil { // the lease was lost; otherwise latchctl itself has ended the lease
+			if lost != nil { // the lease still lasts; after its end, latchctl itself ends the command
 				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
 			}
 		case <-lost:
@@ -99,8 +99,8 @@ func (f family) forward(s syscall.Signal) {
 	}
 }
 
-// terminate asks all processes of the group to end, even stopped ones. latchctl itself ignores
-// this signal.
+// terminate sends SIGTERM and SIGCONT to all processes of the group. A stopped process handles
+// SIGTERM only when SIGCONT lets it continue. latchctl itself ignores this SIGTERM.
 func (f family) terminate() {
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGCONT} {
 		if f.shared {
@@ -121,9 +121,9 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended too. At the time late, it kills the descendants
-// that have not ended. At a terminal, outlive does nothing, because the descendants cannot be
-// distinguished from other processes.
+// outlive waits until the descendants have ended too. When the time late has passed, it kills the
+// descendants that still run. At a terminal, outlive does nothing, because the descendants cannot
+// be distinguished from other processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

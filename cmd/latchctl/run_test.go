@@ -184,8 +184,8 @@ func TestRunShared(t *testing.T) {
 const notes = `trap 'echo term > term; exit 9' TERM; trap 'echo usr1 > usr1' USR1; (trap "" TERM; sleep 100) &
 echo $! > child; echo $$ > pid; while :; do wait; done`
 
-// When the lease is lost, the command and its descendants get SIGTERM. Those that ignore SIGTERM
-// get SIGKILL.
+// When the lease is lost, the command and its descendants get SIGTERM. A process that ignores
+// SIGTERM gets SIGKILL.
 func TestRunOfALostLease(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -201,7 +201,8 @@ func TestRunOfALostLease(t *testing.T) {
 	gone(t, child) // the child ignores SIGTERM
 }
 
-// run used to print three lines about one lost lease. One of them was "the command has failed".
+// run used to print three lines about one lost lease. One of these lines was "the command has
+// failed".
 func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
@@ -215,7 +216,7 @@ func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	}
 }
 
-// A command that does not end when it is asked to is killed after the grace.
+// A command that does not end after SIGTERM is killed when the grace period is over.
 func TestRunKillsAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

@@ -97,8 +97,8 @@ func (cs clients) forLocker() []locker.Client {
 	return all
 }
 
-// The method engine makes a Locker that shows and revokes leases of every kind, with readers or
-// without.
+// The method engine makes a Locker that shows and revokes leases of every kind, even the leases of
+// readers.
 func (cs clients) engine() (*locker.Engine, error) {
 	l, err := locker.NewReadWrite(cs.forLocker())
 	if err != nil {
@@ -167,7 +167,7 @@ func hideURL(err error) error {
 	return err
 }
 
-// overdue explains that --timeout was reached.
+// If --timeout was reached, overdue returns an error about this time-out. Otherwise it returns err.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)

@@ -83,7 +83,7 @@ type again struct{}
 type watching struct {
 	look    func() tea.Msg
 	every   time.Duration
-	order   string // the name of a way to sort, as in orders
+	order   string // the name of the sort order: a key of the map orders
 	pattern string
 
 	seen          looked
@@ -138,7 +138,7 @@ func (w watching) View() tea.View {
 }
 
 // screen returns the text on the screen. No line is wider than the screen. If not all locks fit,
-// the text has the number of the others.
+// the last line has the number of hidden locks.
 func (w watching) screen() string {
 	waiters := 0
 	for _, l := range w.seen.locks {

@@ -39,7 +39,7 @@ func TestTop(t *testing.T) {
 }
 
 // The keys with the most waiters come first on the screen. No line is too long. If not all locks
-// fit, the screen shows the number of the others.
+// fit, the screen shows the number of hidden locks.
 func TestTopsScreen(t *testing.T) {
 	t.Parallel()
 	w := watching{order: "waiters", pattern: "*", width: 40, height: 8}
