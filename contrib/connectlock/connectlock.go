@@ -25,8 +25,8 @@ import (
 )
 
 // NewInterceptor returns an interceptor that runs handlers under the locks that rules name. Put it
-// behind the interceptors for tracing, recovery and authentication. As a client's interceptor it
-// does nothing.
+// behind the interceptors for tracing, recovery and authentication. As an interceptor of a client,
+// it has no effect.
 //
 // Call rules.Bind with [Services] before the server starts. Until Bind has succeeded, every call is
 // refused with CodeInternal. The error of NewInterceptor names the wrong argument.
@@ -146,7 +146,7 @@ type repeated struct{ proto.Message }
 // handled is the error of a handler, with the status that grpclock reads.
 type handled struct{ error }
 
-// Unwrap returns what the handler returned.
+// Unwrap returns the error that the handler returned.
 func (h *handled) Unwrap() error { return h.error }
 
 // GRPCStatus returns the handler's error as a status of gRPC.

@@ -324,8 +324,8 @@ func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
 	_ = s.Close()
 }
 
-// Clients cancel their calls at random moments, some of them while they wait for their lock. No
-// lock stays held.
+// Clients cancel their calls at random moments, and some clients are waiting for their lock then.
+// No lock stays held.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, lockertest.NewLocker(t, store), handlers{

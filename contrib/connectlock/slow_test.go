@@ -43,7 +43,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// The lock is lost while the client does not read, so a Send waits.
+// A Send waits, because the client does not read. When the lock is lost, the waiting Send ends.
 func TestALostLockEndsASendThatWaits(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {

@@ -112,9 +112,9 @@ func encoded(name, value string) string {
 // interceptors.
 //
 // When the lock was lost or the client has stalled, a guarded handler may return while a Send still
-// waits for the client. grpc-go allows that. connect-go would write the end of the stream into the
-// middle of the message. So the method end waits for the Send, and refuses every later Send. The
-// lock is released before this wait.
+// waits for the client. grpc-go allows this. But connect-go would then write the end of the stream
+// into the middle of the message. So the method end waits for the Send, and refuses every later
+// Send. The lock is released before this wait.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn
@@ -168,7 +168,7 @@ type guardedConn struct {
 	stream grpc.ServerStream
 }
 
-// Receive receives a message; the first one may take the lock.
+// Receive receives a message; the first Receive may acquire the lock.
 func (c *guardedConn) Receive(m any) error { return c.stream.RecvMsg(m) }
 
 // Send sends a message, unless the lock is lost.

@@ -30,14 +30,15 @@ import (
 )
 
 // Once adds a job to c. At each tick of spec, the job runs in one of several processes. The parser
-// of c reads spec. The text name is the name of the job. It must be the same in all processes, and
-// no other job may have it.
+// of c reads spec. The parameter name is the name of the job. All processes must use the same name,
+// and no other job may have this name.
 //
 // The context of job ends if the lock of the tick is lost, or when the context given by [Base]
 // ends. An error of job is logged. Once returns an error if its arguments are wrong.
 //
 // "@every 5m" counts from the start of each process, so its ticks have no common time. A job with
-// "@every" runs at most once in nine tenths of the interval. The process that comes first runs it.
+// "@every" runs at most once in nine tenths of the interval. The process that is first in an
+// interval runs the job.
 func Once(c *cron.Cron, l locker.Locker, spec, name string, job func(ctx context.Context) error, opts ...Option) (cron.EntryID, error) {
 	e := &entry{locker: l, name: name, job: job, cfg: config{
 		base: context.Background(), window: 30 * time.Second, skew: 5 * time.Second, logger: slog.Default(),
@@ -85,7 +86,7 @@ type entry struct {
 
 var errLate = errors.New("the tick is so old that another process may have run it")
 
-// Run runs the job for a tick, unless another process runs it. cron calls Run.
+// Run runs the job for a tick, unless another process runs this tick or has run it. cron calls Run.
 func (e *entry) Run() {
 	tick := e.ticks.take(time.Now())
 	err := e.run(tick)
@@ -141,9 +142,10 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest returns an age. If a tick has this age or is older, this process does not start the tick.
-// The server remembers a tick that has run until the tick has this age by the clock of every
-// process. One hundredth of the time is subtracted, because clocks run at different rates.
+// oldest returns the age from which a tick is too old: this process does not start a tick of this
+// age. The server remembers each tick that has run, at least until the tick has this age by the
+// clock of every process. One hundredth of the time is subtracted, because clocks run at different
+// rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

@@ -34,7 +34,7 @@ func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// process is a Cron with one job, as one process would have it.
+// process stands for an operating-system process that has a Cron with one job.
 type process struct {
 	*cron.Cron
 	stop context.CancelFunc
@@ -117,14 +117,15 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 			}
 			p.stop()
 			p.Stop()
-			time.Sleep(2 * time.Minute) // until the key is free
+			time.Sleep(2 * time.Minute) // after this pause, the key is free
 		}
 	})
 }
 
 // If the job of a tick failed or its process died, another process makes up for the tick. If the
 // job succeeded, no process makes up for the tick. The three processes take the tick in any order.
-// If the last of them dies, no process is left to make up for its tick, and the test begins again.
+// If the process that dies was the last one, no process is left to make up for the tick. Then the
+// test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -137,8 +138,8 @@ func TestATickIsMadeUp(t *testing.T) {
 	t.Error("the process that dies was always the last")
 }
 
-// dieInATick makes one of three processes die in its job. It returns how many of the processes had
-// not had the tick before.
+// dieInATick makes one of three processes die in its job. It returns how many of the other
+// processes had not run the tick before this death.
 func dieInATick(t *testing.T, store *lockertest.Memory) int32 {
 	var early, runs, died atomic.Int32
 	killed := store.NewProcess()
@@ -271,8 +272,9 @@ var cronProcess = proc.Register("cron", func(args []string) {
 	select {}
 })
 
-// Three processes use a real server. Two of them are stopped for longer than a tick is remembered,
-// and then continued. No tick runs twice, and no tick is lost while the third process runs.
+// Three processes use a real server. Two of the processes are stopped for longer than the server
+// remembers a tick, and then continued. No tick runs twice, and no tick is lost while the third
+// process runs.
 func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -306,7 +308,7 @@ func TestProcessesThatStandStillDoubleNoTick(t *testing.T) {
 			lost++
 		}
 	}
-	// If a process gets the key and is suspended before it works, its tick is lost.
+	// If a process gets the key and is suspended before it starts the job, the tick is lost.
 	if t.Logf("%d ticks ran", len(runs)); lost > 3 {
 		t.Errorf("%d ticks did not run", lost)
 	}

@@ -25,14 +25,14 @@ type config struct {
 }
 
 // MakeUp makes another process run a tick again if its process died or its job returned an error.
-// The other processes wait for as long as [Window] until the first process has run the tick. A tick
-// that succeeded does not run again. As long as one process is alive, a tick runs at least once. It
-// may run twice, so a second run of the job must be harmless.
+// The other processes wait at most for the time of [Window] until the first process has run the
+// tick. A tick that succeeded does not run again. As long as one process is alive, a tick runs at
+// least once. A tick may run twice, so a second run of the job must be harmless.
 func MakeUp() Option { return func(c *config) { c.makesUp = true } }
 
 // NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
-// [MakeUp], the tick is not skipped. It waits for the end of the earlier job, for as long as
-// [Window].
+// [MakeUp], the tick is not skipped, but waits for the end of the earlier job. It waits at most for
+// the time of [Window].
 func NoOverlap() Option { return func(c *config) { c.alone = true } }
 
 // Window sets how long a tick is remembered. In this time after its start, no other process starts

@@ -58,15 +58,15 @@ func TestATickThatHasSucceededIsNotMadeUp(t *testing.T) {
 		if err := e.run(tick); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(20 * time.Second) // by a clock that is behind
+		time.Sleep(20 * time.Second) // a process whose clock is behind asks for the tick this late
 		if err := e.run(tick); !errors.Is(err, locker.ErrDone) || len(*ran) != 1 {
 			t.Errorf("%v after %d runs, want ErrDone after one", err, len(*ran))
 		}
 	})
 }
 
-// "@every" has no common ticks, so no tick is too old. If a process was stopped, its job still
-// runs.
+// With "@every", processes have no common ticks, so no tick is too old. A process that was stopped
+// still runs its job.
 func TestATickOfEveryIsNeverTooOld(t *testing.T) {
 	inEntry(t, func(t *testing.T, e *entry, ran *[]string) {
 		e.interval = time.Hour

@@ -8,13 +8,13 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// ticks is a Schedule that remembers the ticks that its Next has returned. This is needed because
-// cron does not tell a job its tick.
+// ticks is a Schedule that remembers the ticks that its Next has returned. This memory is needed,
+// because cron does not pass the time of the tick to the job.
 type ticks struct {
 	cron.Schedule
 
 	mu    sync.Mutex
-	named []time.Time // in order, without duplicates
+	named []time.Time // the remembered ticks, in order and without duplicates
 }
 
 // Next returns the first tick after now. cron calls Next when cron starts, and each time cron has
@@ -33,10 +33,10 @@ func (t *ticks) Next(now time.Time) time.Time {
 	return next
 }
 
-// The method take returns the tick of a job that cron has started. This is the latest due tick that
-// was not taken. There may be older ticks that were not taken. Either their jobs have not called
-// take yet, or the Cron was stopped before the ticks were due. If the clock was set back and no
-// tick is due, take returns the next tick.
+// The method take returns the tick of a job that cron has started. It returns the latest due tick
+// that was not taken. Older ticks may remain: either their jobs have not called take yet, or the
+// Cron was stopped before these ticks were due. If the clock was set back and no tick is due, take
+// returns the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -236,7 +236,7 @@ func TestRulesGuardEchosRoutes(t *testing.T) {
 	}
 }
 
-// The request for a basket locks each of the basket's articles, all or none.
+// The request for a basket locks all articles of the basket, or none of them.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
 	server := serve(t, echolock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
@@ -262,8 +262,8 @@ func TestMistakesPanic(t *testing.T) {
 	echolock.New(nil, "a")
 }
 
-// Echo 5 gives its handlers net/http's own request and writer. So httplock needs no adapter, but
-// only the route's parameters and the handler's error.
+// Echo 5 gives its handlers net/http's own request and writer. So httplock needs no adapter. It
+// needs only the route's parameters and the handler's error.
 func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {
 	type visitKey struct{}
 	type visit struct {

@@ -2,15 +2,15 @@
 //
 //	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
 //
-// It is httplock for Fiber: keys, options and replies are the same as in httplock. Some things
-// differ, because fasthttp differs from net/http.
+// It is httplock for Fiber: keys, options and replies are the same as in httplock. There are some
+// differences, because fasthttp differs from net/http.
 //
 // An error that a handler returns is a failure. The ErrorHandler of the app writes the reply before
 // the lock is released. So this reply can be held back, stored or replaced like any other reply.
-// Fiber middlewares outside see the reply and no error, as with Fiber's own logger. A handler that
+// The Fiber middlewares outside of fiberlock see this reply, but not the error. A handler that
 // returns nil has succeeded when its status is below 400.
 //
-// fasthttp sends a reply when all handlers have returned. So when the lock was lost, the reply is
+// fasthttp sends a reply when all handlers have returned. So after the loss of a lock, the reply is
 // always replaced, and a client that reads slowly does not keep a lock. A body that a handler
 // streams (SendStream, SendStreamWriter) is sent after the release of the lock, too. Under
 // [Idempotency] and httplock.WithBufferedResponse, the body is read while the lock is held. A
@@ -22,11 +22,11 @@
 // handler.
 //
 // fasthttp does not detect that a client disconnects. On Linux, fiberlock detects this while the
-// request waits for its lock, and ends the wait within half a second. A disconnected client does
-// not end a running handler.
+// request waits for its lock, and ends the wait within half a second. When a client disconnects
+// during its handler, the handler continues.
 //
-// c.Context() is the context that ends with the lock. Fiber's c is a context too, but it never
-// ends.
+// c.Context() is the context that ends with the lock. Fiber's c itself is a context too, but this
+// context never ends.
 //
 //	{param.id}     a parameter of the route's path, as c.Params returns it
 //	{ip}           c.IP

@@ -171,7 +171,7 @@ func (l *recorded) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// fasthttp reuses its memory. The next request must not change the key of the previous one.
+// fasthttp reuses its memory. The next request must not change the key of the previous request.
 func TestPartsOfFiberAreCopied(t *testing.T) {
 	l := &recorded{}
 	var outcome *httplock.Problem
@@ -283,7 +283,7 @@ func TestRulesGuardFibersRoutes(t *testing.T) {
 	}
 }
 
-// The request for a basket locks each of the basket's articles, all or none.
+// The request for a basket locks all articles of the basket, or none of them.
 func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, fiberlock.New(lockertest.NewLocker(t, store), "stock:{body.items.*.sku}", httplock.WithWait(locker.NoWait)),
@@ -298,7 +298,7 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	}
 }
 
-// dial sends the text of a request and leaves the connection as it is.
+// dial sends the text of a request, and leaves the connection open.
 func (s *server) dial(t *testing.T, text string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.addr)
@@ -375,7 +375,7 @@ func TestClientsThatLeaveAtRandomLeaveNoLock(t *testing.T) {
 	within(t, "no lease is left", func() bool { return store.Len() == 0 })
 }
 
-// An app with StreamRequestBody passes the body on while it arrives.
+// An app with StreamRequestBody passes the body to the handler while the body still arrives.
 func TestABodyThatFiberStreams(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)

@@ -39,8 +39,8 @@ func (v *visit) request() *http.Request {
 	return r.WithContext(v)
 }
 
-// handBack copies the changes of httplock to Fiber's request. It removes a delegation that was
-// used, and restores a body that httplock has read.
+// handBack copies the changes of httplock to Fiber's request. handBack removes a delegation that
+// was used, and restores a body that httplock has read.
 func (v *visit) handBack(r *http.Request) error {
 	request := &v.c.RequestCtx().Request
 	if r.Header.Get(delegate.Header) == "" {

@@ -73,7 +73,7 @@ func (g *Guard) Validate() error {
 }
 
 // Unguarded returns routes that were registered by Handle and have no Rule, although their method
-// can change data. A Rule with NoLock keeps a route from being returned.
+// can change data. A route whose Rule has NoLock is not returned.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

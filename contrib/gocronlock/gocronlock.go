@@ -30,17 +30,17 @@ import (
 	"github.com/latchkit/latchkit/locker/lead"
 )
 
-// ErrLate means that another process may have run the tick already, because this process comes
-// late.
+// ErrLate means that another process may have run the tick already, because this process asked for
+// the tick too late.
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. When
-// a job is due, the function tick is called with the job's name. It returns the time of the tick,
-// which must be the same in all processes. See [Round]. The key is NAME@TICK, and is kept for the
-// time of [Window].
+// a job is due, PerTick's Locker calls the function tick with the job's name. The function returns
+// the time of the tick, which must be the same in all processes. See [Round]. The key is NAME@TICK,
+// and is kept for the time of [Window].
 //
-// A process that was stopped comes late. It gets ErrLate when its tick is older than [Window] minus
-// [MaxSkew]. It also gets ErrLate when its tick is in the future by more than [MaxSkew].
+// A process that was stopped may ask for its tick too late. It gets ErrLate when the tick is older
+// than [Window] minus [MaxSkew], or when the tick is in the future by more than [MaxSkew].
 func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) (gocron.Locker, error) {
 	if tick == nil {
 		return nil, errors.New("gocronlock: PerTick: tick is nil; give for example Round(time.Minute)")
@@ -57,7 +57,8 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 // doubt, choose time.Minute.
 //
 // A process that is late by more than half of d gets the next multiple of d, and then ErrLate. A
-// process that is late by about d may run its tick again, if no job is due at the next multiple.
+// process that is late by about d takes the next multiple for its tick. If no job is due at this
+// multiple, the process runs its tick again.
 func Round(d time.Duration) func(name string) time.Time {
 	if d <= 0 {
 		return func(string) time.Time { return time.Time{} } // Lock refuses a zero time
@@ -76,8 +77,8 @@ func PerInterval(l locker.Locker, every time.Duration, opts ...Option) (gocron.L
 }
 
 // NoOverlap returns a Locker with which a job does not run in two processes at the same time. The
-// key is the name of the job. The key is free when the job ends. So if the clock of another process
-// is behind, that process may run the same tick.
+// key is the name of the job. The key is free when the job ends. So a process whose clock is behind
+// may run the same tick again.
 func NoOverlap(l locker.Locker, opts ...Option) (gocron.Locker, error) {
 	return newJobs("NoOverlap", l, opts, func(*jobs) {})
 }
@@ -180,9 +181,9 @@ func (e elector) IsLeader(context.Context) error {
 	return nil
 }
 
-// WhileLeading returns a Locker that locks with l while leader leads. Otherwise this Locker
-// refuses. Use it with [PerTick] instead of an Elector. Then a tick runs once, even when the leader
-// changes.
+// WhileLeading returns a Locker that locks with l while leader leads. While leader does not lead,
+// this Locker refuses every job. Use it with [PerTick] instead of an Elector. Then a tick runs
+// once, even when the leader changes.
 func WhileLeading(leader *lead.Leader, l gocron.Locker) gocron.Locker {
 	return whileLeading{elector{leader}, l}
 }

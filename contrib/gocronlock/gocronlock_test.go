@@ -107,7 +107,7 @@ func TestEachIntervalRunsOnce(t *testing.T) {
 	}
 }
 
-// take acquires a lock, and fails the test if it cannot.
+// take acquires a lock, and fails the test if the Locker refuses.
 func take(t *testing.T, l gocron.Locker, name string) gocron.Lock {
 	t.Helper()
 	lock, err := l.Lock(t.Context(), name)
@@ -173,7 +173,7 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, gocronlock.ErrLate) {
 			t.Errorf("40 s after its tick: %v", err)
 		}
-		time.Sleep(16 * time.Second) // as long as a process waits whose clock is 4 s behind
+		time.Sleep(16 * time.Second) // now it is 4 s before the next tick: a process whose clock is 4 s ahead asks at this time
 		_ = take(t, all[1], "job").Unlock(t.Context())
 		time.Sleep(4 * time.Second)
 		if _, err := all[0].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
@@ -182,8 +182,8 @@ func TestALateProcessDoesNotTakeTheNextTick(t *testing.T) {
 	})
 }
 
-// The bounds of a tick's age: Window less MaxSkew, and less a hundredth for clocks that run at
-// different rates. A tick may be in the future by MaxSkew.
+// A process starts a tick until the tick's age is Window minus MaxSkew. A hundredth of Window is
+// also subtracted, because clocks run at different rates. A tick may be in the future by MaxSkew.
 func TestTheBoundsOfATicksAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +207,8 @@ func TestTheBoundsOfATicksAge(t *testing.T) {
 	})
 }
 
-// A tick is remembered for Window after its start: so long that a process may come late, after one
-// that came early.
+// A tick is remembered for the time Window after its start. This is long enough for one process
+// that starts the tick too early and another process that asks for it too late.
 func TestATickIsRememberedForItsWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestATickIsRememberedForItsWindow(t *testing.T) {
 			all = append(all, l)
 		}
 		_ = take(t, all[0], "job").Unlock(t.Context())
-		time.Sleep(29600 * time.Millisecond) // the tick is 24.6 s old: the default Window less MaxSkew and a hundredth
+		time.Sleep(29600 * time.Millisecond) // the tick is 24.6 s old, just below the limit: the default Window minus MaxSkew and minus a hundredth of Window
 		if _, err := all[1].Lock(t.Context(), "job"); !errors.Is(err, locker.ErrBusy) {
 			t.Errorf("the tick that has run: %v", err)
 		}
@@ -230,7 +230,7 @@ func TestATickIsRememberedForItsWindow(t *testing.T) {
 	})
 }
 
-// Processes in different time zones mean the same tick.
+// Processes in different time zones use the same key for a tick.
 func TestATickIsTheSameInEachTimeZone(t *testing.T) {
 	t.Parallel()
 	store, now := lockertest.NewMemory(), time.Now()
@@ -250,8 +250,8 @@ func TestATickIsTheSameInEachTimeZone(t *testing.T) {
 	}
 }
 
-// Ticks that differ by less than a second differ, and the Observer sees the name of the job, which
-// is the same for all ticks.
+// Two ticks within the same second have different keys. The Observer sees the name of the job,
+// which is the same for all ticks.
 func TestTicksWithinASecondHaveKeysOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	seen, tick := &lockertest.Recorder{}, time.Now().Truncate(time.Second)
@@ -272,7 +272,7 @@ func TestTicksWithinASecondHaveKeysOfTheirOwn(t *testing.T) {
 	}
 }
 
-// OnLost gets the name of the job, also if the key has a tick.
+// OnLost gets the name of the job, even if the key also contains the time of a tick.
 func TestOnLostGetsTheNameOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -290,7 +290,7 @@ func TestOnLostGetsTheNameOfTheJob(t *testing.T) {
 	})
 }
 
-// A process that does not lead does not ask for the lock.
+// A process that does not lead sends no acquire to the server.
 func TestALockWhileLeadingAsksTheLeaderFirst(t *testing.T) {
 	t.Parallel()
 	store := lockertest.NewMemory()
@@ -311,7 +311,7 @@ func TestALockWhileLeadingAsksTheLeaderFirst(t *testing.T) {
 	}
 }
 
-// An interval is remembered for nine tenths of its length, counted from the begin of the job.
+// An interval is remembered for nine tenths of its length, counted from the start of the job.
 func TestAnIntervalIsRememberedForNineTenths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +331,7 @@ func TestAnIntervalIsRememberedForNineTenths(t *testing.T) {
 	})
 }
 
-// Round(0) would make a tick of each call, so that each process runs the job.
+// With Round(0), every call would be a tick of its own, so every process would run the job.
 func TestATickThatIsNoTimeIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{0, -time.Second} {
@@ -376,7 +376,7 @@ func TestNoOverlapFreesTheKey(t *testing.T) {
 	}
 }
 
-// Only the leader runs jobs. When the leader changes, the next leader runs them.
+// Only the leader runs jobs. After a change of the leader, the next leader runs the jobs.
 func TestOnlyTheLeaderRunsJobs(t *testing.T) {
 	t.Parallel()
 	type process struct {

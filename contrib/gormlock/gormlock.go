@@ -156,7 +156,7 @@ func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Co
 	}
 }
 
-// With pool, GORM sees a transaction of sqllock as an open transaction. So db.Transaction inside
+// pool makes GORM treat a transaction of sqllock as an open transaction. So db.Transaction inside
 // this transaction is a savepoint, and a session with PrepareStmt stays inside the transaction.
 type pool struct {
 	*sqllock.Tx

@@ -203,7 +203,7 @@ func TestNothingOfGORMIsMissing(t *testing.T) {
 }
 
 // Programs often ignore the errors of GORM. On MySQL, a deadlock rolls the transaction back, and
-// without sqllock each later statement would be committed by itself.
+// without sqllock the database would commit each later statement separately.
 func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	db := open(t, "mysql")
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -258,7 +258,8 @@ func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 	})
 }
 
-// A program may keep a *gorm.DB that shows the rows of one tenant only.
+// A program may keep a *gorm.DB with a condition, for example one that selects the rows of one
+// tenant. The condition must also hold inside the transaction.
 func TestTheConditionsOfASessionHoldInTheTransaction(t *testing.T) {
 	each(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())

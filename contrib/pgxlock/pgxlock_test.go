@@ -361,7 +361,8 @@ func TestAFunctionThatLeavesItsRowsOpenIsToldSo(t *testing.T) {
 	}
 }
 
-// A pooler such as pgbouncer may need a mode other than pgx' default.
+// A pooler such as pgbouncer may not support pgx' default mode for queries, so pgxlock must work in
+// every mode.
 func TestEveryWayToSendAQueryWorks(t *testing.T) {
 	config := bank(t, nil).Config()
 	config.MaxConns = 1

@@ -142,7 +142,7 @@ var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return a
 func (outermost) Commit(context.Context) error   { return errNotYours }
 func (outermost) Rollback(context.Context) error { return errNotYours }
 
-// rows is a pgx.Rows. It uses the connection until it is closed, or read to its end.
+// rows is a pgx.Rows. The connection is in use until the rows are closed, or read to their end.
 type rows struct {
 	pgx.Rows
 	leave func()
@@ -161,7 +161,7 @@ func (r *rows) Close() {
 	r.Rows.Close()
 }
 
-// row is a pgx.Row. It uses the connection until it is scanned.
+// row is a pgx.Row. The connection is in use until the row is scanned.
 type row struct {
 	pgx.Row
 	leave func()
@@ -172,7 +172,7 @@ func (r *row) Scan(dest ...any) error {
 	return r.Row.Scan(dest...)
 }
 
-// results is a pgx.BatchResults. It uses the connection until it is closed.
+// results is a pgx.BatchResults. The connection is in use until the results are closed.
 type results struct {
 	pgx.BatchResults
 	leave func()

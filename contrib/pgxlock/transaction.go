@@ -77,7 +77,7 @@ var levels = map[sql.IsolationLevel]pgx.TxIsoLevel{
 	sql.LevelRepeatableRead: pgx.RepeatableRead, sql.LevelSerializable: pgx.Serializable,
 }
 
-// optionsOf converts the options to those of pgx.
+// optionsOf converts opts to the options of pgx.
 func optionsOf(opts *sql.TxOptions) (o pgx.TxOptions, err error) {
 	if opts == nil {
 		return o, nil
@@ -135,7 +135,7 @@ func (t *transaction) beginWith(ctx context.Context, query string, args, dest []
 }
 
 // broken adds driver.ErrBadConn to an error that has ended the connection, and so the transaction.
-// This tells sqllock that it may retry.
+// From driver.ErrBadConn, sqllock concludes that it may retry.
 func (t *transaction) broken(err error) error {
 	var answer *pgconn.PgError
 	if err == nil || errors.As(err, &answer) || t.conn == nil || !t.conn.IsClosed() {

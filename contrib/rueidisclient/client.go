@@ -42,9 +42,9 @@ var _ interface {
 // a *redis.ClusterClient of go-redis on a Cluster. locker.WithReplicaAck is refused too, because
 // the command WAIT counts only the writes of its own connection.
 //
-// The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis'
-// time-out ConnWriteTimeout does not matter. A client with hooks, such as one of rueidisotel, is a
-// rueidis.Client too. Its hooks see latchkit's commands with their tokens, which are secret.
+// The server must speak RESP3 (Redis 6). latchkit ends each call with a context, so rueidis' own
+// time-out, ConnWriteTimeout, does not matter. A client with hooks, such as one of rueidisotel, is
+// a rueidis.Client too. Its hooks see latchkit's commands with their tokens, which are secret.
 func New(c rueidis.Client) (*Client, error) {
 	switch {
 	case c == nil:

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// patient is an option that makes waiters depend on messages. Without a message, a waiter asks
+// patient is an option with which waiters depend on messages. Without a message, a waiter asks
 // again only after an hour.
 var patient = locker.WithBackoff(locker.Constant(time.Hour))
 

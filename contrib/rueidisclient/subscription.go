@@ -34,8 +34,8 @@ type subscription struct {
 	said  chan any // events and errors for ReceiveTimeout
 }
 
-// request is a command to send. The server's confirmation of a subscription comes through a hook,
-// not as a reply.
+// request is a command that run must send. The server confirms a subscription through a hook, and
+// not by a reply.
 type request struct {
 	build  func(b rueidis.Builder) rueidis.Completed
 	answer any
@@ -75,8 +75,8 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// The method say passes an event or an error to ReceiveTimeout. Until Close, another goroutine
-// calls ReceiveTimeout.
+// The method say passes an event or an error to the goroutine that calls ReceiveTimeout. This
+// goroutine calls ReceiveTimeout until Close.
 func (s *subscription) say(what any) {
 	select {
 	case s.said <- what:

@@ -34,7 +34,7 @@ func oneAtATime(t *testing.T, server *redistest.Server) *rueidisclient.Client {
 	return c
 }
 
-// hears awaits the next event, and returns what it says.
+// hears awaits the next event, and returns it as text.
 func hears(t *testing.T, s redisstore.PubSub) string {
 	t.Helper()
 	what, err := s.ReceiveTimeout(t.Context(), 10*time.Second)
@@ -88,8 +88,8 @@ func TestTheEventsOfASubscription(t *testing.T) {
 	}
 }
 
-// Each end of a subscription is an error for its reader, ends the connection, and makes room for
-// the next connection of the pool.
+// However a subscription ends, its reader gets an error, and the connection ends. Then the pool has
+// room for the next connection.
 func TestTheEndsOfASubscription(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

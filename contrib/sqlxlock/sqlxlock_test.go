@@ -130,7 +130,7 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 			if err != nil {
 				return err
 			}
-			defer func() { _ = tx.Rollback() }() // Rollback does nothing after Commit
+			defer func() { _ = tx.Rollback() }() // after Commit, this Rollback has no effect
 			claim, err := sqlxlock.InTx(ctx, tx, opts...)
 			if err != nil {
 				return err
