@@ -76,8 +76,9 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff cuts some of the worker's ways to Redis, given by their names. No more data passes on
-// these ways. If severed is true, the connections also break.
+// cutOff starts a worker that runs a task, and cuts the connections of the worker's asynq to Redis.
+// If locks is true, it also cuts those of the worker's Locker. No more data passes on these
+// connections. If severed is true, they also break.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -114,7 +115,7 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 
 // When a worker is cut off from Redis, another worker can take its task. Before that, the first
 // worker detects by its own clock that its lease has ended. So the first worker commits nothing,
-// neither then nor later.
+// even when its connections work again.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -144,14 +145,14 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	}
 }
 
-// If only asynq is cut off, another server starts the task as well. But the lock is still held. So
-// the other server's handler does not run before the first run has ended. With Once, it does not
-// run after the first run either.
+// If only asynq is cut off, another server starts the task as well. But the first worker still
+// holds the lock, so the other server's handler does not run before the first run has ended. With
+// Once, this handler does not run after the first run either.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
 	second := o.second()
-	for range 3 { // check three times, with pauses
+	for range 3 { // the second worker tries three times, with pauses
 		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
 			t.Errorf("while the first one is at work the second says %q", got)
 		}

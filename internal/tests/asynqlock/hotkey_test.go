@@ -99,9 +99,8 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.D
 	}
 }
 
-// enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task
-// may have reached a worker, and the worker may not have the key yet. So enqueueHot first waits
-// until that first task has begun.
+// enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task,
+// number 0, is not put off. For this task, enqueueHot waits until the task has begun.
 func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	t.Helper()
 	log := queue
@@ -152,8 +151,8 @@ func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	t.Logf("%d tasks of 300 ms in %d processes took %v", all, len(processes), time.Since(began))
 }
 
-// The process that holds the key is killed. When its lease is over, the other processes continue.
-// asynq delivers the task of the killed process again.
+// The process that holds the key is killed. When the lease of this process has ended, the other
+// processes continue. asynq delivers the task of the killed process again.
 func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
@@ -168,7 +167,7 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	}
 	var killed string
 	for deadline := time.Now().Add(time.Minute); killed == ""; {
-		if log := notes(t, c, queue); len(log)%2 == 1 { // with an odd number of notes, a task is running
+		if log := notes(t, c, queue); len(log)%2 == 1 { // if the number of notes is odd, a task is running
 			killed = log[len(log)-1][2]
 			workers[killed].Kill()
 		} else if time.Now().After(deadline) {

@@ -40,7 +40,7 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 })
 
 // Three processes run a schedule, and the leader is killed again and again. Each tick runs once,
-// even if its task ends long before the next leader looks at the tick.
+// even if the task of the tick ends long before the next leader examines the tick.
 func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)

@@ -60,7 +60,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		err := take(ctx, db, way == "guarded")
 		proc.Listen()
 		if way == "guarded" {
-			<-ctx.Done() // only the stopped worker receives the signal
+			<-ctx.Done() // the test lets only the stopped worker continue to this line
 		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return err

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// Over HTTP/2, many requests share a connection. When one of them stalls, the guard must end it
-// without ending the others.
+// Over HTTP/2, many requests share a connection. When one request stalls, the guard must end this
+// request, but not the other requests of the connection.
 
 // http2 serves h over HTTP/2. The server closes when the test has read its responses.
 func http2(t *testing.T, h http.Handler) *httptest.Server {

@@ -99,8 +99,8 @@ func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	}
 }
 
-// If two parsers could read a body differently, its request is refused. A number leads to the same
-// key in each way of writing it.
+// A request is refused if two parsers could read its body differently. Each spelling of a number
+// leads to the same key.
 func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	deep := strings.Repeat("[", 200_000)
 	for body, want := range map[string]string{
@@ -113,7 +113,7 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 		`{"sku":"pen"}{"sku":"ink"}`: "",
 		"\ufeff" + `{"sku":"pen"}`:   "",
 		`["pen"]`:                    "",
-		`{"sku":"\ud800"}`:           "stock:\ufffd", // encoding/json reads this text so
+		`{"sku":"\ud800"}`:           "stock:\ufffd", // encoding/json replaces the lone surrogate by U+FFFD
 
 		`{"sku":""}`:                             "",
 		`{"sku":null}`:                           "",
@@ -163,7 +163,7 @@ func TestAForgedDelegationIsTakenAway(t *testing.T) {
 	}
 }
 
-// The request for a basket with three articles locks all three, or none of them.
+// The request for a basket with three articles locks all three articles, or no article.
 func TestABasketOfThree(t *testing.T) {
 	const basket = `{"items":[{"sku":"pen"},{"sku":"ink"},{"sku":"cup"}]}`
 	store := lockertest.NewMemory()

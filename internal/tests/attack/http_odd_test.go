@@ -25,8 +25,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// HTTP has more than requests and replies. The tests below use other features of HTTP. Each
-// feature works through the guard as without it, and leaves no lock behind.
+// HTTP has more than requests and replies. The tests below use other features of HTTP. With the
+// guard, each feature works as it works without the guard, and leaves no lock behind.
 
 // doors returns servers whose route is guarded for every method. The handler finds the lease of
 // its request.
@@ -214,8 +214,8 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	await(t, "no lock is left", func() bool { return store.Len() == 0 })
 }
 
-// The guard passes files on. Some arrive in a form. Others are sent whole, in ranges, or with
-// validators.
+// Files pass the guard unchanged: a file that a client uploads in a form, and files that the server
+// sends whole, in ranges, or with validators.
 func TestFilesPassTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	file := bytes.Repeat([]byte("0123456789"), 100<<10) // 1 MB, more than the guard writes in one part
@@ -264,8 +264,8 @@ func TestFilesPassTheGuard(t *testing.T) {
 	}
 }
 
-// Three thousand requests wait for one key. All of them get it, one at a time. Afterwards nothing
-// is left on the server.
+// Three thousand requests wait for one key. All requests get the key, one at a time. Afterwards
+// nothing is left on the server.
 func TestThreeThousandWaitersOfOneKey(t *testing.T) {
 	const waiters = 3000
 	store := lockertest.NewMemory()
@@ -318,8 +318,8 @@ func (z *zeros) Read(p []byte) (int, error) {
 }
 
 // When the key is in a body of 100 MB, the request is refused after a small part of the body was
-// read. No lock is taken. The client may announce the body's length or not. A streamed body
-// reaches the handler whole.
+// read. No lock is taken. This is true with and without a Content-Length. With WithStreamedBody,
+// the whole body reaches the handler.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20
 	for _, announced := range []bool{true, false} {

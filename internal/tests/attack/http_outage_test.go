@@ -17,7 +17,7 @@ import (
 )
 
 // outageCost is the longest time that an outage may add to a request. The promised time is 1.5 s.
-// The rest is a margin for a slow machine.
+// The rest of the 20 s is a margin for a slow machine.
 const outageCost = 20 * time.Second
 
 // asked is a Locker that counts the calls of Acquire.
@@ -52,9 +52,9 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 	})
 }
 
-// In the worst outage, the server is stopped: it neither replies nor refuses. Only two kinds of
-// requests wait for the server: requests that were under way when the outage began, and a few
-// probes.
+// In the worst outage, the server is stopped: it sends no replies, and still accepts connections.
+// Only two kinds of requests wait for the server: requests that were under way when the outage
+// began, and a few probes.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
 	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))

@@ -46,7 +46,7 @@ func dial(t *testing.T, server *httptest.Server, text string) net.Conn {
 	return conn
 }
 
-// hundred sends 100 requests for the same order at once. All of them must succeed.
+// hundred sends 100 requests for the same order at once. All requests must succeed.
 func hundred(t *testing.T, server *httptest.Server) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -66,8 +66,9 @@ func hundred(t *testing.T, server *httptest.Server) {
 	wg.Wait()
 }
 
-// A client may send half of its body and then nothing. Its request must not hold the lock of its
-// order for ever, because it would block all other clients of the order, in all processes.
+// A client may send half of its body and then nothing. The request of this client must not hold the
+// lock of its order for ever. Otherwise it would block all other clients of the order, in all
+// processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -126,7 +127,7 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 }
 
 // A client that does not read its response blocks the handler's Write. The handler must not hold
-// the lock all that time.
+// the lock until this Write ends.
 func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -158,7 +159,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// If a slow client makes progress, its request succeeds, however long it takes.
+// If a slow client makes progress, its request succeeds, however long the upload takes.
 func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := func(w http.ResponseWriter, r *http.Request) {

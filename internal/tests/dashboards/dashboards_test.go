@@ -83,7 +83,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// expressions returns the queries of the panels. Their variables are filled in.
+// expressions returns the queries of the panels, with values in place of their variables.
 func expressions(t *testing.T) (all map[string]string) {
 	t.Helper()
 	var dashboard struct {
@@ -112,8 +112,8 @@ func expressions(t *testing.T) (all map[string]string) {
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
 	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
-// After locks were used, awaited, lost and refused, every panel shows data. Every alert fires in
-// its situation.
+// The test acquires locks, waits for locks, loses locks and is refused locks. Then every panel
+// shows data. Every alert fires when the test provokes its cause.
 func TestDashboardAndAlerts(t *testing.T) {
 	t.Parallel()
 	observer, address := observed(t)
@@ -177,7 +177,7 @@ func (w *world) traffic() {
 	}
 	callers.Wait()
 	lease := locktest.Acquire(w.t, w.l, locker.Rule{Key: "order:2", TTL: 300 * time.Millisecond})
-	<-time.After(500 * time.Millisecond) // time for a renewal of the lease
+	<-time.After(500 * time.Millisecond) // in this time, the lease is renewed
 	_, end := lease.Observe(ctx, locker.OpTick)
 	end(locker.Outcome{Result: locker.ResultAcquired})
 	_, end = lease.Observe(ctx, locker.OpTransact)
@@ -270,7 +270,7 @@ func (w *world) nodeStops(meanwhile func()) {
 		s := redistest.Start(w.t)
 		nodes, clients = append(nodes, s), append(clients, s.Client(w.t))
 	}
-	// A node counts as out when it has not voted for longer than the longest lease.
+	// A node counts as out when its last vote is older than the longest TTL. So this TTL is short.
 	short := locker.WithOptions(locker.WithTTL(time.Second), locker.WithMaxTTL(time.Second))
 	if err := locker.EnrollRedlock(w.t.Context(), clients, short); err != nil {
 		w.t.Fatal(err)

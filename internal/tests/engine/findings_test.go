@@ -134,7 +134,7 @@ func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubS
 }
 
 // The holder is a program that sends no messages. When the head of the queue dies, the waiter
-// behind it does not learn that. So this waiter asks often.
+// behind the head gets no message about this. So this waiter asks often.
 func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -221,7 +221,7 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 }
 
 // A process knows that its subscription is lost, and cannot subscribe again. The server does not
-// know this, and still publishes to the process. So the waiter of the process must poll.
+// know of this loss, and still publishes to the process. So the waiter of the process must poll.
 func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -294,8 +294,8 @@ func (c *cutOff) off() {
 	c.notify(store.Event{Kind: store.EventReopened})
 }
 
-// Many dead waiters do not block the server. The time that the server needs to skip them grows
-// with their number, and not with its square.
+// Many dead waiters do not block the server. The time that the server needs to skip the dead
+// waiters is proportional to their number, and not to the square of their number.
 func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -338,8 +338,8 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	}
 }
 
-// A streak may last only for a limited time, which counts from when the process received the
-// grant. So there can be streaks even over a slow network.
+// A streak may last only for a limited time. This time begins when the process receives the grant.
+// So there are streaks even over a slow network.
 func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10

@@ -41,8 +41,8 @@ func (f *frozen) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return f.Store.Release(ctx, c)
 }
 
-// On the virtual clock, a call returns exactly when its context, its Wait or its own time-out
-// ends. So no call of another goroutine delays it.
+// On the virtual clock, a call returns exactly when its context, its Wait or its own time-out ends.
+// So no call of another goroutine delays this call.
 func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	const patience = 100 * time.Millisecond

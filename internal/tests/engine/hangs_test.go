@@ -82,8 +82,8 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 				o.Addr, o.PoolSize = proxy.Addr(), 64
 				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
 			}))
-			// Until these leases are lost, their renewals take dead connections. These are more
-			// connections than the Engine uses for flights at a time.
+			// The renewals of these leases use dead connections until the leases are lost. The
+			// renewals use more connections than the Engine uses for flights at a time.
 			for i := range 4 {
 				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
 			}
@@ -127,7 +127,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(1500 * time.Millisecond) // by now, each undo was given up once, and is tried again
+	time.Sleep(1500 * time.Millisecond) // by now, each undo has timed out once, and is under way again
 	leave()
 	work.Wait()
 	began := time.Now()
@@ -139,8 +139,8 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 
 // A renewal whose connection is dead is repeated over other connections while the lease lasts. The
 // repetition does not wait until the earlier calls are given up. Otherwise five dead connections
-// would cost this lease. If a pool has many dead connections, the lease can be lost.
-// docs/guarantees.md says how many connections these are.
+// would lead to the loss of this lease. With too many dead connections in a pool, the lease can be
+// lost; docs/guarantees.md states their number.
 func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -280,8 +280,8 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	}
 }
 
-// standstill pauses the server of two keys. Then it uses c to make calls to this server, and at
-// the same time it makes calls to other servers.
+// standstill pauses the server of two keys. Then it makes calls to this server, and at the same
+// time it calls the function elsewhere, which makes calls to other servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})

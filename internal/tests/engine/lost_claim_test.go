@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A lease that was handed over may be lost before its first renewal. Then its entry leaves the
-// queue. Otherwise, at the next hand-off, the entry's process would count as a process that does
-// not react. Then all other waiters of the process would lose their places.
+// A lease that was handed over may be lost before its first renewal. Then the entry of this lease
+// must leave the queue. If the entry stayed, the next hand-off would treat its process as dead, and
+// all other waiters of the process would lose their places.
 func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -67,8 +67,8 @@ func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	})
 }
 
-// user makes a user with these rules in addition to the usual ones. It returns a client with this
-// user.
+// user creates a Redis user that has the given rules in addition to the usual rules. It returns a
+// client that logs in as this user.
 func user(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
 	t.Helper()
 	setUser(t, s, name, rules...)

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A hundred clients want a lock that they have never held. Each of them is in a process of its
-// own, and retries after RetryAfter. The sum of their waits is at most twice as long as in a
-// queue.
+// A hundred clients want a lock that they have never held. Each client is in a process of its own,
+// and retries after RetryAfter. The sum of the clients' waits is at most twice the sum of the waits
+// in a queue.
 func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
@@ -33,7 +33,7 @@ func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T
 	}
 }
 
-// simulate returns how long a hundred clients wait together.
+// simulate returns the sum of the waits of a hundred clients.
 func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := lockertest.NewMemory()
@@ -70,8 +70,8 @@ func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Du
 	return total
 }
 
-// A client may never have held the lock. Then its RetryAfter depends on how long the holder has
-// held the lock, up to a limit. It does not depend on how much time the holder's lease has left.
+// For a client that has never held the lock, RetryAfter depends on how long the holder has held the
+// lock, up to a limit. RetryAfter does not depend on how much time the holder's lease has left.
 func TestRetryAfterFollowsTheHold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

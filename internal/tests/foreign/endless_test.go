@@ -12,12 +12,12 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// operations is the page that says how to repair a foreign key without a TTL.
+// operations is the page that describes how to repair a foreign key without a TTL.
 const operations = "../../../docs/operations.md"
 
 var repairScript = regexp.MustCompile(`EVAL "([^"]+)" 1 KEY VALUE`)
 
-// A program has set the key without a TTL, and has ended. Inspect reports this. The repair of
+// A program has set the key without a TTL, and has ended. Inspect reports such a key. The repair of
 // docs/operations.md frees the key for the waiter, but only if the key still has the same value.
 func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 	t.Parallel()

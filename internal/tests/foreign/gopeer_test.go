@@ -235,8 +235,8 @@ func (r redsyncs) unlock(ctx context.Context, key string) error {
 	return nil
 }
 
-// lostUnlessBroken returns errLost for a lost lock. If servers did not answer, it returns their
-// error.
+// lostUnlessBroken returns errLost if err means that the lock is lost. If servers did not answer,
+// it returns err.
 func lostUnlessBroken(err error) error {
 	if err == nil || errors.Is(err, redsync.ErrExtendFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) || isTaken(err) {
 		return errLost

@@ -8,7 +8,7 @@ import (
 )
 
 // madeOf has, for each language, the files from which .ci/install-clients makes the language's
-// folder. Their order is the one in the folder's stamp.
+// folder. The files have the same order as in the folder's stamp.
 var madeOf = map[string][]string{
 	"python": {"requirements.txt"},
 	"node":   {"package.json", "package-lock.json"},

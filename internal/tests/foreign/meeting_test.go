@@ -65,7 +65,7 @@ func (m *meeting) acquire(kind string, rule locker.Rule) *locker.Lease {
 	return locktest.Acquire(m.T, m.lockers[kind], rule)
 }
 
-// busy checks that latchkit does not get the key, and that its error says who holds the key.
+// busy checks that latchkit does not get the key, and that Inspect reports a foreign holder.
 func (m *meeting) busy(kind, key string) {
 	m.Helper()
 	_, err := m.lockers[kind].Acquire(m.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
@@ -74,13 +74,13 @@ func (m *meeting) busy(kind, key string) {
 	}
 	info, err := m.lockers[kind].Inspect(m.Context(), key)
 	switch {
-	case kind == "NewPolling": // redislock cannot say who holds the key
+	case kind == "NewPolling": // redislock does not report the holder of a key
 	case err != nil || !info.Held || !info.Foreign || info.Left <= 0:
 		m.Fatalf("%s: Inspect of the key that the peer holds: %+v %v", kind, info, err)
 	}
 }
 
-// left returns how long the key still lasts, on that server where it lasts longest.
+// left returns how long the key still lasts. If the servers differ, it returns the longest time.
 func (m *meeting) left(key string) (most time.Duration) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -103,8 +103,8 @@ func (m *meeting) expire(key string) {
 	}
 }
 
-// notBefore fails the test if a caller got the key before its holder's lease had ended. The server
-// counts the lease in whole milliseconds.
+// notBefore fails the test if a caller got the key before the time over, at which the lease of the
+// dead holder ended. The server counts the lease in whole milliseconds.
 func (m *meeting) notBefore(over time.Time, who string) {
 	m.Helper()
 	if early := time.Until(over); early > 2*time.Millisecond {
@@ -114,8 +114,8 @@ func (m *meeting) notBefore(over time.Time, who string) {
 
 const long, short = time.Minute, 1500 * time.Millisecond
 
-// A check fills a column of the table in docs/guarantees.md. It returns what the other library
-// does with a key that latchkit holds. If latchkit does something wrong, the check fails the test.
+// A check fills a column of the table in docs/guarantees.md. Its function do returns what the other
+// library does with a key that latchkit holds. If latchkit does something wrong, do fails the test.
 type check struct {
 	head string
 	do   func(m *meeting) string
@@ -164,7 +164,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
-	lease := waiter.Granted(time.Second) // the lease comes within a second, because the waiter polls
+	lease := waiter.Granted(time.Second) // the grant comes within a second, because the waiter polls
 	m.peer.waits(theirs, long)
 	locktest.Release(m.T, lease)
 	m.peer.wants(m, "held")
@@ -264,7 +264,7 @@ func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 	return strings.Join(found, ", ")
 }
 
-// isLost releases the lease, and reports whether it was lost before.
+// isLost releases the lease, and reports whether the lease was lost before this release.
 func isLost(m *meeting, lease *locker.Lease) bool {
 	m.Helper()
 	err := lease.Release(m.Context())

@@ -79,8 +79,9 @@ func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor
 	return lease.Release(ctx)
 }
 
-// Ten processes lock with another library. They are replaced one by one, while all of them want
-// the key. Three of the processes, two old ones and one new one, are killed instead of stopped.
+// Ten processes lock with another library. The test replaces these processes one by one, while all
+// processes want the key. It kills three processes instead of stopping them: two old processes and
+// a new process.
 func TestTenProcessesMoveToLatchkitOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

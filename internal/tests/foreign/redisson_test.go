@@ -18,8 +18,8 @@ const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('h
 end
 return redis.call('pttl', KEYS[1])`
 
-// An RLock is a hash. docs/migrating.md states two things: neither library takes a lock that the
-// other library holds, and the refused caller gets an error at once.
+// An RLock of Redisson is a hash under the key. As docs/migrating.md states, no library takes a
+// lock that the other library holds. The refused caller gets an error at once.
 func TestALockOfRedissonAndOneOfLatchkitRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -16,7 +16,8 @@ const (
 	tableTo   = "<!-- end of what is made -->\n"
 )
 
-// Every library locks the same keys as latchkit. docs/guarantees.md shows the results.
+// In this test, every library locks the same keys as latchkit. docs/guarantees.md shows the
+// results.
 func TestEveryLibraryAndLatchkit(t *testing.T) {
 	var mu sync.Mutex
 	rows := make(map[string]string)

@@ -1,6 +1,6 @@
-// Package miniredis runs the Locker on the server that the flash sale starts inside its process.
-// No test of safety uses this server. This test only shows that the Locker works with the commands
-// that the server supports.
+// Package miniredis runs the Locker on miniredis, a server that the example flash sale starts
+// inside its own process. No test of safety uses miniredis. These tests only show that the Locker
+// works with the commands that miniredis supports.
 package miniredis
 
 import (

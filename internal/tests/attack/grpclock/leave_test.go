@@ -72,8 +72,8 @@ func (hasty) Watch(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) er
 
 var streams = flag.Int("streams", 2000, "how many streams are left by their clients")
 
-// Thousands of clients cancel their streams at random moments, some of them while they wait for
-// their lock. No lock stays held.
+// Thousands of clients cancel their streams at random moments, and some clients are waiting for
+// their lock then. No lock stays held.
 func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	const workers = 40
 	byRequest := grpclock.FromMap(grpclock.RuleMap{
@@ -93,7 +93,7 @@ func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		all.Go(func() {
 			for n := next.Add(1); n <= int32(*streams); n = next.Add(1) {
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-				// There are fewer keys than streams, so that some streams wait for others.
+				// There are fewer keys than streams, so some streams wait for other streams.
 				order := &shop.Order{OrderId: fmt.Sprint(n % 2000)}
 				open(ctx, conns[n%4], n, order)
 				cancel()
@@ -154,8 +154,8 @@ func (steady) Place(context.Context, *shop.Order) (*shop.Receipt, error) {
 	return &shop.Receipt{}, nil
 }
 
-// One client does not read, and another one does not write. A hundred other clients want the same
-// key, and none of them is refused.
+// One client does not read, and another client does not write. A hundred other clients want the
+// same key, and all of these clients get it.
 func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Minute}
 	g := serve(t, steady{}, grpclock.FromMap(grpclock.RuleMap{
@@ -282,8 +282,8 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	}
 }
 
-// A client with a retry policy gets the lock. It gets the lock even if the holder keeps it for
-// longer than one attempt of the client waits.
+// A client with a retry policy gets the lock, even if the holder keeps the lock for longer than the
+// wait of one attempt.
 func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{

@@ -15,13 +15,13 @@ import redis.clients.jedis.JedisPooled;
 import redis.clients.jedis.params.SetParams;
 
 /**
- * Locks with Jedis' usual pattern, or with ShedLock's provider for Redis, as a program that the
- * tests talk to.
+ * Locks with Jedis' usual pattern, or with ShedLock's provider for Redis, as a program to
+ * which the tests send commands.
  *
- * <p>usage: Client PORT jedis|shedlock. What it is asked, and what it answers, stands
- * in ../../peer_test.go.
+ * <p>usage: Client PORT jedis|shedlock. ../../peer_test.go describes the commands and their
+ * results.
  */
-@SuppressWarnings("deprecation") // JedisPooled: most services have it still
+@SuppressWarnings("deprecation") // most services still use the deprecated JedisPooled
 public class Client {
   /** The locks of one library. */
   interface Locks {
@@ -32,7 +32,7 @@ public class Client {
     boolean unlock(String key);
   }
 
-  /** SET NX PX, and scripts that compare the token: what most services write by hand. */
+  /** The pattern that most services write by hand: SET NX PX, and scripts that compare the token. */
   static class Jedis implements Locks {
     static final String EXTEND =
         "if redis.call('get', KEYS[1]) == ARGV[1] then"
@@ -86,7 +86,7 @@ public class Client {
 
     public boolean unlock(String key) {
       locks.get(key).unlock();
-      return true; // it does not say more
+      return true; // unlock of ShedLock returns no result
     }
   }
 

@@ -1,7 +1,7 @@
-// Locks with redlock over ioredis, as a program that the tests talk to.
+// Locks with redlock over ioredis, as a program to which the tests send commands.
 //
-// usage: node client.js PORT [PORT PORT …]. Several ports are the servers of a quorum. What it is
-// asked, and what it answers, stands in ../../peer_test.go.
+// usage: node client.js PORT [PORT PORT …]. Several ports are the servers of a quorum.
+// ../../peer_test.go describes the commands and their results.
 'use strict'
 
 const readline = require('node:readline')

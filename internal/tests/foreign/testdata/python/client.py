@@ -1,6 +1,6 @@
-"""Locks with redis-py's Lock, as a program that the tests talk to.
+"""Locks with redis-py's Lock, as a program to which the tests send commands.
 
-usage: client.py PORT. What it is asked, and what it answers, stands in ../../peer_test.go.
+usage: client.py PORT. ../../peer_test.go describes the commands and their results.
 """
 
 import sys
