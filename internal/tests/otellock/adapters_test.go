@@ -124,7 +124,7 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 }
 
 // guardedWork does the work of an adapter twice. In the first run, the adapter waits for a holder
-// in another process. In the second run, it loses the lock.
+// in another process. In the second run, the adapter loses the lock.
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}

@@ -293,7 +293,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 	}
 }
 
-// place starts a server, and returns a client of it.
+// place starts a server, and returns a client of this server.
 func place(t *testing.T, rules *grpclock.Rules, chain grpc.ServerOption, service shop.ShopServer) shop.ShopClient {
 	t.Helper()
 	server := grpc.NewServer(chain)
@@ -321,7 +321,7 @@ func place(t *testing.T, rules *grpclock.Rules, chain grpc.ServerOption, service
 	return shop.NewShopClient(conn)
 }
 
-// details returns what the details of a status contain.
+// details returns the retry delay, the field and the rule that the details of a status contain.
 func details(err error) (after time.Duration, field, rule string) {
 	for _, d := range status.Convert(err).Details() {
 		switch d := d.(type) {

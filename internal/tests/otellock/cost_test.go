@@ -14,8 +14,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The metrics of a lock need no allocations. A tracer that records nothing still makes a context
-// for a span.
+// The metrics of a lock need no allocations. A span needs one, because even a tracer that records
+// nothing makes a context for it. So the test measures holds, which have no span here.
 func TestMeasuringALockDoesNotAllocate(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.NeverSample(), otellock.WithoutLinks())
 	rule := locker.Rule{Key: "order:1", Name: "order"}
@@ -23,7 +23,7 @@ func TestMeasuringALockDoesNotAllocate(t *testing.T) {
 		_, end := tel.observer.Begin(t.Context(), locker.OpHold, rule)
 		end(locker.Outcome{Result: locker.ResultReleased})
 	}
-	hold() // the first lock is not measured, because it makes the time series
+	hold() // the first hold is not measured, because it creates the time series
 	if n := testing.AllocsPerRun(1000, hold); n != 0 {
 		t.Errorf("%v allocations for the measurements of a hold, want none", n)
 	}

@@ -23,7 +23,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// linked returns the links of a span by their roles. ids has the names of the spans.
+// linked returns the links of a span as text, such as "holder=a". ids has the names of the linked
+// spans.
 func linked(s sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) string {
 	var links []string
 	for _, l := range s.Links() {
@@ -84,8 +85,9 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// In chain, a holds the key while b, c and d wait for it. c and d belong to one process. Each
-// holder releases the key when the next callers wait.
+// In chain, a and d belong to the first process, and b and c belong to the second. While a holds
+// the key, b and c begin to wait. While b holds the key, d begins to wait. Then each holder
+// releases the key.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
 	b := two.asks(t, "b")
@@ -113,7 +115,7 @@ func chain(t *testing.T, await func(), one, two *service) {
 var wantChain = map[string]string{
 	"a": "",
 	"b": "holder=a released_by=a",
-	"c": "released_by=b",          // the link to its holder is checked separately, because b asked when c came
+	"c": "released_by=b",          // checkChain leaves out the link to the holder, because b was asking the server when c came
 	"d": "holder=b released_by=b", // at the server, a streak has the name of its first holder
 }
 
@@ -184,7 +186,7 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 	})
 	for name, tc := range map[string]struct {
 		open func(o locker.Observer) (*locker.Engine, error)
-		want string // the links of the waiter's span; default: both
+		want string // the links of the waiter's span; default: holder=a released_by=a
 	}{
 		"single": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewSingle(server.Client(t), locker.WithObserver(o))
@@ -275,8 +277,8 @@ func TestAHolderThatIsNotSampledAndOneWithoutLinksAreNotLinkedTo(t *testing.T) {
 	}
 }
 
-// A semaphore has no single holder. So the span of a waiter links to the holder whose release made
-// room for the waiter.
+// A semaphore has no single holder. So the span of a waiter links to the holder whose release freed
+// the units for the waiter.
 func TestAWaiterOfASemaphoreLinksToWhoeverReleased(t *testing.T) {
 	server := redistest.Start(t)
 	services := [2]*service{}

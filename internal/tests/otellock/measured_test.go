@@ -144,7 +144,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 				tc.do(t.Context(), t, w)
 				synctest.Wait()
 				got := tel.measured(t)
-				for i, line := range got { // this number is left out, because it is random how often a renewal is repeated
+				for i, line := range got { // the number of repeated renewals is left out, because it is random
 					if strings.HasPrefix(line, "renewals error.type=unavailable") {
 						got[i] = line[:strings.LastIndex(line, " ")] + " N"
 					}
@@ -158,8 +158,8 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 	}
 }
 
-// Two callers of one process want a key that another process holds. The key is handed to their
-// process, and there from one caller to the other.
+// Two callers of one process want a key that another process holds. The holder hands the key to the
+// process of these callers. There, the first caller hands the key to the second.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

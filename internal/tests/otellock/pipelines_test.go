@@ -128,7 +128,7 @@ func TestLinksAndMetricsArriveByOTLP(t *testing.T) {
 	holder := ""
 	for _, word := range r.words {
 		if id, ok := strings.CutPrefix(word, "span acquire order "); ok {
-			holder = id // the acquire of the holder has the span that ends first
+			holder = id // the first span that ends is the acquire of the holder
 			break
 		}
 	}
@@ -241,8 +241,8 @@ func TestARecordOfALossHasTheContextOfItsSpan(t *testing.T) {
 	})
 }
 
-// The Observer logs when renewals fail or are nearly too late, and when nodes are out. If there
-// are many of these events, it logs only a few of them.
+// The Observer logs when renewals fail or are nearly too late, and when nodes are out. If such
+// events are frequent, the Observer logs only a few of them.
 func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

@@ -90,7 +90,7 @@ func here(t *testing.T, server *redistest.Server) *service {
 	return s
 }
 
-// inQueue waits until this many processes wait for the key.
+// inQueue waits until want processes wait for the key.
 func (s *service) inQueue(t *testing.T, want int) {
 	t.Helper()
 	await(t, "the waiter stands in the queue", func() bool {

@@ -45,7 +45,7 @@ func recorded(records otellog.LoggerProvider, opts ...otellock.Option) (locker.O
 }
 
 // The loss of a lease is exported as a log record of OpenTelemetry. The record has the trace and
-// the span of the hold, a severity, and attributes. It has neither a token nor a key.
+// the span of the hold, a severity, and attributes. The record contains no token and no key.
 func TestALossIsARecordOfOpenTelemetryThatBelongsToItsSpan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var exporter exportedRecords

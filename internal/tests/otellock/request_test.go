@@ -45,7 +45,7 @@ type exchange struct {
 	key    httplock.Key // the default is "customer:{header.X-Customer}"
 	opts   []httplock.Option
 	locker []locker.Option
-	remote idempotency.Store // if it is set, the request runs under Idempotency, which uses this Store
+	remote idempotency.Store // if remote is set, the request runs under Idempotency, which uses this Store
 
 	before func(t *testing.T, w *stage)
 	handle func(ctx context.Context, w *stage, reply io.Writer)
@@ -186,7 +186,7 @@ var exchanges = map[string]exchange{
 	"lost, held back": {
 		opts: []httplock.Option{httplock.WithBufferedResponse(100)},
 		handle: func(_ context.Context, w *stage, reply io.Writer) {
-			w.store.Steal("customer:canary") // nothing but the release notices the loss
+			w.store.Steal("customer:canary") // only the release notices the loss
 			_, _ = io.WriteString(reply, "paid")
 		},
 		status: 503, code: "lock-lost", failed: true,

@@ -229,8 +229,8 @@ func roles(s sdktrace.ReadOnlySpan) string {
 	return strings.Join(all, ",")
 }
 
-// holds makes another process hold a key inside a span. It holds the key until the lease is
-// released or the test ends.
+// holds makes another process hold a key inside a span. The process holds the key until its lease
+// is released or the test ends.
 func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	t.Helper()
 	there := newTelemetry(t, sdktrace.AlwaysSample())
@@ -242,7 +242,7 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// apart are the attributes that text leaves out, because other tests check them.
+// apart lists the attributes that the function text leaves out, because other tests check them.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
 // text turns attributes into one sorted line. It leaves out their common prefix, and the

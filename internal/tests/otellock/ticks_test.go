@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// Each schedule has one tick a day, at three o'clock. One of the two processes runs it.
+// Each schedule has one tick a day, at three o'clock. One of the two processes runs the tick.
 const (
 	atThree   = "0 0 3 * * *"
 	tickOf    = "order@" // the beginning of the key, before the time of the tick
@@ -91,7 +91,7 @@ func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testin
 						l := lockertest.NewLocker(t, memory, locker.WithObserver(tel.observer))
 						stops = append(stops, tc.start(t, l, tel.logs, func(key string, lost <-chan struct{}) error {
 							ran <- tel
-							time.Sleep(time.Second / 2) // meanwhile the other process finds that this run holds the key, and asks again after 1 s
+							time.Sleep(time.Second / 2) // meanwhile the other process finds that this run holds the key, and plans its next attempt after 1 s
 							if len(ran) < tc.runs {
 								return errors.New("the printer is out of ink")
 							}
@@ -143,8 +143,8 @@ func checkTick(t *testing.T, first, second *telemetry, want string) {
 }
 
 // measuredAndSeen returns the spans, the metrics, and the logs of latchkit's Observer. It leaves
-// out the logs of the adapter and of the scheduler, because these name the job and its tick, which
-// are parts of the key.
+// out the logs of the adapter and of the scheduler, because these logs contain the job and its
+// tick, which are parts of the key.
 func measuredAndSeen(t *testing.T, services ...*telemetry) (all string) {
 	for _, tel := range services {
 		spans, points := tel.everything(t)
