@@ -10,7 +10,7 @@ type client struct {
 	phase  phase
 	token  int
 	sent   int64 // when the client asked for the first vote
-	before int64 // the last fence of all grants at the time sent
+	before int64 // the largest fence of all grants when the client sent its first request
 	hint   int64
 	votes  []vote
 
@@ -27,7 +27,7 @@ const (
 	holding
 )
 
-// vote is what one node has granted.
+// vote is the vote that one node has given to the client.
 type vote struct {
 	given   bool
 	counts  bool // the vote counts towards the fence on which the nodes agree
@@ -39,7 +39,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one step of the client. It is for the steps that no message causes.
+// act makes one step of the client. Only the steps that no message causes are made by act.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -141,8 +141,8 @@ func (c *client) count(fence int64) (n int) {
 	return n
 }
 
-// propose chooses the fence, with the shortest block of the counted votes. With onlySame, only
-// votes for this fence count.
+// propose chooses the fence of the lease, and the shortest block among the votes. With onlySame, it
+// considers only the votes for this fence.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {

@@ -1,14 +1,14 @@
 package quorum
 
-// Rule is a rule of the protocol. Without it, an invariant breaks.
+// Rule is a rule of the protocol. When a run leaves the rule out, an invariant breaks.
 type Rule int
 
 // The rules.
 const (
 	None    Rule = iota
 	Confirm      // votes with different fences are raised to the largest fence
-	Owner        // a confirmation counts only where the token still has the vote
-	Pin          // a confirmation counts only where the vote is still the vote that was counted
+	Owner        // a confirmation counts only if the token still has the vote of the node
+	Pin          // a confirmation counts only if the node has not replaced the vote that the client has counted
 	Block        // a confirmation raises the counter to the end of the block
 	Clock        // a counter is never behind the node's clock, so that a node that lost its counter continues with larger fences
 	Gate         // a node that may have forgotten its votes does not vote for a while
@@ -37,9 +37,9 @@ type Scenario struct {
 	TTL            int64
 	Skew           int64 // the largest difference of the clocks that the protocol assumes
 	Differ         int64 // the largest real difference of the clocks
-	Gate           int64 // how long a node that forgot does not vote
+	Gate           int64 // how long a node does not vote after it has forgotten its data
 	Block          int64 // the largest number of fences in a grant
-	Forget         int   // a node forgets once in this number of steps; 0: never
+	Forget         int   // on average, a node forgets its data once in this number of steps; 0: never
 	Lose, Repeat   int   // of a hundred messages, how many are lost or late, and how many are repeated
 	AnyExpiry      bool  // votes may expire at any instant, as if the clocks showed any time
 	Without        Rule

@@ -21,10 +21,10 @@ var soakFor = flag.Duration("soak", 20*time.Second, "how long each soak test run
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// Five processes with two callers each lock on real servers. At any time, a minority of the
-// servers has a fault: it is paused, emptied, restarted or cut off, its answers are late or lost,
-// or it executes calls late. No two callers hold a key at once, no fence is smaller than an
-// earlier one, and at the end all nodes vote.
+// Five processes with two callers each lock on real servers. At any time, a minority of the servers
+// has a fault. A faulty server is paused, emptied, restarted or cut off, or it loses or delays
+// calls and answers. No two callers hold a key at once, fences never become smaller, and at the end
+// all nodes vote.
 func TestSoak(t *testing.T) {
 	for _, c := range []struct {
 		nodes   int
@@ -155,7 +155,7 @@ func soak(t *testing.T, n int, readers bool) {
 	})
 }
 
-// processes makes five Lockers. Each has its own ways to the servers.
+// processes makes five Lockers. Each Locker has its own ways to the servers.
 func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways [][]*way, engines []*locker.Engine) {
 	var all []locker.Client
 	for _, s := range servers {
@@ -181,8 +181,8 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 	return ways, engines
 }
 
-// lockFor makes two callers of each process lock for the time d. Meanwhile it calls trouble again
-// and again. At the end all nodes must vote.
+// lockFor makes two callers of each process lock for the time d. Meanwhile it calls the function
+// trouble again and again. At the end all nodes must vote.
 func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
 	end := time.Now().Add(d)
@@ -264,7 +264,8 @@ func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
 	}
 }
 
-// work acquires and releases a key once, in one of the ways in which callers do that.
+// work acquires and releases a key once. Random choices decide the mode, the length of the hold,
+// and whether the wait is cancelled or the lease is downgraded.
 func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 	rule := locker.Rule{Key: fmt.Sprint("k", rand.IntN(2)), Wait: 5 * time.Second}
 	if readers && rand.IntN(3) > 0 {

@@ -115,7 +115,7 @@ func (w *world) deliver(m message) {
 	w.mail = append(w.mail, m)
 }
 
-// granted checks a lease that was just granted to a client.
+// granted checks the invariants for a lease that a client has just got.
 func (w *world) granted(c *client) {
 	w.Grants++
 	first, last := c.fence, c.fence+c.block-1

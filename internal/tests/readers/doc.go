@@ -1,14 +1,14 @@
 // Package readers has a model of phase-fair readers and writers on one Redis node. It plays the
-// same steps on the model and on two Stores, and compares the answers. One Store is lockertest's,
-// and the other one is the scripts on a real server.
+// same steps on the model and on two Stores, and compares the answers. One Store is lockertest's
+// Memory, and the other Store runs the scripts on a real server.
 //
 // The model is a second description of the protocol, so short that it can be read beside the
-// scripts. It has the holder of the key, the readers of the phase, and the ends of their leases.
-// It also has the order of the waiters, and the replies and messages of each step. Random
-// histories are played on the model. In them, processes start and are killed, acquires are
-// repeated or run late, and parts run out. Lockers without readers and other libraries use the
-// same key, operators revoke phases, and servers evict keys. A watch checks the answers that
-// callers get, and reports these violations:
+// scripts. It has the holder of the key, the readers of the phase, and the ends of their leases. It
+// also has the order of the waiters, and the replies and messages of each step. Random histories
+// are played on the model. In these histories, processes start and are killed, acquires are
+// repeated or run late, and parts expire. Lockers without readers and other libraries use the same
+// key, operators revoke phases, and servers evict keys. A watch checks the answers that callers
+// get, and reports these violations:
 //
 //	alone        a writer holds beside anybody else
 //	fences       a phase has two, or a later holder a smaller one, or its own changes

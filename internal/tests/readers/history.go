@@ -34,7 +34,7 @@ type source interface {
 
 // abilities say which optional abilities a subject has.
 type abilities struct {
-	plain  bool // processes without readers share the key
+	plain  bool // processes whose Locker has no readers use the key, too
 	evicts bool
 	mute   bool // some owners receive no messages
 }
@@ -57,10 +57,10 @@ type history struct {
 	differs   string      // how the subject's answer differs from the model's
 }
 
-// owner is a token and what the history knows about it.
+// owner is a token, together with the facts that the history knows about the token.
 type owner struct {
 	claim
-	fences [2]int // the fences of its last grant: the model's, then the subject's
+	fences [2]int // the fence of its last grant: first the model's fence, then the subject's fence
 	phase  [2]int
 }
 
@@ -171,7 +171,7 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of returns the owner's claim, with the fences of one side: the model's or the subject's.
+// of returns the owner's claim, with the phase's fence of one side: the model or the subject.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
@@ -211,7 +211,7 @@ func (h *history) finish() {
 	}
 }
 
-// String returns the steps of the history, and what is wrong.
+// String returns the steps of the history, the violations, and the difference from the model.
 func (h *history) String() string {
 	lines := slices.Clone(h.trace)
 	for _, v := range h.watch.broken {

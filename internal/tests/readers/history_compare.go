@@ -17,8 +17,8 @@ func (h *history) mail() []message {
 	}
 	got := h.subject.said(want)
 	for _, m := range got {
-		// These messages may come in any order, because their waiters have left the queue before
-		// the next waiter was served.
+		// EventDone messages may come in any order, because their waiters have left the queue
+		// before the next waiter was served.
 		if m.kind == store.EventDone {
 			delete(h.watch.waits, m.owner)
 		}
@@ -71,7 +71,7 @@ func (h *history) differ(format string, args ...any) {
 }
 
 // same reports whether a fence of the model corresponds to a fence of the subject. Each grant has
-// its own fences, and both fences must have the same offset inside their grant.
+// its own fences. Both fences must have the same offset from the first fence of their grant.
 func (h *history) same(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got

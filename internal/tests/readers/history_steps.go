@@ -113,7 +113,8 @@ func (h *history) downgrade(o *owner) {
 	if h.model != nil {
 		want = h.model.downgrade(o.of(theModel), o.phase[theModel])
 	}
-	// The phase has begun when its readers are notified of it.
+	// The watch learns of the new phase before h.mail reads the messages to the readers of this
+	// phase.
 	before, fence := h.watch.holds[o.owner], o.phase[theSubject]
 	wrote := before != nil && !before.shared
 	got := h.subject.downgrade(o.of(theSubject), fence)

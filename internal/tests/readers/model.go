@@ -9,7 +9,8 @@ import (
 )
 
 // model is one key with its readers and writers, without a network. Time passes in units, and only
-// in the step pass. The model makes its own fences: each grant has blockOf of them.
+// in the step pass. The model makes its own fences. The first fences of two successive grants
+// differ by eachGrant.
 type model struct {
 	without Rule // the rule that is left out
 	now     int
@@ -19,7 +20,7 @@ type model struct {
 	queue     []place
 	queueEnds int
 	notes     map[string]note
-	done      int // the done mark lasts until this time
+	done      int // the time until which the done mark lasts
 	fence     int // the fence of the last grant
 	gone      map[int]bool
 	sent      []message
@@ -48,7 +49,7 @@ const (
 type part struct {
 	process int
 	ends    int
-	count   int // how often the reader counts; with all rules it counts once
+	count   int // how often the reader is counted: once with all rules, more often without EntryPerToken
 }
 
 // place is a waiter in the queue. handed is true if the waiter was granted the key by message and
@@ -64,7 +65,7 @@ type note struct {
 	ends    int
 }
 
-// claim is the request of an owner. It is the same at each call.
+// claim is the request of an owner. The owner sends the same request with each call.
 type claim struct {
 	owner   string
 	process int  // noInbox: the owner receives no messages
@@ -73,13 +74,13 @@ type claim struct {
 	queue   bool
 	once    bool
 	ttl     int
-	hand    int // how long a lease lasts that was granted by message and is not confirmed
+	hand    int // the TTL of a lease that was granted by message, until the owner confirms it
 	phase   int // the fence of the phase in which the owner believes to be a reader; 0: none
 }
 
 const (
 	noInbox   = -1
-	blockOf   = 4 // fences that every writer reserves
+	blockOf   = 4 // number of fences that every writer reserves
 	eachGrant = 1000
 	queueLife = 3
 	noteLife  = 5
@@ -112,7 +113,7 @@ func newModel(without Rule) *model {
 
 func (m *model) off(r Rule) bool { return m.without == r }
 
-// pass lets units of time pass. It removes what has expired.
+// pass advances the time by some units. It removes the lease and the queue when they have expired.
 func (m *model) pass(units int) {
 	m.now += units
 	if m.lease != nil && m.lease.ends <= m.now {
@@ -149,7 +150,7 @@ func (m *model) holds(owner string) bool {
 	return m.lease != nil && m.lease.kind == alone && m.lease.owner == owner
 }
 
-// reads reports whether the owner has a part of the present phase that has not run out.
+// reads reports whether the owner has a part of the present phase that has not expired.
 func (m *model) reads(owner string) bool {
 	if m.lease == nil || m.lease.kind != phase {
 		return false

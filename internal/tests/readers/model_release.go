@@ -59,7 +59,7 @@ func (m *model) follow(c claim) answer {
 	case m.lease == nil:
 		m.put(c, c.ttl)
 		return m.granted()
-	case m.holds(c.owner): // the next writer was in the queue already, and has just got the key
+	case m.holds(c.owner): // the next writer was in the queue already, and the release has just given it the key
 		m.confirm()
 		m.lengthen(c.ttl)
 		return m.granted()
@@ -122,7 +122,7 @@ func (m *model) downgrade(c claim, fence int) answer {
 	return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 }
 
-// breakHolder revokes the lease of the holder with that fence.
+// breakHolder revokes the lease of the holder with the given fence.
 func (m *model) breakHolder(fence int) answer {
 	l := m.lease
 	if l == nil || l.kind == foreign || fence < l.fence || fence >= l.fence+l.block {

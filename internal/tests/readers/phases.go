@@ -39,8 +39,8 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter. It notifies all of them except the reader in the parameter asks. This
-// reader gets an answer.
+// letIn lets readers enter. It sends a message to each of these readers, except to the reader asks,
+// which makes the call and gets an answer.
 func (m *model) letIn(readers []claim, asks string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -64,8 +64,8 @@ func (m *model) admit(asks string) {
 	m.letIn(readers, asks)
 }
 
-// isOpen reports whether a reader may enter. It may enter if there is a phase and no living writer
-// waits.
+// isOpen reports whether a reader may enter. A reader may enter if there is a phase and no living
+// writer waits.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
@@ -104,11 +104,10 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 }
 
-// alive returns, in order, the living waiters up to the first writer, and the living readers
-// behind it. A writer behind another writer is checked only when its turn comes. Waiters that are
-// not alive leave the queue: their processes are gone, or did not confirm a grant by message. The
-// owner that asks is alive, but may leave the queue together with the other waiters of its
-// process.
+// alive returns, in order, the living waiters up to the first writer, and the living readers behind
+// it. A writer behind another writer is checked only when its turn comes. A waiter leaves the queue
+// if its process is gone, or if it did not confirm a grant by message. The owner asks makes the
+// call, so it is alive. But it may leave the queue together with the other waiters of its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -174,8 +173,8 @@ func (m *model) serve(asks claim, afterWriter bool) {
 	m.handOver(writer)
 }
 
-// hand gives the key away as a Locker without readers does. The first living waiter gets the key
-// alone.
+// hand gives the key to the next waiter, as a Locker without readers does. The first living waiter
+// gets the key alone.
 func (m *model) hand(asks string) {
 	for m.lease == nil && len(m.queue) > 0 {
 		switch first := m.queue[0]; {
@@ -232,9 +231,9 @@ func (w message) answers(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the end of the queue. An owner may have missed its turn because it did not
-// confirm a grant by message. If this owner asks again before another caller has noticed the
-// missed turn, this owner is the first again.
+// join puts c at the end of the queue. An owner may have missed its turn because it did not confirm
+// a grant by message. If this owner sends its request again before another caller has noticed the
+// missed turn, the owner is the first again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -276,7 +275,8 @@ func (m *model) dismiss() {
 	})
 }
 
-// placeOf returns the owner's place in the queue, from the number of waiters before it.
+// placeOf returns the owner's place in the queue: one more than the number of waiters before the
+// owner.
 func (m *model) placeOf(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -300,6 +300,6 @@ func (m *model) waiters() int {
 	return n
 }
 
-// writerWaits reports whether answers to readers say that a writer waits. During a phase, the
-// first waiter is a writer.
+// writerWaits reports whether the answers to readers must report a waiting writer. During a phase,
+// the first waiter is a writer.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

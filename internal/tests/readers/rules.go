@@ -20,7 +20,7 @@ const (
 	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only reader
 	DeadWriters                        // a writer keeps readers out although its inbox has no subscriber
 	GiveUpAdmits                       // a writer that leaves the queue does not let in the readers behind it
-	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key on
+	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key to the next waiter
 	Announce                           // a writer that is first in the queue does not notify the readers
 	SayWriter                          // grants and renewals of readers do not report a waiting writer
 	DowngradeFence                     // a phase that a writer opens by a downgrade gets a new fence
@@ -30,7 +30,7 @@ const (
 	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
 	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
 	Kept                               // a reader with AtLeast leaves at once, before its time is over
-	BreakAll                           // a revocation of a phase leaves its readers a note but removes none of them
+	BreakAll                           // a revocation of a phase leaves a note for each reader, but removes no reader
 	rulesEnd
 )
 

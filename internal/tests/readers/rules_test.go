@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// apart maps some rules to a reason. It says why a comparison with lockertest's Store cannot show
-// that the rule is missing.
+// apart maps some rules to the reason why a comparison with lockertest's Store cannot show that the
+// rule is missing.
 var apart = map[Rule]string{
 	EvictedReaders: "a Memory evicts nothing",
 	Announce:       "to be told more than must be is no difference",
@@ -43,8 +43,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// missed plays histories on a model without a rule, until an invariant breaks. With -tally it
-// plays on, and counts the broken invariants.
+// missed plays histories on a model without a rule, until an invariant breaks. With -tally, missed
+// continues, and counts the broken invariants.
 func missed(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
 	for i := range uint64(most) { //nolint:gosec // not negative

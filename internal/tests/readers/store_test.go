@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// unit is a unit of the model's time. The test does not wait for it: it steps the clock of the
+// unit is a unit of the model's time. The test does not wait for a unit: it steps the clock of the
 // Memory, and makes all expiries on Redis earlier. The real duration of a history must be much
 // shorter than a unit.
 const unit = 20 * time.Second
@@ -78,7 +78,7 @@ type stores struct {
 	parts func()                                          // removes the readers of the lease
 	taken func(ttl time.Duration) bool                    // makes another program take the key, if it is free
 	later func(d time.Duration)
-	deaf  func(inbox string) bool // reports whether the inbox has no subscriber; nil: it has none as soon as its process has died
+	deaf  func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
 
 	key       string
 	processes []*process

@@ -15,12 +15,12 @@ type watch struct {
 	now    int
 	holds  map[string]*hold
 	waits  map[string]*waiter
-	undone map[string]int // for each owner that was undone: until when
+	undone map[string]int // for each owner that was undone: the time until which its acquires must fail
 	asked  int            // the time at which any owner last asked in order to wait
 	top    int            // the largest fence that was granted or reserved
 	phase  int            // the fence of the last phase, 0 after a writer
 	began  int            // the fence of the phase that this step has begun
-	plain  bool           // a Locker without readers took part in the history; it knows no phases
+	plain  bool           // a Locker without readers took part in the history; such a Locker does not know phases
 	mute   bool           // an owner that gets no messages has waited, so there may be holds that the watch does not know
 	lapsed map[int]bool   // processes that did not confirm a grant by message, so the server may treat them as dead at any time
 	killed map[int]bool
@@ -35,17 +35,17 @@ type hold struct {
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server has lost the hold, or it was revoked; it may still exclude others and get messages
+	doubt  bool // the server may have forgotten the hold; the hold may still exclude other owners, and its owner may still get messages
 	handed bool // the key was granted by message, and the owner has not called since
 }
 
 // waiter is an owner that got the answer "busy".
 type waiter struct {
 	claim
-	ahead   int // how many writers were ahead of it
-	phases  int // how many phases have begun since then
-	writers int // how many writers have been granted the key since then
-	luck    int // how many revocations, downgrades and expiries there were; after these, the first entry of the queue decides who is next
+	ahead   int // how many writers were waiting when this owner began to wait
+	phases  int // how many phases have begun since this owner began to wait
+	writers int // how many writers have been granted the key since this owner began to wait
+	luck    int // how many revocations, downgrades and expiries there were; after each of them, the first entry of the queue decides which waiters are next
 }
 
 type violation struct{ invariant, text string }
@@ -111,7 +111,7 @@ func (w *watch) lucky() {
 	}
 }
 
-// lost handles an eviction of the lease or of its readers.
+// lost handles an eviction of the readers of a phase.
 func (w *watch) lost() {
 	for _, h := range w.live() {
 		h.doubt = h.doubt || h.shared
@@ -127,8 +127,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown handles a revocation in the way of an eviction. But an owner that was granted the key by
-// message counts as confirmed.
+// thrown handles a revocation. It ends all holds, as an eviction of the lease does. But an owner
+// that was granted the key by message then counts as confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)
@@ -232,15 +232,15 @@ func (w *watch) begins(h *hold) {
 	}
 }
 
-// believe returns the owners that take themselves for holders of the key. It also returns the
-// owners of a kept key.
+// believe returns the holds of living owners that believe that they hold the key. It also returns
+// the holds of kept keys.
 func (w *watch) believe() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]
 	})
 }
 
-// areAlone checks that nobody else holds the key while a writer holds it.
+// areAlone checks that no other owner holds the key while a writer holds it.
 func (w *watch) areAlone() {
 	believe := w.believe()
 	for i, h := range believe {

@@ -60,7 +60,8 @@ func (w *watch) wait(c claim) {
 	w.waits[c.owner] = o
 }
 
-// reason checks an answer "busy". It is right only if another owner excludes the caller.
+// reason checks an answer "busy". Such an answer is right only if another owner excludes the
+// caller.
 func (w *watch) reason(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -180,17 +181,18 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 	}
 }
 
-// served has the things that a step must have done for the waiters.
+// served is how much a step must have done for the waiters. Each value includes the demands of the
+// values before it.
 type served int
 
 const (
 	nothing  served = iota
 	handed          // a waiter has got a free key
-	opened          // … and readers have entered an open phase, if no writer waits
-	admitted        // … and they have entered even while a writer waits
+	opened          // if no writer waits, the waiting readers have entered an open phase
+	admitted        // the waiting readers have entered the phase, even while a writer waits
 )
 
-// idle fails the history if the step has not done those things for the waiters.
+// idle reports a violation if the step has not done for the waiters what the parameter by demands.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

@@ -18,17 +18,17 @@
 //	left       what is left on the server when all callers have gone
 //
 // Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
-// numbers must show that.
+// numbers must show a violation.
 //
-// The replies and messages of this server are compared, step by step, with those of two others:
-// the scripts on a real server, and lockertest's Memory. So the test fails if the simulation's
-// protocol differs from the real one. The steps are drawn at random. If the server leaves a rule
-// out, the comparison must fail.
+// The tests also compare this server, step by step, with the scripts on a real server and with
+// lockertest's Memory. All replies and messages must be equal. So the test fails if the
+// simulation's protocol differs from the real one. The steps are drawn at random. If the server
+// leaves a rule out, the comparison must fail.
 //
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign
 //	go test ./semaphore -run 'InMemory|OnRedis' -rapid.checks 20000
 //
-// Begin with server.go, which does what the scripts do. process.go and process_ticket.go do what
-// the engine does.
+// Where to begin: server.go does what the scripts do. process.go and process_ticket.go do what the
+// engine does.
 package semaphore

@@ -15,8 +15,8 @@ import (
 )
 
 // A server that is emptied forgets its permits. New holders get units while the old holders still
-// use theirs. The old holders learn of the loss at their next renewal. A waiter whose place was
-// forgotten gets units too.
+// use their units. The old holders learn of the loss at their next renewal. A waiter gets units
+// too, although the server has forgotten its place.
 func TestPermitsThatTheServerForgot(t *testing.T) {
 	t.Parallel()
 	const n, ttl = 3, 3 * time.Second
@@ -40,7 +40,7 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 			locktest.Eventually(t, "the lease is lost", func() bool { return errors.Is(context.Cause(l.Context()), locker.ErrLost) })
 		}
 	})
-	third := waiter.Granted(5 * time.Second) // this unit is held in addition to that of lease
+	third := waiter.Granted(5 * time.Second) // this unit is held in addition to the two units of lease
 	if info, err := fresh.Inspect(t.Context(), "units"); err != nil || info.Used != n {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -57,14 +57,14 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 	locktest.NothingLeftBut(t, client)
 }
 
-// holders are all callers whose own contexts and clocks say that they hold units.
+// holders has all leases whose units are held, by the contexts and clocks of their callers.
 type holders struct {
 	mu     sync.Mutex
 	units  map[*locker.Lease]int
 	flush  time.Time // when the server was last emptied
 	fences []uint64
 	most   int // the largest number of units that were held at once
-	over   int // how often a caller got units beyond n, at a time when all old holders must have known of the loss
+	over   int // how often a caller got units beyond n after the time by which all old holders must have learned of the loss
 }
 
 func (h *holders) enter(l *locker.Lease, n int, known time.Duration) {
@@ -90,8 +90,8 @@ func (h *holders) leave(l *locker.Lease) {
 	delete(h.units, l)
 }
 
-// This test does the same under load. After a flush, at most n new units are held beside n old
-// units, and only until the old holders have renewed.
+// The test flushes the server while many callers take units. After a flush, at most n new units are
+// held in addition to n old units, and only until the old holders have renewed.
 func TestFlushesUnderLoad(t *testing.T) {
 	t.Parallel()
 	const n, ttl, flushes = 4, 2 * time.Second, 4

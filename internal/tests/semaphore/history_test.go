@@ -26,10 +26,10 @@ type history struct {
 	mail   []message        // the messages of the model
 	trace  []string
 
-	differs string // what the Store has done differently from the model
+	differs string // how the Store's behaviour differs from the model's
 }
 
-// owned is a token, and what the history knows about it.
+// owned is a token, together with the facts that the history knows about the token.
 type owned struct {
 	claim
 	queues bool
@@ -82,7 +82,7 @@ func (h *history) newOwner() *owned {
 	return o
 }
 
-// among chooses an owner for which the function is returns true, or makes a new owner.
+// among chooses an owner that satisfies the condition is, or makes a new owner.
 func (h *history) among(is func(*owned) bool) *owned {
 	var all []*owned
 	for _, o := range h.owners {
@@ -187,7 +187,7 @@ func (h *history) kill() {
 	}
 }
 
-// others makes another program take the key, or makes the server evict L, P or U.
+// others makes another program take the key, or makes the server evict one of the keys L, P and U.
 func (h *history) others() {
 	s := h.model.server
 	s.expire()

@@ -2,7 +2,7 @@ package semaphore
 
 import "fmt"
 
-// ticket is a token that asks for a lease, and later the lease.
+// ticket is the life of one token: first its request for a lease, and later the lease.
 type ticket struct {
 	claim
 	c        *caller
@@ -111,8 +111,8 @@ func (t *ticket) later(k *cohort, d int64) {
 	})
 }
 
-// hold begins a lease. The server keeps the lease for the time life, which counts from since by
-// the local clock.
+// hold begins a lease. The server keeps the lease for the time life. By the process's clock, this
+// time begins at since.
 func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	p := t.proc
 	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()
@@ -155,8 +155,8 @@ func (t *ticket) work(k *cohort, c *caller) {
 	}
 }
 
-// release passes the permit on to the first caller that waits. If no caller waits, it gives the
-// permit back.
+// release passes the permit on to the first caller that waits in this process. If no caller waits,
+// the permit goes back to the server.
 func (t *ticket) release(k *cohort) {
 	p := t.proc
 	if t.used < blockOf && p.local()-t.taken < 10*milli && p.local() < t.deadline-p.w.ttl/4 && p.w.streaks {
@@ -166,7 +166,7 @@ func (t *ticket) release(k *cohort) {
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.holds(t, t.fence)
-			if crossing && p.w.chance(0.1) { // the caller has left just at this moment
+			if crossing && p.w.chance(0.1) { // simulates that the caller leaves at the same moment
 				c.turn++
 				if t.p().off(PassCrossing) {
 					p.after(second, c.come)

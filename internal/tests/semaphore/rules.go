@@ -17,14 +17,14 @@ const (
 	Tombstone                      // an acquire that was given back takes units when it runs late
 	LapsedLoses                    // a process that did not confirm a permit keeps its places in the queue
 	OutliveL                       // P and U expire together with L
-	LivingHead                     // the head of the queue, for which too few units are free, is not told to ask
+	LivingHead                     // the head of the queue, for which too few units are free, gets no message that it should ask
 	SeenHead                       // the head of a stopped process keeps its place while units are free
 	ServeAll                       // a release serves only one waiter
 	LeaverServes                   // when a waiter leaves, no other waiter is served
 	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next one
 	AskAgain                       // a waiter asks only after a message
-	NextLeads                      // a process asks for the next permit only when it has released the one before
-	GiveUpPlace                    // a caller that gets a permit of its process stays in the queue
+	NextLeads                      // a process asks for the next permit only when it has released the previous permit
+	GiveUpPlace                    // a caller that gets a permit from another caller of its process stays in the queue
 	PassCrossing                   // a permit that arrives when its caller has just left is forgotten
 	rulesEnd
 )

@@ -22,8 +22,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// shows reports whether a run shows that a rule is missing. The run shows that by one of the
-// numbers, or by a wait that is longer than any wait with all rules.
+// shows reports whether a run shows that a rule is missing. The sign is one of the numbers, or a
+// wait that is longer than any wait with all rules.
 type shows func(r Result, x scenario) bool
 
 func breaks(r Result, _ scenario) bool    { return r.Over > 0 }

@@ -21,7 +21,7 @@ type server struct {
 	ends    int64
 	queue   []*entry
 	asked   int64            // when a waiter last asked; a fixed time later the queue expires
-	notes   map[string]int64 // for each token with a tombstone: until when the tombstone lasts
+	notes   map[string]int64 // for each token with a tombstone: the time until which the tombstone lasts
 	counter int64
 	head    string
 	seen    int64
@@ -49,7 +49,7 @@ type permit struct {
 	handed bool
 }
 
-// claim is the request of a caller for a token.
+// claim is a caller's request for units. The units will belong to a token.
 type claim struct {
 	token    string
 	proc     *process
@@ -187,8 +187,8 @@ func (s *server) enter(c claim, life int64, handed bool) *permit {
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in the order of the queue. The token own makes the call. So it gets an answer
-// instead of a message.
+// serve grants units in the order of the queue. The caller of the token own makes this call. So
+// this token gets an answer instead of a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process
@@ -230,8 +230,8 @@ func (s *server) serve(own string, c claim) {
 	}
 }
 
-// watch is called when too few units are free for the head. It reports whether the head may keep
-// its place.
+// watch is called when too few units are free for the head of the queue. It reports whether the
+// head may keep its place.
 func (s *server) watch(e *entry, own string) bool {
 	if s.off(SeenHead) {
 		return true
@@ -247,7 +247,8 @@ func (s *server) watch(e *entry, own string) bool {
 	return true
 }
 
-// tellHead tells the first waiter of another process to ask.
+// tellHead sends a message to the first waiter that does not belong to the process but. This waiter
+// should then ask.
 func (s *server) tellHead(but *process, in int64) {
 	for _, e := range s.queue {
 		if e.proc != but && !e.deaf && s.listens(e.proc) {
@@ -299,7 +300,7 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	a := answer{busy: true, at: s.now(), left: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.off(SeenHead) {
-		// At that time, the process of the head counts as stopped.
+		// The caller asks again when the process of the head counts as stopped.
 		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli))
 	}
 	if s.lease.kind == foreign || !open {
@@ -312,8 +313,8 @@ func (s *server) acquire(c claim, waits bool) answer {
 	return a
 }
 
-// enqueue returns the place of a waiter in the queue. A waiter whose turn has come before is the
-// first. Several such waiters have the order of their tokens.
+// enqueue returns the place of a waiter in the queue. A waiter whose turn has come before gets the
+// first place. Several such waiters are sorted by their tokens.
 func (s *server) enqueue(c claim, again bool) int {
 	if again {
 		s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })

@@ -38,7 +38,7 @@ type stores struct {
 	fataler
 	key       string
 	open      func() (s locker.Store, die func())
-	deaf      func(inbox string) bool // reports whether the inbox has no subscriber; nil: it has none as soon as its process has died
+	deaf      func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
 	later     func(d time.Duration)
 	occupy    func(ttl time.Duration)
 	evict     func(part string) // evicts L, P or U; nil: the Store does not evict

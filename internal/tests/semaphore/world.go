@@ -10,7 +10,7 @@ import (
 
 // Scenario has the settings of a run.
 type Scenario struct {
-	limits   []int // the limits that the callers give
+	limits   []int // the limits n that callers send with their requests
 	heavy    float64
 	callers  int     // number of callers in each process
 	most     int     // the largest number of waiters that one step serves
@@ -120,8 +120,8 @@ func (w *world) delay() int64 {
 	return 100 + w.upTo(900)
 }
 
-// call makes a step at the server. It calls answered once. ok is false if no answer has come
-// within a second.
+// call makes a step at the server, and calls the function answered once. ok is false if no answer
+// has arrived within a second.
 func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
 	done := false
 	p.after(second, func() {
@@ -205,7 +205,7 @@ func (w *world) faults(until int64) {
 	})
 	often(w.evicts, func() {
 		switch s := w.server; {
-		case s.lease.kind != shield || s.lostP: // if both are evicted, the server has lost the semaphore
+		case s.lease.kind != shield || s.lostP: // if L and P are both evicted, the server has lost the semaphore
 		case w.chance(0.5):
 			s.lease = holder{}
 		default:

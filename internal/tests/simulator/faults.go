@@ -12,18 +12,19 @@ type Fault struct {
 // FaultKind is the kind of a fault.
 type FaultKind uint8
 
-// The faults besides those of calls and messages.
+// These are the faults of processes, subscriptions and the server. Calls and messages have faults
+// of their own.
 const (
 	Cut   FaultKind = iota + 1 // a subscription is lost, and both sides detect it
 	Deaf                       // a subscription is lost, and only the server detects it
 	Mute                       // a subscription is lost, and neither side detects it for some seconds
 	Pause                      // a process is stopped
-	// The next process that is handed a lease is stopped when the message arrives. No second
-	// process is stopped before the fault strikes again.
+	// PauseOwner stops the next process that gets a lease by hand-off, when the message arrives. It
+	// stops no second process before the fault strikes again.
 	PauseOwner
-	Kill        // a process is killed together with its machine, so the server counts its subscription for some seconds more
+	Kill        // a process is killed, and its machine continues, so the server soon removes its subscription
 	KillOwner   // the present holder's process is killed
-	Crash       // a process is killed with its machine: its subscription counts for some seconds more
+	Crash       // a process is killed together with its machine, so the server counts its subscription for some seconds more
 	Forget      // the server restarts empty
 	Move        // the server restarts with its data and another clock
 	StepForward // the server's clock steps

@@ -6,7 +6,7 @@ import (
 )
 
 // hold is the life of one token in an engine. The token asks for the lease, holds it, and releases
-// it. Times are by the clock of the process, unless a comment says something else.
+// it. Times are by the clock of the process, unless a comment names another clock.
 type hold struct {
 	w     *world
 	p     *process
@@ -26,9 +26,9 @@ type hold struct {
 	again   bool          // another call is needed after the present one
 	queued  bool          // the token may be in the server's queue
 	seen    bool          // an answer has named a holder, so failures do not end the wait
-	alarm   int           // number of the last planned re-check; earlier ones do nothing
+	alarm   int           // number of the last planned re-check; earlier re-checks have no effect
 	due     time.Duration // time of the re-check
-	headAt  time.Duration // when a message told the token that it is the head and should ask
+	headAt  time.Duration // when the token should ask, by the message that made it the head of the queue
 
 	// These fields are for the time in which the lease is held.
 	fence    uint64
@@ -38,9 +38,9 @@ type hold struct {
 	deadline time.Duration
 	share    time.Duration // for how long the lease was granted
 	ttl      time.Duration // the TTL that renewals request
-	renewals int           // number of the last planned renewal; earlier ones do nothing
+	renewals int           // number of the last planned renewal; earlier renewals have no effect
 	handed   bool          // the lease was granted by message, and no renewal has confirmed it yet
-	ended    func()        // tells the worker that its lease is lost
+	ended    func()        // notifies the worker that its lease is lost
 
 	// These fields are for the release of the lease.
 	next    *hold
@@ -92,7 +92,8 @@ func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }
 
-// claim returns how long the server keeps a lease after a hand-off, until it is confirmed.
+// claim returns how long the server keeps a lease after a hand-off if no renewal confirms the
+// lease.
 func (h *hold) claim() time.Duration {
 	if !h.room.forever {
 		return h.ttl
@@ -104,8 +105,8 @@ func (h *hold) asks(queue bool) claim {
 	return claim{token: h.token, ttl: h.ttl, block: h.room.block(), queue: queue, inbox: h.p.inbox, hand: h.claim()}
 }
 
-// ask sends an acquire. If one is under way already, ask notes that another one is needed
-// afterwards.
+// ask sends an acquire. If an acquire is under way already, ask records that another acquire must
+// follow.
 func (h *hold) ask() {
 	if h.state != seeking {
 		return
@@ -171,7 +172,7 @@ func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
 		h.replied = true
 		h.stamp, h.stampT, h.epoch = sent, r.at, epoch
 		h.plan(r, sent, queue)
-	case h.w.without == OneHold: // without this rule, the token of an earlier wait is used again, and was undone
+	case h.w.without == OneHold: // without the rule OneHold, the process uses the token of an earlier wait again, and this token was undone
 		h.enter(finished)
 		h.room.lost()
 	default: // a token that is in use must not have been undone

@@ -26,7 +26,7 @@ func (h *hold) release(next *hold) {
 }
 
 // sendRelease makes one attempt at the release. Only the first attempt carries the next token. If
-// the result of that attempt is unclear, the next token asks by itself.
+// the result of that attempt is unclear, the next token sends an acquire of its own.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next
@@ -75,7 +75,7 @@ func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
 		sent = h.p.now()
 	}
 	switch {
-	case h.state != seeking: // h was granted the lease by message, or has given up
+	case h.state != seeking: // a message has granted h the lease, or h has given up its wait
 		return
 	case o == answered && r.state == released:
 		h.answered(*r.next, sent, epoch, true)

@@ -29,7 +29,7 @@ type messageKind uint8
 
 const (
 	toldGranted messageKind = iota + 1 // the token holds the key
-	toldHead                           // the token is first in the queue, and should ask when the claim of another token is over
+	toldHead                           // the token is first in the queue, and should ask when the claim of the present winner has ended
 )
 
 // listeners returns the result of PUBSUB NUMSUB.

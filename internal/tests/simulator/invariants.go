@@ -102,7 +102,7 @@ func (w *world) queued(key int, t token, ticket micros) {
 	}
 }
 
-// reminted is called when the same lease gets another fence.
+// reminted is called when a lease gets another fence, although its owner stays the same.
 func (w *world) reminted(key int, l lease) {
 	w.books[key].minted = l.fence + uint64(l.block) - 1
 	if b := w.holds[l.owner].truth.belief; b != nil && w.holds[l.owner].state == held && b.fence < l.fence {
@@ -181,8 +181,8 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused reports whether a lease may end early without a violation. It may end early if it was
-// granted before the server lost its data, or before the server's clock stepped.
+// excused reports whether a lease may end early without a violation. A lease may end early if it
+// was granted before the server lost its data, or before the server's clock stepped.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -234,7 +234,9 @@ func (w *world) waitsNoMore(key int, wt *waiter) {
 
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
-// waitingSince returns when the oldest of the present waits that can be served has begun.
+// waitingSince returns the start of the longest present wait, and the process that waits. Stopped
+// processes do not count. For a process that was stopped, the wait starts when the process
+// continues.
 func (w *world) waitingSince(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
@@ -276,7 +278,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks that a grant of the server has overtaken no waiter whose turn was earlier.
+// checkOrder checks that a grant of the server has not overtaken a waiter whose turn was earlier.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return
@@ -303,7 +305,7 @@ func (w *world) checkOrder(h *hold) {
 	}
 }
 
-// toldLost is called when the server tells a process that it does not hold a lease.
+// toldLost is called when a reply of the server states that a process does not hold its lease.
 func (w *world) toldLost(h *hold) {
 	if h.truth.freed && !w.lossy {
 		w.violate(Truth, h.key, "t%d is told that its lease is lost, which its own release ended", h.token)

@@ -116,8 +116,8 @@ func (c *attempt) failed() {
 	c.done(reply{}, unclear)
 }
 
-// delay returns how long a message is on its way: usually a short time, but sometimes a very long
-// one.
+// delay returns how long a message is on its way. This time is usually short, but sometimes very
+// long.
 func (w *world) delay() time.Duration {
 	d := 40*time.Microsecond + time.Duration(w.rng.ExpFloat64()*float64(40*time.Microsecond))
 	if w.chance(w.Tail) {

@@ -57,7 +57,7 @@ func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }
 
-// told handles a message. Its token may be in any state.
+// told handles a message. The token of the message may be in any state.
 func (p *process) told(key int, m message) {
 	h := p.w.holds[m.token]
 	p.w.note(key, p, "is told of", m.token, int64(m.kind))

@@ -32,7 +32,7 @@ type history struct {
 
 	processes int
 	owners    []string
-	of        map[string]int // for each owner: its process
+	of        map[string]int // for each owner: the owner's process
 	queues    map[string]bool
 	last      uint64 // the fence of the last hold
 	holds     string // the owner of the last hold; "": the hold is over
@@ -106,7 +106,7 @@ func (h *history) newOwner() string {
 	return owner
 }
 
-// some returns an owner, mostly one of the last ones.
+// some returns an owner, usually one of the newest owners.
 func (h *history) some(does string) string {
 	if len(h.owners) == 0 {
 		return h.newOwner()
@@ -136,8 +136,8 @@ func (h *history) waiting(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// The owner may belong to a dead process. A dead process makes no new calls, but its earlier calls
-// may run late, as any repetition may.
+// The owner may belong to a dead process. A dead process makes no new calls. But its earlier calls
+// may run late, like every repetition of a call.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
 	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])
@@ -216,8 +216,8 @@ func (h *history) mail() {
 	}
 }
 
-// granted checks that each hold has its own fences, that fences grow, and that a repeated message
-// has the same fences as the first one.
+// granted checks that each hold has its own fences, and that fences grow. A repeated message must
+// have the same fences as the first message.
 func (h *history) granted(owner string, fence uint64) {
 	h.Helper()
 	switch {

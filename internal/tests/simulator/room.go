@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// room is where the workers of a process wait for one key. They share one token. When the token
-// gets the lease, the workers pass the lease on to each other for a while, without a call. A
+// room is where the workers of a process wait for one key. The workers share one token. When the
+// token gets the lease, the workers pass the lease on to each other for a while, without a call. A
 // worker that queues by itself has its own room.
 type room struct {
 	p       *process
@@ -90,8 +90,9 @@ func (r *room) serve(h *hold) bool {
 	return true
 }
 
-// done is called by a worker at the end of its work. The lease then passes to the next worker of
-// the room. Or it is released, by a call that also asks for another turn.
+// done is called by a worker at the end of its work. Then the lease passes to the next worker of
+// the room, or is released. If workers still wait, the release also puts a new token into the
+// queue.
 func (r *room) done(h *hold) {
 	w := r.p.w
 	w.believesNoMore(h)
@@ -105,7 +106,7 @@ func (r *room) done(h *hold) {
 	r.token = nil
 	switch {
 	case len(r.waiters) == 0:
-	case r.p.sub == nil: // without an inbox, a place in the queue would get lost
+	case r.p.sub == nil: // a process without an inbox gets no grant by message, so its place in the queue would be lost
 		defer r.seek()
 	case w.without == OneHold:
 		next = newHoldOf(r, h.token)

@@ -17,8 +17,8 @@ const (
 	IgnoreIfHeld                   // a message about a token that is held is answered with a release
 	UndoUnanswered                 // an acquire without an answer is released without a tombstone
 	ResetDeaf                      // an inbox without a subscriber is not opened again
-	NoOvertaking                   // an acquire that finds the lease free takes it, although others wait
-	Recheck                        // a waiter relies on messages and does not ask again
+	NoOvertaking                   // an acquire that finds the lease free takes it, although other tokens wait
+	Recheck                        // a waiter relies on messages, and never sends a second acquire
 	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
 	VoidStamp                      // a server time from before a new subscription is compared with a server time from after it
 	RefuseNext                     // a release queues its next token although this token was undone

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Scenario has the settings of a run. Probabilities are those for one call, message or wait.
+// Scenario has the settings of a run. Each probability is for one call, message or wait.
 type Scenario struct {
 	Name      string
 	Length    time.Duration // the time in which new waits and faults begin
@@ -114,7 +114,7 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special returns scenarios. Each of them is made for one particular danger.
+// special returns scenarios that are each made for one particular danger.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
@@ -157,7 +157,7 @@ func special() []Scenario {
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
 	// In this scenario, releases run after their callers have given them up. By then, the next
-	// token has asked by itself.
+	// token has sent an acquire of its own.
 	late := base("late")
 	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
 	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond

@@ -131,7 +131,8 @@ func (s *server) hand(key int, r *row, self token) bool {
 	return true
 }
 
-// tellHead tells the next process in the queue when the present claim will end.
+// tellHead sends a message to the next process in the queue. The message has the time at which the
+// present claim ends.
 func (s *server) tellHead(key int, r *row, given entry) {
 	for _, e := range r.queue {
 		if e.inbox != given.inbox {
@@ -144,7 +145,7 @@ func (s *server) tellHead(key int, r *row, given entry) {
 }
 
 // release releases a lease or a place in the queue. The token next is put at the end of the queue.
-// If the queue is empty, it gets the lease at once.
+// If the queue is empty, next gets the lease at once.
 func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
 	r := s.begin(key)
 	ours := s.held(r) && s.owns(r, t)
@@ -178,9 +179,9 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	return answer
 }
 
-// follow is the acquire that a release carries. If the release runs late, this acquire's token may
-// have asked by itself, and be in the queue already. Then the token gets a message like all other
-// waiters, because its caller may not read the answer any more.
+// follow is the acquire that a release carries. If the release runs late, the token of this acquire
+// may have sent its own acquire, and be in the queue already. Then the token gets a message like
+// all other waiters, because its caller may not read the answer any more.
 func (s *server) follow(key int, r *row, c claim) *reply {
 	s.hand(key, r, 0)
 	if s.held(r) && s.owns(r, c.token) && s.w.without == NextInLine {

@@ -20,7 +20,7 @@ func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 // server is one Redis node: its clock, its keys, and its subscribers. Scripts are in scripts.go.
 type server struct {
 	w       *world
-	step    time.Duration // by how much the server's clock has stepped in total
+	step    time.Duration // the sum of all steps of the server's clock
 	counter uint64        // the last fence
 	rows    []row         // by key
 	undone  map[token]int64
@@ -109,8 +109,8 @@ func (s *server) tombstoned(t token) bool {
 // refuses reports whether a full server refuses a write that needs memory.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
-// mint reserves fences. They are larger than all earlier fences, and not smaller than the clock.
-// They are at most 100 ms ahead of the clock.
+// mint reserves fences. The reserved fences are larger than all earlier fences, and not smaller
+// than the clock. They are at most 100 ms ahead of the clock.
 func (s *server) mint(n int) (fence uint64, block int) {
 	now := uint64(s.time())
 	fence = max(s.counter+1, now)

@@ -22,8 +22,7 @@ type note struct {
 	value int64
 }
 
-// note records an event of process p, or of the server if p is nil. The key -1 stands for all
-// keys.
+// note records an event of process p, or of the server if p is nil. The key -1 means all keys.
 func (w *world) note(key int, p *process, what string, t token, value int64) {
 	n := note{at: w.now, order: w.events, who: p, what: what, token: t, value: value}
 	if key >= 0 {

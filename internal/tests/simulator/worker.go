@@ -5,7 +5,7 @@ import "time"
 // worker is a goroutine that takes and releases locks again and again.
 type worker struct {
 	p    *process
-	turn int // number of its turns, because an event of an earlier turn must be ignored
+	turn int // the number of the present turn; an event of an earlier turn is ignored
 }
 
 func (k *worker) think() {

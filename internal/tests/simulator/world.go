@@ -86,7 +86,7 @@ func (w *world) run() {
 	}
 }
 
-// settle returns how long after the last fault the last waiter may still wait for the lease.
+// settle returns how long after the last fault a waiter may still wait for its lease.
 func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
