@@ -107,8 +107,9 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// With sqllock, neither anomaly occurs. In this test, an old holder has read, and does not check
-// whether it still holds the lock. A newer holder reads and writes before the old holder writes.
+// With sqllock, none of the anomalies above occurs. In this test, an old holder has read, and does
+// not check whether it still holds the lock. A newer holder reads and writes before the old holder
+// writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {

@@ -70,8 +70,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint may fail at COMMIT. The error is a reply of the server, so Do neither asks the
-// ledger nor repeats the work.
+// A constraint may fail at COMMIT. The error is a reply of the server, so Do does not read the
+// ledger, and does not repeat the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -138,8 +138,8 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 }
 
 // Resolve waits for an open transaction, because the result "not committed" could become wrong a
-// moment later. It also waits for the first claim of a resource, although others do not see its
-// row yet.
+// moment later. It also waits for the first claim of a resource, although other transactions do not
+// see the row of this claim yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +194,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
 						t.Error(err)
 					}
-					if op == "" { // this transaction is that of the claim
+					if op == "" { // this is the transaction of the claim
 						return
 					}
 					go func() {
@@ -223,7 +223,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	})
 }
 
-// What Resolve has returned stays true, even for a transaction that was open at the time.
+// A result of Resolve stays true, even for a transaction that was open when Resolve was called.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {

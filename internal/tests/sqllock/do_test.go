@@ -275,7 +275,7 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
 	rule := locker.Rule{Key: "account:repaired"}
-	ahead := uint64(1) << 52 // for the next hundred years, a clock in µs shows less than this
+	ahead := uint64(1) << 52 // a clock in µs will show less than this number for the next hundred years
 	db.claimed(t, rule.Key, ahead, "before the loss")
 	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	}, sqlite)
 }
 
-// If a program without fences has the key now, it counts as another holder, too.
+// If a program that uses no fences has the key now, this program counts as another holder, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)

@@ -67,8 +67,8 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// A database could treat some of these keys as equal. The reason may be a collation, a type, or
-// that the database ignores spaces at the end. One of the keys is as long as a key may be.
+// A database could treat some of these keys as equal. The reason may be a collation, the type of a
+// column, or a rule that ignores spaces at the end. One of the keys is as long as a key may be.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)

@@ -140,7 +140,8 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// The same rules hold for a holder that uses one connection for everything.
+// Do may also get a *sql.Conn, which is one connection. The session of this connection gets its old
+// settings back, too.
 func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

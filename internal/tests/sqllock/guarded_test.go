@@ -17,7 +17,7 @@ import (
 )
 
 // A guard takes a lock for each request. These tests are about transactions in the handlers of
-// these requests.
+// guarded requests.
 
 // guarded returns servers of all adapters. Each server has one route, POST /accounts/{id}, whose
 // handler runs under the lock of its account.

@@ -27,8 +27,8 @@ func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx cont
 	})
 }
 
-// A failover loses the lease of the outer key, and a newer holder of this key commits. The claim
-// of the inner key cannot notice that.
+// A failover loses the lease of the outer key, and a newer holder of this key commits. A claim of
+// only the inner key would not notice this newer holder.
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
@@ -137,7 +137,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 	})
 }
 
-// Two readers of a resource do not wait for the ends of each other's transactions.
+// Two transactions that read the same resource do not wait for each other.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
@@ -276,7 +276,7 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	})
 }
 
-// somewhere is a Locker on another server. There the same key is another lock.
+// The lease of the context is on another server, so the same key is another lock there.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db := newDatabase(t, postgres)
 	here, _ := memory(t)

@@ -49,7 +49,7 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
-// each runs the test on databases of all kinds. If kinds are given, it uses only these.
+// each runs the test on databases of all kinds. If kinds are given, it uses only these kinds.
 func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
 	t.Helper()
 	if len(kinds) == 0 {
@@ -170,8 +170,8 @@ func write(ctx context.Context, q querier, id int, balance int64) error {
 	return err
 }
 
-// deposit returns work that shows a lost update: it writes a value that depends on the value that
-// it has read.
+// deposit returns work that would show a lost update: the work reads a balance, adds amount, and
+// writes the sum.
 func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		balance, err := read(ctx, tx, 1)

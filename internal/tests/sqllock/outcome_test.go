@@ -24,7 +24,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// scene has the things that a case of the table can use.
+// scene has the database, the Locker and the Store for one case of the table.
 type scene struct {
 	*database
 	t     testing.TB
@@ -63,8 +63,8 @@ func (s scene) waits(ctx context.Context) {
 	}
 }
 
-// TestEachOutcomeIsTold checks three things together: what Do returns, what is in the database,
-// and what the span of the transaction says.
+// TestEachOutcomeIsTold checks, for each case, the error of Do, the content of the database, and
+// the span of the transaction.
 func TestEachOutcomeIsTold(t *testing.T) {
 	const common = " fence=N key=account:1 mode=exclusive name=account"
 	errShared := errors.New("two come too close")
@@ -383,8 +383,8 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT gets no reply. Its fields say whether this COMMIT
-// is executed, and whether the database stays silent afterwards.
+// silent makes transactions whose first COMMIT gets no reply. Its fields determine whether this
+// COMMIT is executed, and whether the database stays silent afterwards.
 type silent struct {
 	*sql.Tx
 	of *silent

@@ -53,7 +53,7 @@ func must(err error) {
 	}
 }
 
-// say tells the parent what Do has returned.
+// say prints the result of Do for the parent.
 func say(err error) {
 	if err == nil {
 		fmt.Println("result committed")
@@ -100,13 +100,13 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction. If it is the first one of its process, it stops the whole process
-// before COMMIT.
+// stopping is a transaction. The first such transaction of a process stops the whole process before
+// COMMIT.
 type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
-	// Another thread may get the signal, so this thread may continue for a moment.
+	// The signal may reach another thread first, so this thread may continue for a moment.
 	<-time.After(200 * time.Millisecond)
 })
 

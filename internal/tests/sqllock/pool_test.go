@@ -90,7 +90,7 @@ func TestOneConnectionIsEnough(t *testing.T) {
 }
 
 // After a restart of the server, the connections of a pool are dead. database/sql skips such
-// connections, and so does Do.
+// connections, and Do skips them, too.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		const idle = 10

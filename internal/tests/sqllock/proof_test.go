@@ -279,8 +279,8 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	}
 }
 
-// code is an error like those of connect-go. There, NotFound has the code 5, and in SQLite 5 is
-// the code of BUSY.
+// code is an error like those of connect-go. In connect-go, the code 5 means NotFound, and in
+// SQLite it means BUSY.
 type code int
 
 func (c code) Error() string { return "not found" }
@@ -339,8 +339,8 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 	})
 }
 
-// In this table, the column of the fence was added later, without a default. So the fence of old
-// rows is NULL.
+// In this test, the column of the fence is added to a table with rows, without a default. So the
+// fence of the old rows is NULL.
 func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")

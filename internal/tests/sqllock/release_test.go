@@ -18,7 +18,7 @@ import (
 type gate struct {
 	shut   atomic.Bool
 	opened chan struct{}
-	gaveUp atomic.Bool // whether a call has waited at the gate
+	gaveUp atomic.Bool // true: the context of a call has ended while the call waited at the gate
 }
 
 func (g *gate) DialHook(next redis.DialHook) redis.DialHook {
@@ -64,7 +64,7 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Fatal(err) // without an error, the server now counts as prompt, and knows the scripts
+				t.Fatal(err) // after this call, the Locker treats the server as prompt, and the server knows the scripts
 			}
 			g := &gate{opened: make(chan struct{})}
 			client.AddHook(g)

@@ -41,7 +41,7 @@ func (m *meeting) wait() {
 	m.mu.Unlock()
 	select {
 	case <-m.both:
-	case <-time.After(time.Second): // SQLite allows only one transaction at a time, so the other one does not arrive
+	case <-time.After(time.Second): // SQLite allows only one transaction at a time, so the other transaction does not arrive
 	}
 }
 
@@ -235,7 +235,8 @@ func (f *faltering) Commit(ctx context.Context) error {
 	return f.silent.Commit(ctx)
 }
 
-// Each step from BEGIN to COMMIT may fail because of another transaction.
+// Each step from BEGIN to COMMIT may fail because of another transaction. Then Do repeats the
+// transaction.
 func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	for name, opts := range map[string][]sqllock.Option{
 		"ClaimFirst":   nil,

@@ -59,8 +59,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	}
 }
 
-// The check of a claim has the same danger. One lease may have several transactions, so an old
-// snapshot may show the fence of the lease itself.
+// An old snapshot is also dangerous for the check of a claim. One lease may have several
+// transactions, so an old snapshot may show the fence of the lease itself.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -107,7 +107,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						first := func() {}
-						if begun == 2 { // the second transaction, after the one of the claim; it was verified, and will be committed next
+						if begun == 2 { // the transaction after that of the claim; when it calls first, only its COMMIT is missing
 							first = func() {
 								store.Free(account.Key)
 								go func() {
@@ -192,7 +192,7 @@ func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 					if one, err = read(ctx, tx, 1); err != nil {
 						return err
 					}
-					db.exec(t, "UPDATE accounts SET balance = 0") // an older holder, which was paused, writes now
+					db.exec(t, "UPDATE accounts SET balance = 0") // an older holder that was paused writes now
 					two, err = read(ctx, tx, 2)
 					return err
 				}, sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true, Isolation: level}))

@@ -98,9 +98,9 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 	})
 }
 
-// When a Redis is restored from an old snapshot and its clock has not advanced, it grants the same
-// fences again. Here its clock is set back, too. The test simulates this with a counter that is
-// ahead of the clock.
+// When a Redis server is restored from an old snapshot and its clock has not advanced, it grants
+// the same fences again. The test simulates a clock that was set back by a counter that is ahead of
+// the clock.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)

@@ -86,7 +86,7 @@ func (w *wire) struck() int {
 func (w *wire) meet(sent []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT is not a COMMIT
+	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT must not count as a COMMIT
 	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}
