@@ -101,7 +101,8 @@ func (l lock) permits(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }
 
-// confirm asks the operator for confirmation. It needs a terminal.
+// confirm asks the operator at the terminal for confirmation. Without a terminal, it returns an
+// error.
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor

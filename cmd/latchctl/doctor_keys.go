@@ -166,8 +166,8 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	defer closeWithin(l, time.Second)
 	nodes, err := l.Nodes(ctx)
-	// The first call of Nodes may end before a silent node was given up. So this loop calls Nodes
-	// again.
+	// The first call of Nodes may return while the query of a silent node is still under way. So
+	// this loop calls Nodes again.
 	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
 		nodes, err = l.Nodes(ctx)
 	}

@@ -18,7 +18,7 @@ import (
 type lock struct {
 	key string
 	locker.Info
-	age time.Duration // how long ago it was granted; 0: unknown
+	age time.Duration // how long ago the key was granted; 0: unknown
 }
 
 // state returns one word for the kind of holder.
@@ -110,7 +110,8 @@ func (l *looker) since(at time.Time) time.Duration {
 // atOnce is the number of keys that are inspected at the same time.
 const atOnce = 64
 
-// The method all inspects all keys that match. It leaves out keys that have become free meanwhile.
+// The method all inspects all keys that match the pattern. It leaves out keys that have become free
+// meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {

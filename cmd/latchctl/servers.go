@@ -53,7 +53,7 @@ func (s *servers) urls() []string {
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
 	// With several nodes, each node has its own time-out, so that a node that hangs does not use up
-	// the time for the others.
+	// the time for the other nodes.
 	if len(urls) > 1 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)

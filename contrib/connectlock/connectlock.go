@@ -211,7 +211,7 @@ type refusal struct {
 // Error returns a text for logs, without the key.
 func (r *refusal) Error() string { return r.why.Error() }
 
-// Unwrap returns both errors. Connect sends the first one.
+// Unwrap returns both errors. Connect sends the first error to the client.
 func (r *refusal) Unwrap() []error { return []error{r.sent, r.why} }
 
 // Reason returns why a call was refused, such as grpclock.ReasonBusy. err is the error that a

@@ -349,7 +349,7 @@ func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 		all.Go(func() {
 			for i := range 30 {
 				ctx, cancel := context.WithTimeout(t.Context(), rand.N(3*time.Millisecond))
-				order := &shop.Order{OrderId: fmt.Sprint(i % 7)} // there are few keys, so that some calls wait for others
+				order := &shop.Order{OrderId: fmt.Sprint(i % 7)} // there are few keys, so some calls wait for other calls
 				if worker%2 == 0 {
 					if w, err := watch.CallServerStream(ctx, connect.NewRequest(order)); err == nil {
 						for w.Receive() {

@@ -72,8 +72,8 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	}
 }
 
-// When the lock of a stream is lost, its client receives the reason, even after it has stopped
-// sending.
+// When the lock of a stream is lost, its client receives the reason, even if this client sends
+// nothing more.
 func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	for name, opts := range protocols {
 		t.Run(name, func(t *testing.T) {

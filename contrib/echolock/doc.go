@@ -5,8 +5,8 @@
 // It is httplock for Echo: keys, options and replies are the same as in httplock. There are two
 // differences, because Echo differs from net/http. First, an error that a handler returns is a
 // failure. Echo's HTTPErrorHandler writes the reply before the lock is released, so the reply can
-// be held back, stored or replaced like any other reply. The error is also returned to the
-// middlewares outside. Second, a handler that returns nil has succeeded if its status is below 400,
+// be held back, stored or replaced like any other reply. The middlewares outside of echolock also
+// receive the error. Second, a handler that returns nil has succeeded if its status is below 400,
 // even if it has written nothing.
 //
 //	{param.id}     a parameter of the route's path

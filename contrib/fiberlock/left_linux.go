@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// left reports whether the client has closed its end of a connection. It detects this even while
-// there is unread data, such as the end of a TLS session.
+// left reports whether the client has closed its end of a connection. left detects the close even
+// while there is unread data, such as the end of a TLS session.
 func left(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is small

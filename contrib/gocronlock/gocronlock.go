@@ -56,8 +56,8 @@ func PerTick(l locker.Locker, tick func(name string) time.Time, opts ...Option) 
 // in UTC. Choose the longest possible d. For example, choose time.Hour for a job at 03:00. In
 // doubt, choose time.Minute.
 //
-// A process that is late by more than half of d gets the next multiple of d, and then ErrLate. A
-// process that is late by about d takes the next multiple for its tick. If no job is due at this
+// A process that is late by more than half of d gets the next multiple of d, and then ErrLate. But
+// a process that is late by about d takes the next multiple for its tick. If no job is due at this
 // multiple, the process runs its tick again.
 func Round(d time.Duration) func(name string) time.Time {
 	if d <= 0 {

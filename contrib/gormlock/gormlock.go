@@ -7,10 +7,10 @@
 //		return tx.Model(&Stock{SKU: "book"}).Update("left_over", gorm.Expr("left_over - 1")).Error
 //	})
 //
-// The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx
-// remembers an error that ends the transaction, such as a deadlock on MySQL, even if the function
-// ignores the error. Then later statements are not committed. [sqllock.ClaimFromContext] returns
-// the claim.
+// The function gets a complete *gorm.DB, whose statements go through sqllock's Tx. The Tx remembers
+// an error that ends the transaction, such as a deadlock on MySQL, even if the function ignores the
+// error. After such an error, later statements are not committed. [sqllock.ClaimFromContext]
+// returns the claim.
 //
 // Results, options and dialects are the same as in package sqllock. [Migrate] creates the tables.
 package gormlock

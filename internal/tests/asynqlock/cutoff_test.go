@@ -77,8 +77,8 @@ type outage struct {
 }
 
 // cutOff starts a worker that runs a task, and cuts the connections of the worker's asynq to Redis.
-// If locks is true, it also cuts those of the worker's Locker. No more data passes on these
-// connections. If severed is true, they also break.
+// If locks is true, it also cuts the connections of the worker's Locker. No more data passes on
+// these connections. If severed is true, the connections also break.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)

@@ -318,7 +318,7 @@ func (z *zeros) Read(p []byte) (int, error) {
 }
 
 // When the key is in a body of 100 MB, the request is refused after a small part of the body was
-// read. No lock is taken. This is true with and without a Content-Length. With WithStreamedBody,
+// read. No lock is taken. This is true with and without a Content-Length. Under WithStreamedBody,
 // the whole body reaches the handler.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20

@@ -53,8 +53,8 @@ func (m *meeting) ports() (ports []int) {
 	return ports
 }
 
-// names returns the two names of the lock of a check with a kind of Locker: the name for the
-// peers, and the name for latchkit.
+// names returns the two names of a lock: the name for the peers, and the name for latchkit. Each
+// check has a lock of its own for each kind of Locker.
 func (m *meeting) names(check, kind string) (theirs, ours string) {
 	theirs = strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(m.library.name + ":" + check + ":" + kind)
 	return theirs, m.library.key(theirs)

@@ -14,8 +14,9 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// The metrics of a lock need no allocations. A span needs one, because even a tracer that records
-// nothing makes a context for it. So the test measures holds, which have no span here.
+// The metrics of a lock need no allocations. A span needs an allocation, because even a tracer that
+// records nothing makes a context for the span. So the test measures holds, which have no span
+// here.
 func TestMeasuringALockDoesNotAllocate(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.NeverSample(), otellock.WithoutLinks())
 	rule := locker.Rule{Key: "order:1", Name: "order"}

@@ -85,8 +85,8 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// In chain, a and d belong to the first process, and b and c belong to the second. While a holds
-// the key, b and c begin to wait. While b holds the key, d begins to wait. Then each holder
+// In chain, a and d belong to the first process, and b and c belong to the second process. While a
+// holds the key, b and c begin to wait. While b holds the key, d begins to wait. Then each holder
 // releases the key.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")

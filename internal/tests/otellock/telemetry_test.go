@@ -115,7 +115,7 @@ func (tel *telemetry) measured(t testing.TB) (lines []string) {
 	return lines
 }
 
-// span returns the span of this name that has ended. There must be exactly one.
+// span returns the span of this name that has ended. There must be exactly one such span.
 func (tel *telemetry) span(t testing.TB, name string) sdktrace.ReadOnlySpan {
 	t.Helper()
 	var found sdktrace.ReadOnlySpan

@@ -39,7 +39,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one step of the client. Only the steps that no message causes are made by act.
+// act makes one step of the client, of a kind that no message causes.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)

@@ -12,8 +12,8 @@
 //
 // The invariants hold for the leases that clients were granted, in every schedule:
 //
-//	unique     no fence belongs to two of them
-//	forward    a lease that was granted before another was asked for has the smaller fences
-//	in order   where two had the same node's vote, the first to have it has the smaller fences
+//	unique     no two leases have the same fence
+//	forward    a lease that was granted before another was requested has the smaller fences
+//	in order   of two leases with a vote of the same node, the earlier has the smaller fences
 //	alone      no two clients believe at once that they hold the key, as long as clocks are right
 package quorum

@@ -13,7 +13,7 @@ import (
 )
 
 // The wall clock of one server steps forward and back while five processes lock. A step lasts for a
-// moment, or for longer than a lease. It is smaller than WithMaxSkew, or as large as hours. No two
+// moment, or for longer than a lease. The size of a step is less than WithMaxSkew, or hours. No two
 // callers hold a key at once, and fences never become smaller. A step of more than WithMaxSkew
 // lasts until a process has measured it. docs/guarantees.md states why: a step that no process has
 // measured may end leases early.

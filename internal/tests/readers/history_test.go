@@ -28,8 +28,8 @@ func play(h *history, steps int) {
 }
 
 // every returns the i-th combination of abilities. No combination has both Lockers without readers
-// and evictions. A reader that got the key from such a Locker is in no phase, so it has no entry
-// that could be evicted.
+// and evictions. A reader that got the key from a Locker without readers is in no phase, so this
+// reader has no entry that could be evicted.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }

@@ -41,7 +41,7 @@ type job struct {
 	Workers   [][]call
 }
 
-// report is what a job has done.
+// report has the results of one job.
 type report struct {
 	Ran, Refused int
 	Failures     []string

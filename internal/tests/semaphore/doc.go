@@ -10,19 +10,19 @@
 //
 // The run counts violations:
 //
-//	over       more units are held, by the holders' own clocks, than the n of one of them allows
-//	fences     a fence comes twice
+//	over       by the holders' own clocks, more units are held than the n of one holder allows
+//	fences     two grants have the same fence
 //	undone     a token is granted units after it was given back
-//	overtaken  a newcomer is granted units while others wait
-//	idle       how long a waiter that lives has waited at most beside units that are free for it
-//	left       what is left on the server when all callers have gone
+//	overtaken  a newcomer is granted units while other callers wait
+//	idle       the longest time that a living waiter waits while enough units are free for it
+//	left       the entries that are left on the server when all callers have gone
 //
 // Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
 // numbers must show a violation.
 //
 // The tests also compare this server, step by step, with the scripts on a real server and with
-// lockertest's Memory. All replies and messages must be equal. So the test fails if the
-// simulation's protocol differs from the real one. The steps are drawn at random. If the server
+// lockertest's Memory. All replies and messages must be equal. So a test fails if the protocol of
+// the simulation differs from the real protocol. The steps are drawn at random. If the server
 // leaves a rule out, the comparison must fail.
 //
 //	go test ./semaphore             the ordinary run: seconds

@@ -10,7 +10,7 @@ type ticket struct {
 	unclear  bool
 	first    int64 // when the first call was sent, by the process's clock
 	anchored bool
-	local    int64 // for the latest answered call: when it was sent, by the process's clock, and the server's clock in its reply
+	local    int64 // for the latest call that was answered: when it was sent, by the process's clock; the field server is the time in its reply
 	server   int64
 	deadline int64
 	fence    int64

@@ -51,7 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
-	mail    func(message) // if it is not nil, it gets the messages instead of the simulated network
+	mail    func(message) // if mail is not nil, it gets the messages instead of the simulated network
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool

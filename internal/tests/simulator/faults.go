@@ -134,7 +134,7 @@ func (w *world) killOwner() {
 	}
 }
 
-// restart stops the server for a while. All connections break, and the processes notice that one
+// restart stops the server for a while. All connections break, and the processes notice this one
 // after the other.
 func (w *world) restart(change func(), down time.Duration) {
 	s := &w.server

@@ -86,8 +86,8 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// For the process that holds a lease, the lease ends earlier than for the server. drift returns
-// how much earlier.
+// For the process that holds a lease, the lease ends earlier than for the server. drift returns how
+// much earlier the lease ends.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }

@@ -95,7 +95,7 @@ func (p *process) listen() {
 	p.subscribe()
 }
 
-// disconnect closes the subscription. The server notices that a little later.
+// disconnect closes the subscription. The server notices the close a little later.
 func (p *process) disconnect() {
 	if old := p.sub; old != nil {
 		p.sub = nil

@@ -17,12 +17,12 @@ type process struct {
 	wokeAt time.Duration // -1: never
 
 	inbox        *inbox
-	sub          *subscription // the subscription that the server has confirmed; nil: there is none
+	sub          *subscription // the subscription that the server has confirmed; nil: no subscription is confirmed
 	opening      bool
 	subscribedAt time.Duration // when the subscription was confirmed, by the clock of the process
 	epoch        int           // changes whenever messages may have been lost
 
-	rooms []*room // by key; rooms of a single waiter are not here
+	rooms []*room // the shared rooms, by key; rooms of a single waiter are not in this list
 	seek  []*hold // all waiting tokens
 }
 

@@ -15,7 +15,7 @@ type room struct {
 	ttl     time.Duration
 	forever bool // the lease is renewed as long as it is held
 	waiters []*waiter
-	token   *hold // the token that asks for the lease, or holds it, for the workers of the room; nil: there is none
+	token   *hold // the token that asks for the lease, or holds it, for the workers of the room; nil: there is no such token
 }
 
 // waiter is one call of Acquire.

@@ -1,7 +1,7 @@
 package simulator
 
-// Rule is a rule of the protocol. All rules hold unless a run leaves one out. When one rule is
-// left out, an invariant breaks. This shows that the rule is necessary, and that the simulation
+// Rule is a rule of the protocol. A run applies all rules, or all rules except one. When one rule
+// is left out, an invariant breaks. This shows that the rule is necessary, and that the simulation
 // detects its absence.
 type Rule uint8
 
@@ -13,7 +13,7 @@ const (
 	CountFromSend                  // deadlines count from the reply
 	WriteFirst                     // a hand-off publishes before its first write, which a full server refuses
 	OnlyLengthen                   // a renewal may also make the expiry earlier
-	FreshMessage                   // a grant by message counts from its receipt, however late that is
+	FreshMessage                   // a grant by message counts from its receipt, however late the message arrives
 	IgnoreIfHeld                   // a message about a token that is held is answered with a release
 	UndoUnanswered                 // an acquire without an answer is released without a tombstone
 	ResetDeaf                      // an inbox without a subscriber is not opened again

@@ -144,7 +144,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 							first = false
 							close(hasRead)
 							store.Free(account.Key)
-							if strategy == sqllock.VerifyLast { // no other transaction waits for this one
+							if strategy == sqllock.VerifyLast { // no other transaction waits for this transaction
 								err := sqllock.Do(t.Context(), next, db, account, deposit(50), opts...)
 								newer <- err
 								if db.dialect != sqlite && err != nil && level == sql.LevelReadCommitted {

@@ -25,7 +25,7 @@ func TestFirstClaimsOfDifferentKeysRunTogether(t *testing.T) {
 				l, _ := memory(t)
 				isolation := sqllock.WithTxOptions(&sql.TxOptions{Isolation: level})
 				open := func(ctx context.Context, _ *sqllock.Tx) (err error) {
-					for _, key := range []string{"a", "z"} { // one key comes before the key of the open claim, and the other one after it
+					for _, key := range []string{"a", "z"} { // in the order of the index, "a" comes before the key of the open claim, and "z" comes after this key
 						ctx, cancel := context.WithTimeout(locker.Detach(ctx), patience)
 						defer cancel()
 						nothing := func(context.Context, *sqllock.Tx) error { return nil }

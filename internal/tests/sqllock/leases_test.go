@@ -106,7 +106,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
 		db.holds(t, 100)
-		for _, before := range []func(){ // in one case the resource has no row yet, and in the other case it has one
+		for _, before := range []func(){ // in the first case the resource has no row yet, and in the second case its row exists
 			func() { db.exec(t, "DELETE FROM latchkit_fence") },
 			func() { db.claimed(t, "tenant", 1, "an old writer") },
 		} {

@@ -61,7 +61,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	}
 }
 
-// On MySQL, DDL commits the transaction.
+// On MySQL, a DDL statement commits the transaction.
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

@@ -36,8 +36,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				}
 				defer func() { _ = successor.Close(context.Background()) }()
 				done := make(chan error, 1)
-				// The older holder has the second resource. It is still at work when its lease is
-				// lost.
+				// The older holder has the second resource. This holder is still at work when its
+				// lease is lost.
 				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
 					store.Free("b")
 					go func() {

@@ -99,8 +99,8 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 }
 
 // When a Redis server is restored from an old snapshot and its clock has not advanced, it grants
-// the same fences again. The test simulates a clock that was set back by a counter that is ahead of
-// the clock.
+// the same fences again. In this test, a counter that is ahead of the clock has the same effect as
+// a clock that was set back.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
@@ -203,7 +203,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 				})
 		}
 		for range 3 {
-			l, _ := memory(t) // each time with another lock server
+			l, _ := memory(t) // each call uses another lock server
 			answer, err := request(l)
 			if err != nil || string(answer.Response.Body) != "paid" {
 				t.Errorf("%+v, %v", answer, err)
