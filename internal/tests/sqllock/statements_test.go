@@ -24,7 +24,7 @@ func TestATransactionOnMariaDBTakesFourStatementsForAnyNumberOfKeys(t *testing.T
 		if err := sqllock.DoAll(t.Context(), l, db, keys, nothing); err != nil {
 			t.Fatal(err)
 		}
-		if n := db.questions(t) - before - 1; n != 4 { // the second call of questions has sent one of these statements
+		if n := db.questions(t) - before - 1; n != 4 { // the 1 is the statement that the second call of questions sends
 			t.Errorf("%d keys take %d statements, want 4: BEGIN, the claim, the proof with COMMIT, and the driver's COMMIT", len(keys), n)
 		}
 	}
