@@ -18,8 +18,8 @@ const mostRounds = 3
 // soon is how long an acquire waits for late answers to an earlier acquire of the same token.
 const soon = 5 * time.Millisecond
 
-// Acquire asks all nodes for their votes. It is granted when more than half of the nodes have voted
-// for the token and agree on the fence.
+// Acquire asks all nodes for their votes. The key is granted when more than half of the nodes have
+// voted for the token and agree on the fence.
 func (q *quorum) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return calls.Await(ctx, c, q.StartAcquire)
 }
@@ -64,7 +64,7 @@ func (q *quorum) acquire(ctx context.Context, c store.Claim, b *ballot, t *tally
 			continue
 		}
 		if no, ok := errtype.As[*store.Refusal](err); ok && b.remains() {
-			err = no.Err // a Refusal would deny every effect, but a node has the token in its queue
+			err = no.Err // a Refusal would prove that nothing has happened, but a node may have the token
 		}
 		if err == nil && g.State == store.Done {
 			b.finished()
@@ -95,7 +95,7 @@ type round struct {
 	votes taker[poll]
 	sent  time.Time
 	of    *ballot
-	open  bool // the round is one of the rounds under way in the ballot
+	open  bool // the ballot has admitted the round; false: the token is being released
 }
 
 // round collects votes once, and waits for them. It returns nil when the token is being released.
@@ -106,12 +106,12 @@ func (q *quorum) round(ctx context.Context, b *ballot, c store.Claim) *tally {
 	return (<-decided).count(ctx)
 }
 
-// startRound begins to collect votes. When further votes change nothing, it calls the function
-// decided, on any goroutine. decided must not wait.
+// startRound begins to collect votes. When further votes cannot change the result, it calls the
+// function decided, on any goroutine. This function must not wait.
 func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decided func(*round)) {
 	r := &round{tally: newTally(q), claim: c, of: b}
 	r.votes.take = func(a answer[poll]) { r.record(a.node, a.value, a.err) }
-	r.votes.decided = func(more bool) bool { // before the decision, raise the votes that have arrived to one fence
+	r.votes.decided = func(more bool) bool { // if votes must be raised to one fence, first take all votes that have arrived
 		return r.decided() && (!more || !r.enough() || r.won())
 	}
 	r.votes.end = func() { decided(r) }
@@ -190,12 +190,12 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			p.Fence, p.FenceCount = fence, block // no more than block, because the node's counter covers only these fences
+			p.Fence, p.FenceCount = fence, block // the node's counter covers no fence after this block
 		default: // the vote has run out
 			p.State = store.NotOurs
 		}
 	}
-	for i := range q.nodes { // a confirmation without an answer does not count
+	for i := range q.nodes { // a vote whose confirmation has no answer does not count
 		if f.open.has(i) && t.polls[i].Fence != fence {
 			t.errs[i] = errSilent
 		}
@@ -214,10 +214,10 @@ func (q *quorum) afterwards(n *node, b *ballot, fate afterwards) {
 	}
 }
 
-// giveBack withdraws the vote of a lost round at a node. It notifies no waiter, because the
-// refused contenders ask again anyway. If all waiters were notified at once, they would split the
-// votes again. The node gets no acquire before it has confirmed the withdrawal. A late repetition
-// of the withdrawal finds another vote and has no effect.
+// giveBack withdraws the vote of a lost round at a node. It notifies no waiter, because the refused
+// contenders ask again anyway. If all waiters were notified at once, they would split the votes
+// again. The node gets no other acquire of the token before it has confirmed the withdrawal. A late
+// repetition of the withdrawal finds another vote and has no effect.
 func (q *quorum) giveBack(n *node, b *ballot) {
 	c, vote, useless := b.lost(n.index)
 	n.links.Chore(c.Key, link.Chore{Useless: useless, Try: func(done func(link.Outcome, error)) {

@@ -18,7 +18,7 @@ type seen struct {
 	minted uint64 // the fence that this node has made for the holder
 }
 
-// view reads L, the lease of the key at this node, as a quorum writes it.
+// view reads the key's lease L at this node, in the form that a quorum writes.
 func (n *node) view(ctx context.Context, key string) (seen, error) {
 	look := n.Read
 	if n.quorum.readers {
@@ -45,7 +45,7 @@ func (n *node) view(ctx context.Context, key string) (seen, error) {
 }
 
 // Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
-// the holder that may have a quorum.
+// the holder that may have a quorum of the votes.
 func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	holder, _, err := q.inspect(context.WithoutCancel(ctx), key)
 	return holder.Info, err
@@ -96,8 +96,8 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 	return s, views, nil
 }
 
-// describe makes one state of a holder from the states that the nodes show. It has the fence that
-// most nodes show, and the time after which the holder's votes are no quorum.
+// describe makes one state of a holder from the states that the nodes show. This state has the
+// fence that most nodes show, and the time after which the holder's votes are no quorum any more.
 func (q *quorum) describe(views []*seen, holder string) (s seen) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
@@ -152,7 +152,7 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	defer f.done()
 	t := count{quorum: q}
 	for n, a := range f.rest {
-		// Stop when the votes that the holder may still have are no quorum.
+		// Stop when the votes that the holder may still have are no quorum any more.
 		if t.record(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 {
 			return store.Grant{State: store.Released}, nil
 		}
@@ -163,7 +163,8 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	return t.result(f.silent)
 }
 
-// noVote is a vote that no node has ever given. It is for nodes that have shown no vote.
+// noVote is a vote that no node has ever given. Revoke sends it to the nodes that have shown no
+// vote.
 const noVote = 1
 
 // RaiseFence raises the counters at a quorum of nodes. Every later quorum includes at least one of
@@ -206,8 +207,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain returns an error that names three kinds of nodes: without an answer, with an error as
-// the answer, and known not to vote. It returns nil while the other nodes are a quorum.
+// Explain returns an error that names the nodes that have not answered, have answered with an
+// error, or are known not to vote. It returns nil while the other nodes are a quorum.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

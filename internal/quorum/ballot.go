@@ -9,17 +9,17 @@ import (
 )
 
 // ballot has the state of one token at each node of a quorum. It exists from the first acquire
-// until the release is decided. The states of a node:
+// until the release is decided. At each node, the token is in one of these states:
 //
 //	under way    an acquire was sent, and has no answer yet
 //	holds        the node has granted the acquire
 //	unclear      the acquire may have run, or may still run
 //	nothing      the node was busy, or refused
 //
-// When a round ends without a quorum, the nodes that hold get a withdrawal of their votes at once.
-// They get no acquire until they have confirmed the withdrawal. When the token is released, the
-// nodes that hold and the unclear nodes get the release. For the unclear nodes it has a tombstone.
-// A node that is under way gets the release after its answer.
+// When a round ends without a quorum, each node in the state "holds" gets a withdrawal of its vote
+// at once. The node gets no acquire until it has confirmed the withdrawal. When the token is
+// released, the nodes in the states "holds" and "unclear" get the release. At an unclear node, the
+// release also sets a tombstone. A node in the state "under way" gets the release after its answer.
 //
 // No vote is given back while a round may count it. A round asks only nodes for which no call is
 // under way, and votes are given back only between rounds.
@@ -28,15 +28,15 @@ type ballot struct {
 	life  time.Duration // the life of a vote
 
 	mu      sync.Mutex
-	asking  nodes             // an acquire is under way
-	giving  nodes             // a vote is being given back
+	asking  nodes             // nodes at which an acquire is under way
+	giving  nodes             // nodes whose votes are being given back
 	back    time.Time         // by then, all votes in giving have expired
-	holds   nodes             // the node has granted the token's lease
-	unclear nodes             // an acquire is unclear
-	queued  nodes             // the node has the token in its queue
-	knows   nodes             // the node may have a trace of the token
+	holds   nodes             // nodes that have granted the token's lease
+	unclear nodes             // nodes at which an acquire is unclear
+	queued  nodes             // nodes that have the token in their queues
+	knows   nodes             // nodes that may have a trace of the token
 	votes   [mostNodes]uint64 // for each node, a number that distinguishes its vote from its later votes for the same token
-	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits for this
+	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in await
 	rounds  int               // number of rounds under way
 	won     bool              // a quorum has granted the acquire
 	keeps   bool              // no quorum was seen, but the votes may be a quorum
@@ -54,7 +54,8 @@ type ballots struct {
 	sweep int // when this many ballots exist, look for tokens that were never released
 }
 
-// open finds a token's ballot, or makes one. life is how long a node keeps a vote.
+// open returns a token's ballot, and makes the ballot if there is none. The parameter life is how
+// long a node keeps a vote.
 func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	now := time.Now()
 	bs.mu.Lock()
@@ -82,7 +83,7 @@ func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	return b
 }
 
-// of finds a token's ballot. It returns nil when there is none.
+// of returns a token's ballot, or nil when the token has no ballot.
 func (bs *ballots) of(owner string) *ballot {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
@@ -96,7 +97,7 @@ func (bs *ballots) drop(owner string) {
 	delete(bs.all, owner)
 }
 
-// renewed keeps the ballots of renewed leases.
+// renewed lengthens the life of the ballots of renewed leases.
 func (bs *ballots) renewed(cs []store.Claim) {
 	now := time.Now()
 	for _, c := range cs {
@@ -108,8 +109,8 @@ func (bs *ballots) renewed(cs []store.Claim) {
 	}
 }
 
-// lives sets how long the ballot stays: as long as a release of the token can have an effect. b.mu
-// is held.
+// lives sets how long the ballot stays: as long as a release of the token can have an effect. The
+// caller holds b.mu.
 func (b *ballot) lives(now time.Time, ttl time.Duration) {
 	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
 		b.until = until
@@ -117,7 +118,8 @@ func (b *ballot) lives(now time.Time, ttl time.Duration) {
 }
 
 // finished is called when the token is not needed any more, because it was undone or its work is
-// done. The ballot stays for calls of the token that this process has begun and not yet sent.
+// done. The ballot stays for finishedFor, because this process may have begun calls of the token
+// that it has not sent yet.
 func (b *ballot) finished() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -149,8 +151,8 @@ func (b *ballot) isCalm() bool {
 	return b.asking|b.giving == 0
 }
 
-// await waits for the late answers to the previous round, but no longer than soon. Only a node
-// that has answered can be asked again, and can queue the token.
+// await waits for the late answers to the previous round, but no longer than the parameter soon.
+// Only a node that has answered can be asked again, and can queue the token.
 func (b *ballot) await(soon time.Duration) {
 	b.mu.Lock()
 	if b.asking|b.giving == 0 {
@@ -171,7 +173,7 @@ func (b *ballot) await(soon time.Duration) {
 }
 
 // begin begins a round. It returns the nodes to ask, the fence to propose, and the ticket in the
-// queue. ok is false when the token is being released.
+// queue. The result ok is false when the token is being released.
 func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	now := uint64(q.clocks.now().UnixMicro()) //nolint:gosec // after 1970
 	b.mu.Lock()
@@ -211,7 +213,7 @@ func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
 	switch {
 	case err != nil && !refused:
 		b.unclear = b.unclear.with(i)
-	case refused: // a refusal says nothing about earlier calls, which may have had an effect
+	case refused: // a refusal does not prove that earlier calls had no effect
 		if !(b.holds | b.unclear | b.queued).has(i) {
 			b.knows = b.knows.without(i)
 		}
@@ -243,9 +245,9 @@ const (
 )
 
 // end ends a round, and returns the nodes whose votes must be given back. There can be two rounds
-// at a time, because an abandoned acquire continues beside its repetition. If one of the two
-// rounds has won the lease, the votes stay as long as a quorum of nodes may hold it. The state of
-// a node follows the order of its answers, because each node has one call at a time.
+// at a time, because an abandoned acquire continues beside its repetition. If one of the two rounds
+// has won the lease, the votes stay as long as a quorum of nodes may hold the lease. Each node has
+// only one call at a time, so the node's state follows the order of its answers.
 func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -267,7 +269,7 @@ func (b *ballot) given(i int) {
 	b.calmed()
 }
 
-// calmed ends the wait of await when no call is under way. b.mu is held.
+// calmed ends the wait of await when no call is under way. The caller holds b.mu.
 func (b *ballot) calmed() {
 	if b.asking|b.giving == 0 && b.calm != nil {
 		close(b.calm)
@@ -275,8 +277,9 @@ func (b *ballot) calmed() {
 	}
 }
 
-// leave returns three sets of nodes: those that get the release at once, those among them that
-// need a tombstone, and those that get the release after their answer to the acquire.
+// leave returns three sets of nodes. The nodes in atOnce get the release at once. The nodes in
+// later get the release after their answer to the acquire. At the nodes in tombstones, the release
+// also sets a tombstone.
 func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -298,7 +301,7 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
 }
 
-// remains reports whether a node would have the token, now or later, if nobody released it. The
+// remains reports whether a node may have the token, now or later, until a release removes it. The
 // votes of a lost round do not count, because the round gives them back.
 func (b *ballot) remains() bool {
 	b.mu.Lock()
@@ -306,7 +309,8 @@ func (b *ballot) remains() bool {
 	return b.asking|b.unclear|b.queued != 0
 }
 
-// farewell returns the release of a vote that came after the release of its token.
+// farewell returns the claim that releases node i's vote when the vote came after the release of
+// its token.
 func (b *ballot) farewell(i int) store.Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,9 +319,9 @@ func (b *ballot) farewell(i int) store.Claim {
 	return c
 }
 
-// lost returns the release of node i's vote after a lost round. vote identifies the vote, because
-// a late release must not end a later vote. over is the time at which the vote expires. The token
-// stays in the queue.
+// lost returns the release of node i's vote after a lost round. The result vote identifies the
+// vote, because a late release must not end a later vote. The result over is the time at which the
+// vote expires. The token stays in the queue.
 func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

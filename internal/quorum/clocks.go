@@ -29,7 +29,8 @@ func newClocks(n int) *clocks {
 // local returns the time by the clock of the process.
 func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
 
-// note records that node i's clock showed the time server at some time between sent and now.
+// note records that node i's clock showed the time in the parameter server, at a moment between
+// sent and now.
 func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	half := time.Since(sent) / 2
 	offset := server.Sub(c.local().Add(-half))
@@ -64,7 +65,8 @@ func (c *clocks) beyond(skew time.Duration) (far nodes) {
 	return c.far(skew)
 }
 
-// far does the work of beyond while c.mu is held. A clock that was never measured is not far.
+// far does the work of beyond for a caller that holds c.mu. A clock that was never measured is not
+// far.
 func (c *clocks) far(skew time.Duration) (far nodes) {
 	median := c.median()
 	for i, known := range c.known {
@@ -106,7 +108,8 @@ func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 }
 
 // median returns the median of the known offsets. For an even number of offsets, it returns the
-// mean of the two in the middle. So it prefers neither of two clocks that disagree. c.mu is held.
+// mean of the two offsets in the middle. So if two clocks disagree, the median lies between them.
+// The caller holds c.mu.
 func (c *clocks) median() time.Duration {
 	var room [mostNodes]time.Duration
 	sorted := room[:0]

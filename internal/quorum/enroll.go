@@ -51,8 +51,8 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 // because such a call needs the answers of all nodes.
 const patient = 2 * time.Second
 
-// once tends all nodes of a list for an operator. If not all nodes vote, it returns an error and
-// the roster. The roster shows which nodes do not vote.
+// once makes the changes that are due at all nodes of a list, for a call of an operator. If not all
+// nodes vote, it returns an error and the roster. The roster shows which nodes do not vote.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
 	q := newQuorum(cs, cfg)
@@ -91,12 +91,13 @@ func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*r
 	return nil, nil
 }
 
-// settle tends the nodes. It returns nil when all nodes vote.
+// settle calls tend until no node is slow, at most settleTries times. It returns nil when all nodes
+// vote.
 func (r *roster) settle(ctx context.Context, w wish) error {
 	var errs []error
 	for range settleTries {
 		for _, n := range r.quorum.nodes {
-			n.failed.Store(0) // this call waits for each node, even for one that has failed
+			n.failed.Store(0) // this call waits for each node, even for a node that has failed
 		}
 		r.tend(ctx, w)
 		if ctx.Err() != nil {
@@ -117,8 +118,8 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 // slowly.
 const settleTries = 3
 
-// out returns an error for each node that does not vote. silent reports whether one of these nodes
-// may only be slow.
+// out returns an error for each node that does not vote. The result silent reports whether one of
+// these nodes may only be slow.
 func (r *roster) out() (errs []error, silent bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

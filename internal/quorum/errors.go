@@ -14,7 +14,7 @@ import (
 type quorumError struct {
 	what  string // "1 of 3 nodes answered, 2 must agree"
 	nodes []error
-	after time.Duration // when enough nodes are expected to vote; 0: unknown
+	after time.Duration // time until enough nodes are expected to vote; 0: unknown
 }
 
 func (e *quorumError) Error() string {

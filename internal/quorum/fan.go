@@ -25,17 +25,17 @@ func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
 type fan[T any] struct {
 	quorum *quorum
 	quiet  func(T, error) bool
-	wake   func() // called when answers that may decide the step are there, or the time is over
+	wake   func() // called when answers that may decide the step have arrived, or the step's time is over
 	timer  *time.Timer
 
 	answers []answer[T]   // by node
-	arrived atomic.Uint32 // nodes whose answers are there
+	arrived atomic.Uint32 // nodes whose answers have arrived
 	enough  int           // number of answers that may decide the step
 	loud    atomic.Bool   // one of the answers was not quiet
-	late    atomic.Bool   // the time is over
+	late    atomic.Bool   // the step's time is over
 
 	open    nodes // the nodes whose answers were not taken yet
-	overdue bool  // the step does not wait for the answers of the open nodes
+	overdue bool  // the step does not wait any longer for the answers of the open nodes
 	bell    chan struct{}
 }
 
@@ -46,11 +46,11 @@ type answer[T any] struct {
 	err   error
 }
 
-// newFan prepares a step on some nodes. wake may be called on any goroutine.
+// newFan prepares a step on some nodes. The function wake may be called on any goroutine.
 //
 // If quiet returns true for an answer, this answer calls wake only when enough answers have
-// arrived: as many as a quorum, or as there are responsive nodes. If quiet is nil, each answer
-// calls wake.
+// arrived. Enough means a quorum, or the number of responsive nodes if this number is smaller. If
+// quiet is nil, each answer calls wake.
 func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) *fan[T] {
 	f := &fan[T]{quorum: q, open: to, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
 	responsive := 0
@@ -69,8 +69,8 @@ func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) 
 	return f
 }
 
-// fanOut begins a step for a caller that waits for the answers with next or rest. begin does not
-// wait. It calls the function answered once with the answer, on any goroutine.
+// fanOut begins a step for a caller that waits for the answers with next or rest. The function
+// begin must not wait. It must call the function answered once with the answer, on any goroutine.
 func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
 	bell := make(chan struct{}, 1)
 	f := newFan(q, to, quiet, func() {
@@ -88,7 +88,7 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 // answer takes all answers that have arrived.
 type taker[T any] struct {
 	take    func(answer[T])
-	decided func(more bool) bool // more: answers that were not taken yet have arrived
+	decided func(more bool) bool // more: some answers have arrived and were not taken yet
 	end     func()               // called once, on any goroutine
 
 	mu   sync.Mutex
@@ -96,13 +96,13 @@ type taker[T any] struct {
 	over bool
 }
 
-// start begins a step. It returns at once, and the step may end before it returns.
+// start begins a step. It returns at once, and the step may end before start returns.
 func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) {
-	t.mu.Lock() // the time may be over before t.fan is set
+	t.mu.Lock() // the step's time may be over before t.fan is set
 	t.fan = newFan(q, to, quiet, t.wake)
 	t.mu.Unlock()
 	t.fan.begin(to, begin)
-	t.wake() // without nodes, no answer calls wake
+	t.wake() // a step on no nodes gets no answer that calls wake
 }
 
 func (t *taker[T]) wake() {
@@ -118,7 +118,7 @@ func (t *taker[T]) wake() {
 }
 
 // drain takes the answers that have arrived. It returns true when they decide the step, or when
-// there is no answer to wait for.
+// there is no answer left to wait for.
 func (t *taker[T]) drain() bool {
 	for !t.decided(t.fan.there() != 0) {
 		a, ok, over := t.fan.poll()
@@ -136,7 +136,7 @@ func (f *fan[T]) begin(to nodes, begin func(n *node, answered func(T, error))) {
 	}
 }
 
-// waiting turns a step that waits for its answer into a begin function.
+// waiting turns a step that waits for its answer into a function begin, which does not wait.
 func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T, error)) {
 	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
 }
@@ -154,12 +154,12 @@ func (f *fan[T]) answer(n *node, v T, err error) {
 	}
 }
 
-// there returns the nodes whose answers can be taken.
+// there returns the set of nodes whose answers have arrived and were not taken yet.
 func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
 
-// poll takes an answer that has arrived. If no answer has arrived, over reports whether the wait
-// is over. The wait is over when all nodes have answered, or when the time is over. It is also
-// over when all open nodes are unresponsive and the other nodes are a quorum.
+// poll takes an answer that has arrived. If no answer has arrived, the result over reports whether
+// the wait is over. The wait is over when all nodes have answered, or when the step's time is over.
+// It is also over when all open nodes are unresponsive and the other nodes are a quorum.
 func (f *fan[T]) poll() (a answer[T], ok, over bool) {
 	if there := f.there(); there != 0 {
 		i := bits.TrailingZeros32(uint32(there))
@@ -188,7 +188,7 @@ func (f *fan[T]) next() (answer[T], bool) {
 	}
 }
 
-// rest yields the answers that are still worth waiting for.
+// rest yields the answers that were not taken yet, until there is no answer left to wait for.
 func (f *fan[T]) rest(yield func(*node, answer[T]) bool) {
 	for {
 		a, ok := f.next()
@@ -206,7 +206,7 @@ func (f *fan[T]) silent() (errs []error) {
 	return errs
 }
 
-// hopeless reports whether no open node responds, and the responsive nodes are a quorum.
+// hopeless reports whether no open node is responsive, while the responsive nodes are a quorum.
 func (f *fan[T]) hopeless() bool {
 	responsive := 0
 	for i, n := range f.quorum.nodes {
@@ -220,7 +220,7 @@ func (f *fan[T]) hopeless() bool {
 	return responsive >= f.quorum.need
 }
 
-// done ends the wait. The calls that are still open continue.
+// done ends the wait. Calls that have no answer yet continue.
 func (f *fan[T]) done() {
 	f.timer.Stop()
 	f.quorum.active.Add(-1)
@@ -277,8 +277,8 @@ func (n *node) close(ctx context.Context) error {
 }
 
 // behind reports whether a node lags so far behind the others that it gets no calls. The link has
-// its own limit for the calls to a node that hangs. This lower limit is here so that few acquires
-// must be undone at the node later.
+// its own limit for the calls to a node that hangs. The limit in behind is lower, so that few
+// acquires must be undone at the node later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

@@ -20,7 +20,7 @@ type hinted struct {
 
 var _ store.Notifier = hinted{}
 
-// subscription receives the hints of a node: an inbox, or the shards of a cluster.
+// subscription receives the hints of a node: from an inbox, or from the shards of a cluster.
 type subscription interface {
 	store.Notifier
 	Address(key string) string // the address of the channel, even if it is not subscribed
@@ -81,7 +81,7 @@ func (q hinted) Listen(notify func(store.Event)) (stop func()) {
 	}
 }
 
-// Inbox returns the channel while the process is subscribed at a quorum of nodes.
+// Inbox returns the channel while the process is subscribed at a quorum of nodes, and "" otherwise.
 func (q hinted) Inbox(key string) string {
 	subscribed := 0
 	for _, n := range q.nodes {
@@ -128,8 +128,8 @@ func (n *node) resubscribe(key string) {
 	if n.opening.Swap(true) {
 		return
 	}
-	// The process subscribes at this node now. When it subscribed at the other nodes, this node
-	// was down.
+	// The process subscribes at this node now, because this node was down when the process
+	// subscribed at the other nodes.
 	defer n.opening.Store(false)
 	ctx, cancel := context.WithTimeout(n.quorum.background, calls.Timeout)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 //
 // A set has as many seats as it has nodes. Each server that takes a seat brings a new generation.
 // The generations and the longest TTL only grow. So clients that have read different values take
-// the larger ones. A vote, a renewal and a confirmation carry the whole text that the client has
-// read, and the node compares that text with its own. Votes are counted together only if they were
-// given under the same generations.
+// the larger values. The requests for a vote, a renewal and a confirmation carry the whole text
+// that the client has read, and the node compares it with the text that the node has. Votes are
+// counted together only if they were given under the same generations.
 type marker struct {
 	id      string // identity of the server's data when the marker was written
 	set     string

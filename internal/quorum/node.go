@@ -29,7 +29,7 @@ type node struct {
 	subscription      subscription // nil: the client cannot subscribe
 
 	underWay atomic.Int32          // number of calls under way at the node
-	landed   chan struct{}         // signals that the last call has ended; has room for one signal
+	landed   chan struct{}         // receives a signal when the last call has ended; has room for one signal
 	failed   atomic.Int32          // number of failed calls in a row
 	last     atomic.Pointer[error] // error of the last call, nil when it succeeded
 	opening  atomic.Bool           // a subscription to the inbox is under way
@@ -113,7 +113,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 		}
 		p.text, p.era = *text, under(*text)
 		// All readers of a phase have one fence, so the fence does not identify the vote for one
-		// reader. The time when this reader's part ends identifies it.
+		// reader. The time when this reader's part ends identifies the vote.
 		if p.vote = p.minted; c.Mode == store.Shared {
 			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
@@ -121,7 +121,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(
 	})
 }
 
-// pollOf reads the answer to an appeal. at is the node's clock.
+// pollOf reads the answer to an appeal. The result at is the time by the node's clock.
 func (q *quorum) pollOf(a *appeal, text string) (p poll, at time.Time, err error) {
 	r := redisstore.Reply{Rest: text}
 	state := r.Word()
@@ -291,7 +291,8 @@ func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	return store.Grant{}, redisstore.Unreadable("release")
 }
 
-// renew renews the votes of leases whose keys have one roster, if the node votes under the text.
+// renew renews the votes of leases whose keys have the same roster, if the node votes under the
+// given text of its marker.
 func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, answered func([]store.Grant, error)) {
 	if text == "" {
 		answered(nil, r.why(n.index))

@@ -18,7 +18,7 @@ type view struct {
 	marker marker
 	marked bool // N has a valid marker
 	begun  map[string]time.Time
-	off    time.Duration // distance of its clock from the other clocks; 0 within the allowed skew
+	off    time.Duration // distance of the node's clock from the other clocks; 0 within the allowed skew
 }
 
 // intact reports whether the server still has the data with which N was written.
@@ -52,7 +52,7 @@ type plan struct {
 	tick  time.Duration // time until the next look is due; 0: none is due
 }
 
-// standing says whether a node votes in its set, and if not, why.
+// standing shows whether a node votes in its set, and if not, why.
 type standing struct {
 	text  string // marker under which the node may be asked; "" when it does not vote
 	state store.NodeState
@@ -88,8 +88,8 @@ type council struct {
 //	votes     when by the clocks of need nodes the longest known lease has ended since
 //	          that time.
 //
-// need other nodes must vote all the time. When fewer nodes vote, the nodes form a new set, and
-// all nodes must answer:
+// During these steps, at least need other nodes must vote all the time. When fewer nodes vote, the
+// nodes form a new set, for which all nodes must answer:
 //
 //	forms     N names the new set. One look must show all servers in that set.
 //	begin     then each of them records its own time.
@@ -122,11 +122,10 @@ func decide(views []view, w wish) plan {
 	return c.plan
 }
 
-// out records the reason why a node does not vote. If a reason was recorded before, that one
-// stays.
+// out records the reason why a node does not vote. A reason that was recorded earlier stays.
 func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
 	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
-		state, why = store.NodeClock, errOff(off) // the node can vote only when its clock was set right
+		state, why = store.NodeClock, errOff(off) // the node can vote only after its clock was set right
 	}
 	if c.plan.nodes[i].state == store.NodeUnknown {
 		c.plan.nodes[i] = standing{state: state, left: left, why: &store.Refusal{Temporary: state != store.NodeTwice && state != store.NodeUnsupported, Err: why}}
@@ -142,7 +141,8 @@ func (c *council) out(i int, state store.NodeState, left time.Duration, why erro
 // silent reports whether the state of a node is decided already.
 func (c *council) silent(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
 
-// twice refuses a server that the list names by two addresses, and a server without an identity.
+// twice refuses a server that the list names by two addresses, a server without an identity, and a
+// server that may evict keys.
 func (c *council) twice() {
 	for i := range c.views {
 		v := &c.views[i]

@@ -79,7 +79,7 @@ func (c *council) canForm() bool {
 }
 
 // newSet returns the name of the set that the servers form. It is the smallest name that a server
-// has already, or a new name. order has the servers' identities, sorted.
+// has already, or a new name. The parameter order has the servers' identities, sorted.
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"
@@ -95,8 +95,8 @@ func (c *council) newSet(order []string) string {
 	return name
 }
 
-// newSeats returns the seats of the set that the servers form. all is the number of servers that
-// have a marker of that set.
+// newSeats returns the seats of the set that the servers form. The result all is the number of
+// servers that have a marker of that set.
 func (c *council) newSeats(name string, order []string) (seats []seat, all int) {
 	seats = make([]seat, len(order))
 	for i := range c.views {

@@ -17,7 +17,7 @@ func (c *council) keep() {
 		case c.current.count() > c.need:
 			c.current = c.current.without(i)
 			c.joinAnew(i, store.NodeClock, errClockStepped)
-		default: // the other nodes are too few to remove its vote for all clients
+		default: // the other nodes are too few to remove this node's vote for all clients
 			c.out(i, store.NodeClock, 0, errClockStepped)
 		}
 	}
@@ -41,9 +41,8 @@ func (c *council) keep() {
 	}
 }
 
-// raise gives the current nodes the newest generations. It never changes the generation of a
-// node's own seat. When another server has taken a seat, the seat's former server must not vote
-// any more.
+// raise gives the current nodes the newest generations. It never changes the generation of a node's
+// own seat, because a server must not vote any more after another server has taken its seat.
 func (c *council) raise() {
 	for i := range c.each(c.current) {
 		want := c.text(i, c.set, votes, c.at[i], c.seats)

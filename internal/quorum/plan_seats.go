@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// meet finds the set to which most of the servers belong, and merges their knowledge of it.
+// meet finds the set to which most of the servers belong, and merges what these servers know of the
+// set.
 func (c *council) meet() {
 	type support struct{ votes, all int }
 	sets := make(map[string]support)
@@ -85,10 +86,10 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor finds a seat for a server whose N names none. It returns the seat that has this server's
-// address in the set. If none of the addresses in this client's list is in the set, it returns the
-// only free seat. When another server has taken a seat, the seat's former server does not vote any
-// more. So a wrong guess costs the vote of one node, and never a lock.
+// seatFor finds a seat for a server whose marker N names no seat. It returns the seat that has this
+// server's address in the set. If none of the addresses in this client's list is in the set, it
+// returns the only free seat. When another server has taken a seat, the seat's former server does
+// not vote any more. So a wrong guess can end the vote of one node, but it never breaks a lock.
 func (c *council) seatFor(i, known int) int {
 	free := -1
 	for s := range c.seats {
@@ -109,7 +110,7 @@ func (c *council) seatFor(i, known int) int {
 	return free
 }
 
-// differ returns the error for two lists of nodes.
+// differ returns the error for a client's list of nodes that differs from the set.
 func (c *council) differ() error {
 	labels := make([]string, len(c.seats))
 	for i, s := range c.seats {

@@ -12,10 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Keys asks the nodes until more than half have answered, and returns the keys that any of these
-// nodes shows. All locks are among these keys: a lock has votes on more than half of the nodes, so
-// at least one of the answers contains it. A key with fewer votes may also be among them; Inspect
-// shows that it is no lock. A scan may take longer than a step may, so only ctx limits the wait.
+// Keys waits until more than half of the nodes have answered, and returns the keys that any of
+// these nodes shows. All locks are among these keys: a lock has votes on more than half of the
+// nodes, so at least one of the answers contains it. A key with fewer votes may also be among them;
+// Inspect shows that it is no lock. A scan may take longer than the time limit of a step, so only
+// ctx limits the wait.
 func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -47,7 +48,7 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// keys scans the node.
+// keys returns the keys that a scan of the node finds.
 func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 	if c, ok := n.client.(redisstore.ClusterClient); ok {
 		return redisstore.NewCluster(n.Single, c).Keys(ctx, pattern)
@@ -56,11 +57,11 @@ func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 }
 
 // Queue combines the queues of the nodes. The waiter that has waited longest comes first, although
-// a quorum promises no order.
+// a quorum does not guarantee that waiters get the key in this order.
 func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	type place struct {
 		entry redisstore.Entry
-		late  bool // the ticket shows when the waiter was notified, and not when it came
+		late  bool // the ticket shows when the waiter was notified, and not when it began to wait
 	}
 	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)

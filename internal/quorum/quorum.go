@@ -13,7 +13,7 @@ import (
 
 // quorum is a Store of several independent servers, of which more than half must agree.
 //
-// Each step goes to all nodes at once. It ends when enough nodes have given the same answer.
+// Each step is sent to all nodes at once, and ends when enough nodes have given the same answer.
 // Afterwards, votes that do not count are given back in the background, and a release is repeated
 // at each node until the node confirms it. The Engine repeats only the steps that the quorum could
 // not decide.
@@ -25,14 +25,14 @@ type quorum struct {
 	patience time.Duration // how long a step waits for a node's answer
 	longest  time.Duration // longest TTL that this process may ask for
 	slotted  bool          // one of the nodes is a Redis Cluster, so each slot has a roster of its own
-	whole    *roster       // when slotted is false
-	slots    sync.Map      // when slotted is true: *roster by slot
+	whole    *roster       // when slotted is false: the roster of all keys
+	slots    sync.Map      // when slotted is true: the *roster of each slot
 	report   func(store.Warning)
 
 	clocks  *clocks
 	ballots ballots
 	timers  calls.Timers
-	active  atomic.Int32 // steps that have a caller
+	active  atomic.Int32 // number of steps under way for which a caller waits
 
 	background context.Context // the context of the looks at the nodes
 	cut        context.CancelFunc
@@ -86,8 +86,8 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 }
 
 // life returns how long a node keeps a lease that has the given TTL. Between the vote and the next
-// contender's request, the node's clock may drift from one end of the allowed skew to the other.
-// No client notices such a drift.
+// contender's request, the node's clock may drift from one end of the allowed skew to the other. No
+// client notices such a drift, so the node keeps the lease longer by twice the skew.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
 // left returns how long a lease still lasts for its holder, if the node keeps it for pttl from now
@@ -113,7 +113,7 @@ func (q *quorum) each(s nodes) func(yield func(*node) bool) {
 	}
 }
 
-// Prompt reports whether the last answers of all nodes came soon after their requests.
+// Prompt reports whether each node's last answer came soon after its request.
 func (q *quorum) Prompt(key string) bool {
 	for _, n := range q.nodes {
 		if !n.links.Prompt(key) {

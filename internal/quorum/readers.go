@@ -17,8 +17,8 @@ import (
 // ms although another writer waits.
 //
 // The fence of a reader is the largest fence among the nodes' phases. A node's answer counts only
-// if the node's counter is at least that fence. So a later writer has a larger fence, and an
-// earlier writer has a smaller one.
+// if the node's counter is at least that fence. So a later writer has a larger fence than the
+// reader, and an earlier writer has a smaller fence.
 
 // withReaders returns the quorum as a Store with readers.
 func (q *quorum) withReaders(cs []redisstore.Client) store.Store {

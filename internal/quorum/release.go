@@ -11,8 +11,8 @@ import (
 )
 
 // Release withdraws the votes. The result is Released when a quorum of votes existed. When enough
-// nodes have decided the release, the quorum repeats it at each node that has not answered. If the
-// nodes do not decide it, the Engine repeats the whole release.
+// answers have decided the release, the quorum repeats it at each node that has not confirmed it.
+// If the answers do not decide the release, the Engine repeats the whole release.
 func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return calls.Await(ctx, c, q.StartRelease)
 }
@@ -87,7 +87,7 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
 // leftovers are the nodes that have not confirmed a release. They get the release again when it is
-// decided. If it is not decided, the Engine repeats the whole release.
+// decided. If the release stays undecided, the Engine repeats the whole release.
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
@@ -99,7 +99,7 @@ func (l *leftovers) add(n *node, c store.Claim, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if no, ok := errtype.As[*store.Refusal](err); ok && !no.Temporary {
-		return // a node that refuses permanently keeps the lease until it expires
+		return // a node that refuses permanently keeps the lease until the lease expires
 	}
 	if l.cleans = append(l.cleans, func() { n.clean(c) }); l.decided {
 		n.clean(c)
@@ -170,12 +170,12 @@ func (t *count) decided() bool {
 	return t.marked() >= need || t.marked()+open < need
 }
 
-// marked returns the number of nodes that have the done mark, if the release sets one. A later
-// acquire is sure to find a mark only if a quorum of nodes has it.
+// marked returns the number of nodes that have the done mark, if the release sets a done mark. A
+// later acquire is sure to find the mark only if a quorum of nodes has it.
 func (t *count) marked() int { return t.released + t.done }
 
-// result returns the result of the answers. silent returns an error for each node that has not
-// answered.
+// result returns the result of the answers. The parameter silent returns an error for each node
+// that has not answered.
 func (t *count) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
@@ -190,7 +190,7 @@ func (t *count) result(silent func() []error) (store.Grant, error) {
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// renewal is the renewal of leases whose keys have one roster.
+// renewal is the renewal of leases whose keys have the same roster.
 type renewal struct {
 	places []int // indices of the leases in the whole batch
 	claims []store.Claim

@@ -16,10 +16,10 @@ import (
 // is a Redis Cluster, the quorum has one roster for each slot in use, because different servers
 // serve the slots. A server to which a slot has moved may not know the slot's leases.
 //
-// With every vote, the node itself checks whether it may vote. It compares its marker with the
-// text that this process has read, and with its own identity. So a connection to a server that was
-// restarted, emptied, promoted or replaced is always noticed. decide plans the changes for such a
-// server, and tend makes them.
+// With every vote, the node itself checks whether it may vote. It compares its marker with the text
+// that this process has read, and with its own identity. So this process always notices when the
+// server of a connection was restarted, emptied, promoted or replaced. The function decide plans
+// the changes for such a server, and the method tend makes them.
 type roster struct {
 	quorum        *quorum
 	marker, begun string // keys
@@ -39,7 +39,7 @@ type member struct {
 	asking sync.Mutex // held while only this node is asked
 	asked  time.Time
 
-	// The roster's mutex guards these.
+	// The roster's mutex guards the fields below.
 	standing
 	since  time.Time // when the node stopped voting; zero: it votes
 	warned bool      // this process has warned that the node does not vote
@@ -59,7 +59,7 @@ func newRoster(q *quorum, suffix string) *roster {
 	return r
 }
 
-// roster returns the roster that counts for a key.
+// roster returns the roster of the nodes for a key.
 func (q *quorum) roster(key string) *roster {
 	if !q.slotted {
 		return q.whole
@@ -98,7 +98,8 @@ func (r *roster) texts() []string {
 	return texts
 }
 
-// known returns texts, after a look at the nodes if fewer than a quorum vote.
+// known returns the result of texts. If fewer than a quorum of the nodes vote, it looks at the
+// nodes first.
 func (r *roster) known(ctx context.Context) []string {
 	if r.voting() < r.quorum.need {
 		r.tended(ctx)
@@ -117,8 +118,8 @@ func (r *roster) voting() (n int) {
 }
 
 // admitted returns the marker under which a node is asked for its vote. If this process does not
-// know the node yet, admitted looks at this node alone, so that no other node that hangs delays
-// it.
+// know the node yet, admitted looks at this node alone, so that a different node that hangs causes
+// no delay.
 func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
@@ -186,7 +187,7 @@ func (r *roster) admit(n *node, v view) bool {
 	return true
 }
 
-// stand records the standing of a node. r.mu is held.
+// stand records the standing of a node. The caller holds r.mu.
 func (r *roster) stand(i int, s standing) {
 	m := &r.members[i]
 	m.standing = s

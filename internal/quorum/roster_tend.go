@@ -200,7 +200,7 @@ func (r *roster) end() {
 	}
 }
 
-// fresh makes a new generation, larger than after.
+// fresh makes a new generation, which is larger than the generation in the parameter after.
 func (q *quorum) fresh(after string) string {
 	var tail [3]byte
 	_, _ = rand.Read(tail[:])

@@ -49,8 +49,9 @@ func (t *tally) record(i int, p poll, err error) {
 // granted reports whether node i has voted, even if its vote does not count.
 func (t *tally) granted(i int) bool { return t.answered(i) && t.polls[i].State == store.Granted }
 
-// answered reports whether node i has answered and its clock is right. It uses t.off, because all
-// counts of a round must agree. Answers to other steps change the known offsets meanwhile.
+// answered reports whether node i has answered and its clock is right. It uses t.off and not the
+// known offsets, because answers to other steps change these offsets, and all counts of a round
+// must agree.
 func (t *tally) answered(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
@@ -101,8 +102,8 @@ func (t *tally) favourite() (fence uint64, n int) {
 	return fence, n
 }
 
-// proposal returns the fence to which all votes can be raised, and the block that each vote has
-// reserved.
+// proposal returns the fence to which all votes can be raised, and the number of fences that every
+// vote has reserved.
 func (t *tally) proposal() (fence uint64, block int) {
 	for i := range t.polls {
 		if t.votes(i) {
@@ -120,7 +121,7 @@ func (t *tally) shorter(block, i int) int {
 	return block
 }
 
-// rival returns the other holder that most nodes name.
+// rival returns the other holder that the largest number of nodes name, and this number.
 func (t *tally) rival() (holder string, n int) {
 	for i := range t.polls {
 		if !t.answered(i) || t.polls[i].State != store.Busy {
@@ -151,7 +152,7 @@ func (t *tally) final() (g store.Grant, ok bool) {
 // done reports whether node i has the done mark.
 func (t *tally) done(i int) bool { return t.answered(i) && t.polls[i].State == store.Done }
 
-// undecided reports whether the answers do not yet show whether the work is done.
+// undecided returns true while further answers may still show that the work is done.
 func (t *tally) undecided() bool {
 	return t.count(t.done) > 0 && t.count(func(i int) bool { return t.done(i) || !t.answered(i) }) >= t.quorum.need
 }
@@ -183,7 +184,7 @@ func (t *tally) alike() bool {
 	return most-least < 100*time.Millisecond
 }
 
-// split reports whether the votes are split among contenders so that none of them can have a
+// split reports whether the votes are split among contenders so that no contender can have a
 // quorum.
 func (t *tally) split() bool {
 	_, n := t.rival()
@@ -198,7 +199,7 @@ func (t *tally) tied() bool {
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0
 }
 
-// uncertain reports whether the known votes together with the unclear ones could be a quorum.
+// uncertain reports whether the known votes together with the unclear votes could be a quorum.
 func (t *tally) uncertain() bool {
 	if t.won() {
 		return false
@@ -209,7 +210,7 @@ func (t *tally) uncertain() bool {
 	return t.count(func(i int) bool { return t.votes(i) || t.unclear(i) }) >= t.quorum.need
 }
 
-// unclear reports whether node i may have voted although no answer shows it.
+// unclear reports whether node i may have voted although no answer shows the vote.
 func (t *tally) unclear(i int) bool {
 	return !t.replied.has(i) || t.errs[i] != nil && !isRefusal(t.errs[i])
 }
@@ -268,17 +269,19 @@ func (t *tally) busy() store.Grant {
 		}
 	}
 	g.NotListening = replied < 0
-	// The key is free when so many of these leases have expired that the others are no quorum.
+	// The key is free when so many of these leases have expired that the remaining leases are no
+	// quorum.
 	g.Holder.Left = runsOut(lefts, t.quorum.need-t.count(t.votes))
 	if t.tied() {
-		// The caller must ask again as if it were in no queue, because a vote that is given back
-		// notifies no waiter.
+		// The caller must ask again as if it were in no queue, because a node that takes its vote
+		// back notifies no waiter.
 		g.Place = 0
 	}
 	return g
 }
 
-// runsOut returns the time after which k of the leases have expired, at least one.
+// runsOut returns the time after which k of the leases have expired. If k is less than 1, it counts
+// as 1.
 func runsOut(lefts []time.Duration, k int) time.Duration {
 	slices.SortFunc(lefts, func(a, b time.Duration) int {
 		if endless := cmp.Compare(min(b, 0), min(a, 0)); endless != 0 {
@@ -289,8 +292,8 @@ func runsOut(lefts []time.Duration, k int) time.Duration {
 	return lefts[min(max(k, 1), len(lefts))-1]
 }
 
-// failure returns ErrQuorum with the errors of the nodes. It is a Refusal when the answers prove
-// that no quorum can have granted the key.
+// failure returns ErrQuorum with the errors of the nodes. The error is a Refusal when the answers
+// prove that no quorum can have granted the key.
 func (t *tally) failure() error {
 	var all []error
 	unclear, forGood := 0, 0

@@ -2,18 +2,18 @@
 -- raise the fence of the whole phase. The fence is never lowered.
 --
 -- KEYS: lease L · fence counter C · readers R · marker N of the node
--- ARGV: text of N that the client has read · token · the fence that this node has granted the
---       token · the fence of the quorum · the last of its block · the token's entry in R, for a
---       reader, "" for a writer
--- returns: "1", or "0" when the vote is not that token's any more, or was granted to the token
---   anew, or N has changed
--- idempotent: a second execution finds the counter at least as large, and the fence in L.
+-- ARGV: text of N that the client has read · token · the fence that this node has granted the token
+--       · the fence of the quorum · the last fence of the quorum's block · the token's entry in R,
+--       for a reader, "" for a writer
+-- returns: "1"; "0" when the token's vote is gone or was granted anew, or when N has changed
+-- idempotent: a second execution finds that the counter is large enough and that L has the fence,
+--   so it writes nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and a replica answers
 --   READONLY.
 --
--- L must still have the value that was granted. Then L has belonged to the token all the time
--- since the grant. If the lease ran out and a late repetition of the acquire got a new one, the
--- new lease must not get the old fence.
+-- L must still have the value that was granted. This value proves that L has belonged to the token
+-- since the grant. If the lease ran out and a late repetition of the acquire got a new one, the new
+-- lease must not get the old fence.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
 local reader = ARGV[6] ~= ''

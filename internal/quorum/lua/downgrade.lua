@@ -3,11 +3,11 @@
 --
 -- KEYS: lease L · queue Q · wake mark W · readers R · intent I of a writer, which may still be the
 --       token's own · marker N of the node
--- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms ·
---       the token's entry in R · fence of the phase: the writer's, out of its block
--- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when
---          the token neither holds L nor is a reader of that phase · "changed" server-µs when N is
---          not the text
+-- ARGV: text of N that the client has read · token · how long the node keeps the lease, in ms · the
+--       token's entry in R · fence of the phase, which is a fence of the writer's block
+-- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when the
+--          token neither holds L nor is a reader of that phase · "changed" server-µs when N is not
+--          the text that the client has read, or was written for another server
 -- idempotent: a second execution finds the token among the readers, and at most lengthens its
 --   part.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A

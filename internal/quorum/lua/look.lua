@@ -2,10 +2,9 @@
 --
 -- KEYS: marker N of the node · begun B
 -- ARGV: none
--- returns: server-µs identity evicts N, and for each wait that has begun its name and server-µs;
---          as one string with spaces between. identity is "-" when the server does not give it. N
---          is "-" when it does not exist. evicts is "1" when the server may evict keys, otherwise
---          "0".
+-- returns: server-µs identity evicts N, and for each wait that has begun: name server-µs; all in
+--          one string, separated by spaces. identity is "-" when the server does not give it. N is
+--          "-" when it does not exist. evicts is "1" when the server may evict keys, otherwise "0".
 -- idempotent: it writes nothing.
 --
 -- The identity of the server's data is its replication ID. The ID changes when a server starts and

@@ -4,22 +4,23 @@
 -- KEYS: lease L · queue Q · wake mark W · tombstone X of the token, or of a phase · done mark D ·
 --       readers R · intent I of a writer · tombstone of the phase, or again X · marker N of the
 --       node
--- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in
---       Q without its mode, which a downgrade may have changed, "" when the entry stays · the
---       token's entry in R, "" where no reader is possible · "" to free L; or several words: for
---       how long to keep L, in ms, 0: not; for how long to set the tombstone, in ms, 0: none; for
---       how long to set the done mark, in ms, 0: none; the vote to take back, 0: any vote: the
---       fence that this node has minted for a writer or for a phase, or when a reader's part runs
---       out, in ms; "1" to notify no waiter, otherwise "0"; the text of N that the client has read
---       if a done mark is asked for, otherwise "-"; the text of the tombstone: "undone", or
+-- ARGV: token, "shared" for all readers, "kept" for a key without an owner · the token's entry in Q
+--       without its mode, which a downgrade may have changed, "" when the entry stays · the token's
+--       entry in R, "" where no reader is possible · "" to free L; or several words: for how long
+--       to keep L, in ms, or 0 to free it; the TTL of the tombstone, in ms, or 0 for none; the TTL
+--       of the done mark, in ms, or 0 for none; the vote to take back (the fence that this node has
+--       minted for a writer or for a phase, or the time in ms when a reader's part runs out), or 0
+--       for any vote; "1" to notify no waiter, otherwise "0"; the text of N that the client has
+--       read if a done mark is asked for, otherwise "-"; the text of the tombstone: "undone", or
 --       "revoked:" and a reason
--- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when the
---          token has no lease, but a done mark was asked for and exists · "changed" when a done
---          mark is asked for and N is not the text; as one string
--- idempotent: a second execution finds the token neither in L nor in R, and changes nothing but
---   the tombstone's expiry.
--- first write: DEL or PEXPIRE when L is the token's, ZREM when the token reads, otherwise GETEX of
---   X, which changes nothing. A full server refuses none of them, and none of the writes that
+-- returns: "released" · "not-ours" · "revoked" and after a space the reason · "done" when the token
+--          has no lease, a done mark is asked for, and the key has a done mark already · "changed"
+--          when a done mark is asked for, and N is not the text that the client has read or was
+--          written for another server; as one string
+-- idempotent: a second execution finds the token neither in L nor in R, and changes only the
+--   tombstone's expiry.
+-- first write: DEL or PEXPIRE when the token holds L, ZREM when the token is a reader, otherwise
+--   GETEX of X, which changes nothing. A full server accepts these commands and all writes that
 --   follow. A replica answers READONLY instead of a false "not-ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET, MGET raises no error for data that is no lock

@@ -3,14 +3,16 @@
 -- KEYS: for each lease: lease L · readers R · intent I of a writer; then marker N of the node
 -- ARGV: for each lease: token · how long the node keeps the lease, in ms · the token's entry in R
 --       · the fence of the quorum's grant; then text of N that the client has read
--- returns: "changed" server-µs when N is not the text that the client has read, or not this
---          server's. Otherwise server-µs and, after a space, for each lease in order: "1" when it
---          is the owner's, "2" when it is and a writer waits, "0" when it is not; as one string
--- idempotent: it sets expiries to at least the given time from now. It never shortens an expiry,
---   and never creates a key or an entry. If a phase began here after the quorum's grant, its fence
---   is larger, and the phase is not the reader's.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
---   Data that is no string gets no GETEX, because the error would end all other renewals.
+-- returns: "changed" server-µs when N is not the text that the client has read, or was written for
+--          another server. Otherwise server-µs and, after a space, for each lease in order: "1"
+--          when the owner has the lease, "2" when the owner has the lease and a writer waits, "0"
+--          when the owner does not have the lease; as one string
+-- idempotent: each execution sets expiries to at least the given time from now. It never shortens
+--   an expiry, and never creates a key or an entry. A phase that began here after the quorum's
+--   grant has a larger fence, so the reader does not belong to it.
+-- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A key
+--   whose data is no string gets no GETEX, because the error of GETEX would end the renewals of all
+--   leases.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

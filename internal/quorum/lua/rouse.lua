@@ -1,23 +1,25 @@
--- rouse.lua: notify the waiters at one node whose turn it is: all readers, or the writer that has
+-- rouse.lua: at one node, notify the waiters whose turn it is: all readers, or the writer that has
 -- waited longest.
 --
 -- fragment: hearing(inbox) · say(inbox, message) · rouse(turn)
 -- KEYS: lease L · queue Q · wake mark W
 -- returns: hearing: how many processes listen, 1 when the number is unknown · say, rouse: nothing
--- idempotent: a second rouse notifies the same waiters again. They ask, and get the right answer.
--- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The caller has
---   written something that memory cannot refuse, so these writes pass too.
+-- idempotent: a second rouse notifies the same waiters again. Each of them asks the node again,
+--   which does no harm.
+-- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The calling script
+--   has already made a write that a full server accepts, so the server accepts these writes too.
 --
--- An entry of Q is token|inbox|once|mode. Its score is the ticket that the waiter brought. The
--- ticket is the same on all nodes, so all nodes notify the same waiter. W lasts for 50 ms. Either
--- W names the writer that was notified, and the node gives its vote only to this writer. Or W is
--- 'readers', and the node lets readers in although a writer waits. When a writer leaves (turn is
--- 'readers'), it is the turn of the readers. The next writer is told to ask after these 50 ms,
--- because perhaps no reader has used the turn. Nothing but W reserves the node's vote. So nodes
--- that disagree delay no waiter. A writer that is notified loses its place until it asks. A
--- process that stands still does not ask. So it is notified first only once in 10 s, and after the
--- first time no vote is kept for it. An inbox is a channel. On a Redis Cluster it is a sharded
--- channel, as its name shows.
+-- An entry of Q is token|inbox|once|mode. The score of an entry is the ticket that the waiter sent
+-- with its request. The ticket is the same on all nodes, so all nodes notify the same waiter. W
+-- lasts for 50 ms. While W names the writer that was notified, the node gives its vote only to this
+-- writer. While W is 'readers', the node lets readers in although a writer waits. After a writer
+-- has left (turn is 'readers'), the readers have the turn. The next writer receives a message to
+-- ask after these 50 ms, because perhaps no reader has used the turn. Only W reserves the node's
+-- vote, so nodes that notify different waiters delay no waiter for long. A writer that is notified
+-- loses its place in the queue until it asks again. A process that stands still does not ask again.
+-- So its writer is notified first only once in 10 s, and W is not set for a writer that has lost
+-- its place. An inbox is a channel. On a Redis Cluster, it is a sharded channel, whose name begins
+-- with latchkit:s:.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1
@@ -61,10 +63,10 @@ local function rouse(turn)
   if writer and (turn ~= 'readers' or not readers[1]) then
     redis.call('ZADD', KEYS[2], 'XX', string.format('%.0f', now + 10000000), writer.entry)
     say(writer.inbox, 'free ' .. KEYS[1])
-    if next then -- if the process that was notified first does not react, this process must react
+    if next then -- if the process of the writer does not react, this second process must react
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
-    if writer.ticket < now + 5000000 then -- the writer loses its place only if it has one
+    if writer.ticket < now + 5000000 then -- only a writer that had a place in the queue gets the node's vote reserved
       redis.call('SET', KEYS[3], writer.token, 'PX', '50')
       return
     end

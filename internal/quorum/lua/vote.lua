@@ -3,30 +3,31 @@
 --
 -- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · marker N of
 --       the node · done mark D · readers R · intent I of a writer
--- ARGV: text of N that the client has read · L as it lies when the proposal is taken · how long
+-- ARGV: text of N that the client has read · text of L if the node takes the proposal · how long
 --       the node keeps the lease, in ms · fence that the client proposes · last fence of the block
---       · earliest time of the node's clock at which the proposal is taken, in µs · latest time ·
---       ["1" when the done mark counts, else "0"; this and the rest is not there for a writer that
---       does not queue] · inbox where the caller waits, "" when it does not · ticket · entry in R,
---       for a reader, "" for a writer · "1" when a writer that is refused leaves its intent, else
---       "0"
--- returns: "1" server-µs when the vote is given as proposed, the short way · "changed" server-µs
---          when N is not the text that the client has read, or not this server's · "granted"
---          server-µs PTTL L · "entered" server-µs PTTL writers L, for a reader, where writers is
---          "1" when a writer waits · "busy" server-µs PTTL place listeners holder, where listeners
---          is "-" for a caller that does not wait, and holder is L, or token:0:0 of the token for
---          which the vote is kept · "undone" server-µs · "revoked" server-µs reason · "done"
---          server-µs; as one string
+--       · earliest time of the node's clock at which the node takes the proposal, in µs · latest
+--       time at which the node takes it, in µs · ["1" when the done mark counts, else "0"; left
+--       out, with all arguments after it, for a writer that does not queue and for which no done
+--       mark counts] · inbox where the caller waits, "" when it does not wait · ticket · entry in
+--       R, for a reader, "" for a writer · "1" when a writer that is refused leaves its intent,
+--       else "0"
+-- returns: "1" server-µs when a writer that sends only the first arguments gets the vote as
+--          proposed · "changed" server-µs when N is not the text that the client has read, or was
+--          written for another server · "granted" server-µs PTTL L · "entered" server-µs PTTL
+--          writers L, for a reader, where writers is "1" when a writer waits · "busy" server-µs
+--          PTTL place listeners holder, where listeners is "-" for a caller that does not wait, and
+--          holder is L, or token:0:0 of the token for which the vote is kept · "undone" server-µs ·
+--          "revoked" server-µs reason · "done" server-µs; as one string
 -- idempotent: a second execution that finds the token in L or in R answers with the same L, and at
---   most lengthens it. If it finds the token in Q, the token keeps its ticket. After an undo it
---   finds X.
--- first write: SET C for a free L, ZADD of a reader that enters. When a full server refuses it,
---   nothing has happened. Otherwise GETEX, DEL or PEXPIRE, which no full server refuses, but every
---   replica does.
+--   most lengthens it. If it finds the token in Q, the token keeps its ticket. A second execution
+--   after an undo finds X.
+-- first write: SET of C for a free L, or ZADD of a reader that enters. When a full server refuses
+--   this write, nothing has happened. In other cases, it is GETEX, DEL or PEXPIRE, which a full
+--   server accepts and a replica refuses.
 --
--- L is token:fence:block:minted:metadata; for readers it is shared:fence:1:minted:metadata. I
--- keeps new readers out while a writer waits, until 3 s after the writer's last request. I
--- promises no order.
+-- L is token:fence:block:minted:metadata; for readers it is shared:fence:1:minted:metadata. The
+-- intent I keeps new readers out while a writer waits, until 3 s after the writer's last request.
+-- The intent does not guarantee that writers get the key in order.
 
 -- One MGET replaces five GETs. It reads data of another type as missing.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
@@ -39,13 +40,13 @@ if found[5] ~= ARGV[1] or
   return 'changed' .. at
 end
 
--- The proposal is taken if it is larger than every earlier fence. Other nodes will take it as
--- well. Texts of one length compare like numbers. If a client's clock is years behind, its text is
--- shorter.
+-- The node takes a proposal that is larger than every earlier fence and close to the node's time.
+-- Usually the other nodes take the proposal too. Texts of equal length compare like numbers. The
+-- text of a client whose clock is years behind is shorter.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
-  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- GET raises an error for data that is no counter, unlike MGET
+  redis.call('SET', KEYS[4], ARGV[5], 'GET') -- the option GET raises an error for data that is no counter; MGET raises none
   if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
@@ -133,7 +134,7 @@ end
 
 if not enters then
   -- A client whose clock is ahead moves the counter ahead by no more than the skew. A client whose
-  -- clock is behind gets the server's clock.
+  -- clock is behind gets a fence from the server's clock.
   local fence, ends = ARGV[4], ARGV[5]
   local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
   if not taken then
@@ -155,7 +156,7 @@ if not enters then
     redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
   end
   lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
-  redis.call('SET', KEYS[4], ends, 'GET') -- with GET for the same reason as above
+  redis.call('SET', KEYS[4], ends, 'GET') -- the option GET raises an error for data that is no counter
   if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
