@@ -50,7 +50,7 @@ var (
 )
 
 // An abandoned acquire still waits for a node that hangs, while its repetition runs. When the
-// abandoned acquire loses, the repetition may be counting the same votes.
+// abandoned acquire loses, it must not give back votes that the repetition may be counting.
 func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -64,8 +64,8 @@ func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	b.records(t, 2, yes, nil, leaveIt) // this vote completes the quorum
 }
 
-// The votes of a won acquire stay only while a quorum of nodes may still hold them. Otherwise a
-// vote of a lost lease would stay at its node until the release.
+// The votes of a won acquire stay only while a quorum of nodes may still hold the lease. Otherwise
+// a vote of a lost lease would stay at its node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)
@@ -118,7 +118,7 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	b.asks(t, q, 0b011)
 	b.records(t, 0, yes, nil, leaveIt)
 	no := &store.Refusal{Temporary: true, Err: errCutOff}
-	b.records(t, 1, poll{}, no, leaveIt) // the refusal says nothing about the first acquire, which may have had an effect
+	b.records(t, 1, poll{}, no, leaveIt) // the refusal does not prove that the first acquire had no effect
 	b.ends(t, false, true, 0)
 	b.asks(t, q, 0b011)
 	b.records(t, 1, poll{}, no, leaveIt)
@@ -139,8 +139,8 @@ func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	}
 }
 
-// When callers often give up, the process remembers the tokens that were undone in the last few
-// seconds, and not those of the last minute.
+// When callers often give up, the process remembers only the tokens that were undone in the last
+// few seconds, and not all tokens of the last minute.
 func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs ballots

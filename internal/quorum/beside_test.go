@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// holdsReleases makes the releases at all nodes wait until open is called. begun is the number of
-// releases that wait, and votes is the number of requests for votes.
+// holdsReleases makes the releases at all nodes wait until open is called. The result begun counts
+// the releases that wait, and the result votes counts the requests for votes.
 func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 	gate, begun, votes := make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	for _, m := range ms {
@@ -30,15 +30,15 @@ func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 	return sync.OnceFunc(func() { close(gate) }), begun, votes
 }
 
-// leaves calls Run. No node answers Run's release until open is called. left reports whether Run
-// has returned all the same. On a busy machine a node may not be prompt, and then Run waits for
-// the release.
+// leaves calls Run. No node answers Run's release until open is called. The result left reports
+// whether Run has returned before that. On a busy machine, a node may not be prompt. Then Run waits
+// for the release.
 func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
 	t.Helper()
 	ran, held := make(chan error, 1), make(chan struct{})
 	go func() {
 		ran <- locker.Run(t.Context(), l, locker.Rule{Key: key}, func(ctx context.Context) error {
-			for _, m := range ms { // continue when no vote for this key is under way
+			for _, m := range ms { // continue when each node has given its vote for this key
 				for m.Exists(ctx, key).Val() == 0 && ctx.Err() == nil {
 					time.Sleep(time.Millisecond) //nolint:forbidigo // until the condition above
 				}
@@ -101,7 +101,7 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 	}
 }
 
-// Close waits for a release that Run has not awaited.
+// Close waits for a release for which Run has not waited.
 func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
@@ -152,7 +152,7 @@ func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	defer l.Close(context.Background())
 	servers[2].Pause()
 	defer servers[2].Resume()
-	for i := range 3 { // after three acquires, the node's calls are known to hang
+	for i := range 3 { // after three acquires, the client knows that calls to the node hang
 		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("warm", i)})
 		if err != nil {
 			t.Fatal(err)

@@ -18,7 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// skewed is a client of a server whose scripts see another clock than those of the other servers.
+// skewed is a client of a server whose scripts see a different clock than the scripts of the other
+// servers.
 type skewed struct {
 	*redis.Client
 	scripts map[any]string

@@ -62,7 +62,7 @@ func TestLeasesOnQuorumsAreNoLongerThanTheirQuarantine(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute}))
 }
 
-// A server that is behind two addresses is recognised by its identity.
+// A server that has two addresses is recognised by its identity.
 func TestAServerDoesNotVoteTwice(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// A confirmation may come late. The counted vote may have expired, and a repetition of the acquire
-// may have got another vote of the node for the same token. If the confirmation raised this vote to
-// the old fence, other owners could have had larger fences meanwhile. So a confirmation raises only
-// the counted vote, and only upwards.
+// A confirmation may come late. Meanwhile the counted vote may have expired, and a repetition of
+// the acquire may have got another vote of the node for the same token. If the confirmation raised
+// this later vote to the old fence, other owners could have had larger fences meanwhile. So a
+// confirmation raises only the counted vote, and only upwards.
 func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

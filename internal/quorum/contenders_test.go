@@ -51,8 +51,8 @@ func TestAnAcquireThatWasGivenUpLeavesNoVote(t *testing.T) {
 	}
 }
 
-// Three processes always ask at the same time. Each of them gets the key, never two at once, and
-// the fences grow.
+// Three processes always ask at the same time. Each process gets the key, two processes never hold
+// it at once, and the fences grow.
 func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -88,8 +88,8 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 }
 
-// Any node can tell a waiter that the waiter's turn has come. Without a message the waiter would
-// ask ten seconds later.
+// Any node can notify a waiter that its turn has come. Without a message, the waiter would ask
+// again only ten seconds later.
 func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -108,7 +108,7 @@ func TestAWaiterIsWokenByAnyNode(t *testing.T) {
 			eventually(t, "it waits at every node", func() bool { return inLine(t, c, key) == 1 })
 		}
 		for j, s := range servers {
-			if j != i { // the nodes other than j know of no waiter
+			if j != i { // only node i still has the waiter in its queue
 				s.Client(t).Del(t.Context(), redisstore.QueueKey(key))
 			}
 		}

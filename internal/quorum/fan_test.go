@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// waits turns a call that waits for its answer into a begin function, with a new goroutine for
-// each call.
+// waits turns a call that waits for its answer into a function begin, which runs each call on a new
+// goroutine.
 func waits(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
@@ -29,7 +29,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 		to      nodes   // the nodes that are asked
 		replies []error // the answers of the nodes, in their order, a millisecond apart; nodes without an answer here hang
 		quiet   bool
-		want    int           // how many answers wake the caller together
+		want    int           // number of answers that together wake the caller
 		within  time.Duration // the time within which these answers come
 	}{
 		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
@@ -85,8 +85,8 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	}
 }
 
-// A node may not answer in time, or may answer a few calls in a row with an error. Then it delays
-// only one step, as long as the other nodes are a quorum. When it answers again, steps wait for it
+// A node that does not answer in time, or answers a few calls in a row with an error, delays only
+// one step while the other nodes are a quorum. When the node answers again, steps wait for it
 // again.
 func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 		for i := range 3 {
 			q.nodes = append(q.nodes, &node{index: i})
 		}
-		// waitsFor returns how long a step waits for all three nodes. last is the answer of the
-		// third node.
+		// waitsFor returns how long a step waits for all three nodes. The parameter last returns
+		// the third node's answer.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
 			f := fanOut(q, q.all(), nil, waits(func(n *node) (int, error) {

@@ -187,7 +187,7 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	for i := range locks {
 		release(t, acquire(t, l, locker.Rule{Key: fmt.Sprint("k", i)}))
 	}
-	// The client gives a call up after a second, so a few calls a second can be sent.
+	// The client gives up a call after a second, so it can send a few calls in each second.
 	if n, most := int(sent.Load()), few*(1+int(time.Since(began)/time.Second)); n > most {
 		t.Errorf("%d calls were sent to a node that hangs during %d locks, want at most %d", n, locks, most)
 	} else if n == 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Revoke names a fence. It ends the phase of readers that has this fence, and not a phase that has
-// begun since.
+// A call of Revoke names a fence. The call ends the phase of readers that has this fence, and not a
+// later phase.
 func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -70,7 +70,8 @@ func everywhere(t *testing.T, servers []*redistest.Server, key string) {
 	})
 }
 
-// The address of one node later leads to the server of another node.
+// The address of one node later leads to the server of another node. This server must not vote for
+// both nodes.
 func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -88,7 +89,7 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	one := newRedlock(t, with(cs, map[int]locker.Client{0: moving}), locker.WithNodeTimeout(500*time.Millisecond))
 	release(t, acquire(t, one, locker.Rule{Key: "warm"}))
 	target.Store(&b)
-	time.Sleep(100 * time.Millisecond) //nolint:forbidigo // the acquire is under way
+	time.Sleep(100 * time.Millisecond) //nolint:forbidigo // until the lifetime of the old connections is over
 	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{1: deadNode(t)})), locker.Rule{Key: "x"})
 	_, err := one.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
 	if err == nil && lease.Context().Err() == nil {
@@ -123,8 +124,8 @@ func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	wantErr(t, err, "job", locker.ErrDone)
 }
 
-// When RunAll does not get all keys, it gives back those that it has. It does not keep them for
-// AtLeast, because no work was done.
+// When RunAll does not get all keys, it releases the keys that it has. It does not keep these keys
+// for AtLeast, because no work was done.
 func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) *locker.Engine{

@@ -15,7 +15,7 @@ import (
 )
 
 // straggler is a client whose first release of a vote gets no answer. The server executes this
-// release when late is called.
+// release when the test calls the function late.
 type straggler struct {
 	*redis.Client
 	sha string
@@ -105,7 +105,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 	}
 }
 
-// An acquire may be undone before it has asked any node. In this test all nodes have refused its
+// An acquire may be undone before it has asked any node. In this test, all nodes have refused its
 // token before, so no node needs an undo.
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
@@ -140,7 +140,7 @@ func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	}
 }
 
-// latecomer is a client whose nodes give their votes when late is closed.
+// latecomer is a client that sends its request for a vote only when the channel late is closed.
 type latecomer struct {
 	*redis.Client
 	sha   string

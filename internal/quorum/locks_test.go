@@ -41,8 +41,8 @@ type pending = locktest.Pending
 // tests.
 func goroutines() []string { return locktest.Goroutines("locker") }
 
-// quorumStore makes the Store that locker.NewRedlock uses. patience is how long a step waits for a
-// node.
+// quorumStore makes the Store that locker.NewRedlock uses. The parameter patience is how long a
+// step waits for a node.
 func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
 	return quorum.New(nodesOf(cs), settings(patience))
 }

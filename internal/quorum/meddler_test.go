@@ -29,7 +29,7 @@ type meddler struct {
 	meddle func(script string, run func() error) error
 }
 
-// with makes f run each script: f gets the script's name and a function that executes it. With
+// with makes f run each script: f gets the script's name and a function that executes it. If f is
 // nil, scripts run as usual.
 func (m *meddler) with(f func(script string, run func() error) error) {
 	m.mu.Lock()
@@ -76,8 +76,9 @@ func claimOn(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: 30 * time.Second, FenceCount: 1}
 }
 
-// A quorum of the other two nodes does not find a done mark that only one node has, so the work
-// would be done again. A repeated Complete must not take this mark as its own success.
+// Only one node has a done mark. A quorum of the other two nodes does not find this mark, so the
+// work would be done again. Therefore a repeated Complete must not report success because of this
+// mark.
 func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
@@ -109,7 +110,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 			}
 			for _, m := range ms[1:] {
 				m.with(nil)
-				if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the time of the lease were over
+				if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the lease had expired
 					t.Fatal(err)
 				}
 			}
@@ -190,8 +191,8 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 }
 
 // One node is down, and two contenders split the votes of the other nodes. Neither contender knows
-// the vote of the node that is down. A contender must not take the other one for the holder, and
-// must not wait until the other one's lease ends.
+// the vote of the node that is down. A contender must not take its rival for the holder, and must
+// not wait until the rival's lease ends.
 func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -235,14 +236,15 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 		}
 		working.Wait()
 	}
-	// It takes less than a few seconds, because each head of a queue asks again after a second.
+	// All five keys take only a few seconds, because each head of a queue asks again after a
+	// second.
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("five keys took %v", took)
 	}
 }
 
-// Sometimes no contender can have won. Then the same call asks again at once, because a caller
-// that gets "busy" would wait for longer.
+// When the votes are split so that no contender can have won, the same call asks again at once. A
+// caller that gets "busy" would wait for longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

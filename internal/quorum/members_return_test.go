@@ -115,8 +115,9 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	}
 }
 
-// Nodes are restarted one after the other, with and without their data. Each is restarted before
-// the earlier ones vote again. Together these are more nodes than may be lost at once.
+// Nodes are restarted one after the other, with and without their data. In a second pass, each node
+// is restarted before the nodes that were restarted earlier vote again. Together these are more
+// nodes than may be lost at once.
 func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {
@@ -312,7 +313,7 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	eventually(t, "its return is reported", has("node-returned"))
 }
 
-// A server whose settings let it evict keys does not vote, even if it has evicted none.
+// A server whose settings let it evict keys does not vote, even if it has evicted no key.
 func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)

@@ -16,12 +16,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// shortQuarantine makes nodes that may have forgotten vote again after about 6 s.
+// shortQuarantine are options with which nodes that may have forgotten leases vote again after
+// about 6 s.
 var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), locker.WithMaxTTL(6 * time.Second), locker.WithMaxSkew(100 * time.Millisecond), locker.WithNodeTimeout(time.Second)}
 
-// Of three nodes, two have voted for a holder. When one of these two forgets its vote, it and the
-// third node would be a quorum for another holder. So this node must not vote, whatever has made it
-// forget. When the lease is over, the node must vote again.
+// Of three nodes, two have voted for a holder. When one of these two nodes forgets its vote, this
+// node and the third node could be a quorum for another holder. So the node that forgot must not
+// vote, whatever the cause. When the lease is over, the node must vote again.
 func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -195,7 +196,7 @@ func TestOnlyNewServersAreEnrolled(t *testing.T) {
 	}
 }
 
-// A second loss of the same server begins another wait.
+// When the same server loses its data a second time, another wait begins.
 func TestASecondLossBeginsAnotherQuarantine(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, shortQuarantine...)
@@ -228,7 +229,7 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
-	// other learns what the nodes have recorded before longer leases are used.
+	// The Locker other reads the records of the nodes before longer leases are used.
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
 
 	cs := clientsOf(t, servers)

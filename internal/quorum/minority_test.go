@@ -92,8 +92,8 @@ func TestCloseOfAQuorumIsBoundedByItsContext(t *testing.T) {
 	servers[2].Resume()
 }
 
-// Each of these scripts loses one answer. Whatever the result of the call is, no other caller gets
-// the key while it is held, and it is free afterwards.
+// One answer to each of these scripts is lost. Whatever the result of the call is, no other caller
+// gets the key while it is held, and the key is free afterwards.
 func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -137,8 +137,8 @@ func TestCloseOfAQuorumDoesNotWaitForAServerThatIsDown(t *testing.T) {
 	}
 }
 
-// One call that hangs does not prove that its server hangs. If one call hangs at each server, this
-// proves nothing either.
+// One call that hangs does not prove that its server hangs. So even if one call hangs at each
+// server, other calls must succeed.
 func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
@@ -170,7 +170,7 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	}
 }
 
-// Two nodes decided a release, and the third node did not get it. The client found that out only
+// Two nodes decided a release, and the third node did not get it. The client noticed this only
 // after Close had waited until the end of its context. Then the client sent nothing more to the
 // third node, which kept its vote until the TTL.
 func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
@@ -184,7 +184,7 @@ func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	for _, m := range ms {
 		eventually(t, "the node has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
 	}
-	for range 3 { // these calls travel behind the votes, so the votes are known here
+	for range 3 { // each node executes these calls after its vote, so all votes have arrived here
 		if info, err := s.(store.Inspector).Inspect(t.Context(), "a"); err != nil || !info.Held {
 			t.Fatal(info, err)
 		}

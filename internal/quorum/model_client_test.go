@@ -29,8 +29,8 @@ func (c *simClient) reach(i int) *server {
 	return c.w.nodes[i]
 }
 
-// call runs do at a node. Then it calls answer, whose ok is true when do has surely run. Each
-// function is called at most once, and may be called late or not at all.
+// call runs the function do at a node. Then it calls the function answer, with ok true if do has
+// surely run. Each function is called at most once, and may be called late or not at all.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
 	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
@@ -61,7 +61,8 @@ func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	})
 }
 
-// all calls some nodes, and continues when all of them have answered or their time is over.
+// all runs the function do at some nodes. It calls the function then when all these nodes have
+// answered or the time is over.
 func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nodes)) {
 	open, good := which.count(), nodes(0)
 	if open == 0 {
@@ -81,7 +82,7 @@ func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nod
 	}
 }
 
-// watch tends the nodes from time to time.
+// watch calls the method tend from time to time.
 func (c *simClient) watch() {
 	c.tend(0)
 	c.w.after(100*time.Millisecond+c.w.upTo(150*time.Millisecond), c.watch)
@@ -126,7 +127,8 @@ func (c *simClient) tend(round int) {
 	})
 }
 
-// seen returns the views that the client believes, with some rules switched off.
+// seen changes the views of a look as a client without the rules that are switched off would see
+// them.
 func (c *simClient) seen(views []view) []view {
 	w := c.w
 	var sorted []time.Duration

@@ -138,8 +138,8 @@ func (w *model) lengthen(i int) time.Duration {
 	return modelLimit
 }
 
-// restartMajority restarts more servers than the promises allow. Afterwards nothing is promised
-// but that the nodes vote again.
+// restartMajority restarts more servers than the promises allow. Afterwards the only promise is
+// that the nodes vote again.
 func (w *model) restartMajority(i int) time.Duration {
 	for k := range w.need {
 		at := (i + k) % w.n
@@ -161,7 +161,7 @@ func (w *model) wander(i int) time.Duration {
 	return modelLimit
 }
 
-// healed waits until all nodes vote, and continues.
+// healed waits until all nodes vote, and then plans the next fault.
 func (w *model) healed(by time.Duration) {
 	w.after(50*time.Millisecond, func() {
 		texts := make(map[era]bool)

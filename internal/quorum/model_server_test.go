@@ -48,7 +48,7 @@ func (w *model) mark(s *server, st step) {
 
 func modelDrift(ttl time.Duration) time.Duration { return ttl/50 + 2*time.Millisecond }
 
-// same does what a vote or a renewal does first: it compares the marker with the text of the
+// same makes the first check of a vote or a renewal: it compares the marker with the text of the
 // request.
 func (w *model) same(s *server, text string, identity, whole bool) bool {
 	m, ok := parseMarker(s.text)

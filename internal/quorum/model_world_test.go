@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// event is something that happens at a time.
+// event is a step of the model that happens at a certain time.
 type event struct {
 	at time.Duration
 	n  int
@@ -37,7 +37,7 @@ type model struct {
 	count  int
 	n      int
 	need   int
-	nodes  []*server // by seat; the fault "replacement" changes a server
+	nodes  []*server // by seat; the fault "replacement" puts another server into a seat
 	alt    *server   // another server, which some clients reach instead
 	swap   int       // the node whose address leads some clients to alt
 	who    []*simClient

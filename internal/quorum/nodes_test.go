@@ -107,8 +107,8 @@ func isCounter(key string) bool { return len(key) > 12 && key[:12] == "latchkit:
 
 func isTombstone(key string) bool { return len(key) > 12 && key[:12] == "latchkit:x:{" }
 
-// nothingIsLeft waits until the quorum has finished its background work: no such key is left on
-// the server.
+// nothingIsLeft waits until the quorum has finished its background work, so that leftOn finds no
+// key on the server.
 func nothingIsLeft(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	var left []string

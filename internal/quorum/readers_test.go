@@ -78,8 +78,8 @@ func TestReadersAndWritersOnAQuorum(t *testing.T) {
 	}
 }
 
-// Readers of other processes hold the key all the time. The writer gets it nevertheless, and the
-// readers get it after the writer.
+// Readers of other processes hold the key all the time. The writer gets the key nevertheless, and
+// the readers get it again after the writer.
 func TestReadersStarveNoWriterOnAQuorum(t *testing.T) {
 	t.Parallel()
 	ls, _ := shelves(t, 3)

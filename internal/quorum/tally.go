@@ -152,7 +152,8 @@ func (t *tally) final() (g store.Grant, ok bool) {
 // done reports whether node i has the done mark.
 func (t *tally) done(i int) bool { return t.answered(i) && t.polls[i].State == store.Done }
 
-// undecided returns true while further answers may still show that the work is done.
+// undecided reports whether the work may be done: some nodes have the done mark, and together with
+// the nodes without an answer they could be a quorum.
 func (t *tally) undecided() bool {
 	return t.count(t.done) > 0 && t.count(func(i int) bool { return t.done(i) || !t.answered(i) }) >= t.quorum.need
 }

@@ -44,7 +44,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 		answers []string
 		result  store.State // 0: ErrQuorum
 		split   bool
-		keeps   bool // the votes are kept, because together with the unclear ones they may be a grant
+		keeps   bool // the votes are kept, because together with the unclear votes they may be a grant
 	}{
 		{answers: []string{"g5", "g5", "g5"}, result: store.Granted},
 		{answers: []string{"g5", "g6", "g5"}, result: store.Granted},
@@ -97,7 +97,7 @@ func TestWhenAnswersDecide(t *testing.T) {
 		{true, []string{"x", "u", ""}},
 		{false, []string{"g5", "", ""}},
 		{false, []string{"g5", "x", ""}},
-		{false, []string{"x", "y", ""}}, // the third answer decides who has more votes
+		{false, []string{"x", "y", ""}}, // the third answer decides which holder has more votes
 		{false, []string{"g5", "u", ""}},
 		{false, []string{"-", "-", ""}}, // the third answer shows whether the result is a refusal or is unclear
 	} {
@@ -107,8 +107,9 @@ func TestWhenAnswersDecide(t *testing.T) {
 	}
 }
 
-// The reply has the shortest block of all counted votes. It has the time after which the other
-// holders are no quorum. It is a refusal only if no node can have granted the key.
+// A grant has the shortest block of all counted votes. The reply "busy" has the time after which
+// the other holders are no quorum any more. An error is a refusal only if no node can have granted
+// the key.
 func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	if g, _ := tallyOf("g5", "g6", "g5").result(); g.Fence != 5 || g.FenceCount != 8 {
 		t.Errorf("fence %d block %d", g.Fence, g.FenceCount)
@@ -143,8 +144,8 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 	}
 }
 
-// All counts of one round agree, although answers to other steps change the measured clocks
-// meanwhile.
+// All counts of one round agree, although answers to other steps change the measured offsets of the
+// clocks meanwhile.
 func TestAllCountsOfARoundComeToTheSame(t *testing.T) {
 	round := tallyOf("g5", "g5", "")
 	clocks, now := round.quorum.clocks, time.Now()
