@@ -6,8 +6,9 @@ import (
 )
 
 // Claim is a request of the Engine to a Store for one hold. The comment beside a field names the
-// calls that use it. A queue may know the fields Inbox, HandoffTTL, Mode, Limit, Weight, FenceCount
-// and Metadata, and whether Once is set. These values are the same in all calls for one Owner.
+// calls that use it. A Store may keep the fields Inbox, HandoffTTL, Mode, Limit, Weight, FenceCount
+// and Metadata in its queue, and also whether Once is set. These values are the same in all calls
+// for one Owner.
 type Claim struct {
 	Key   string // the key with the Locker's prefix
 	Owner string // the token of one hold: a secret without ':', used for one hold only
@@ -27,19 +28,19 @@ type Claim struct {
 	// Queue, Acquire: if the key is busy, Owner waits in the server's queue. Release: Owner may be
 	// in the queue, and leaves it.
 	Queue bool
-	// Inbox with Queue: the address at which Owner receives its grant. With "" Owner polls. With
-	// Shared: the address at which Owner is notified that a writer waits.
+	// Inbox with Queue: the address at which Owner receives its grant. If Inbox is "", Owner polls.
+	// With Shared: the address at which Owner is notified that a writer waits.
 	Inbox string
 	// HandoffTTL with Queue: how long the server keeps the lease after a hand-off, until Owner
 	// confirms it.
 	HandoffTTL time.Duration
 
-	Fence        uint64        // Renew, Release: the phase of a reader, 0 for writers. Downgrade: the phase to create
+	Fence        uint64        // Renew, Release: the fence of a reader's phase, 0 for writers. Downgrade: the fence of the phase to create
 	ByHandoff    bool          // Renew: the lease came by hand-off, and this call confirms it
 	KeepFor      time.Duration // Release: keep the key locked for this long, without an owner
 	Complete     bool          // Release: set the done mark
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
-	Next         *Claim        // Release, of a Carrier: an Acquire of the same key in the same step, behind all waiters
+	Next         *Claim        // Release by a Carrier: an Acquire of the same key in the same step, behind all waiters
 
 	Delegation *Delegation // all steps of a Joiner: the lease that Owner joins, and the proof
 }
@@ -49,7 +50,7 @@ func (c Claim) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "claim of %s for %v (%v)", c.Key, c.TTL, c.Mode)
 }
 
-// Mode says with whom a lease may be shared.
+// Mode determines whether several holders may share a key.
 type Mode uint8
 
 const (

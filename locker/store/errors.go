@@ -12,13 +12,13 @@ var (
 	ErrUnavailable = errors.New("the lock server is unavailable")
 
 	// ErrQuorum: too few nodes of a quorum agreed. errors.Is(err, ErrUnavailable) is true as well.
-	// The error contains the error of each node: see [NodeError].
+	// The error contains a [NodeError] for each node that failed.
 	ErrQuorum error = noQuorum{}
 
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = errors.New("this Locker cannot do that")
 
-	// ErrInvalidKey: the key cannot be locked. The text says what is allowed.
+	// ErrInvalidKey: the key cannot be locked. The error's text states what is allowed.
 	ErrInvalidKey = errors.New("invalid key")
 
 	// ErrClosed: the Locker was closed.
@@ -41,8 +41,8 @@ var ErrNotReplicated = errors.New("too few replicas have acknowledged the lease"
 // second.
 var ErrMoving = errors.New("the key's data is moving to another server")
 
-// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
-// [errors.As] finds the first.
+// NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each node
+// that failed; [errors.As] finds the first of them.
 type NodeError struct {
 	Node int    // the node's place in the list of clients, from 0
 	Addr string // the address that the node's client connects to; "" when it is not known

@@ -21,7 +21,7 @@ type Grant struct {
 	Unsettled bool
 	Writer    bool   // Granted to a reader, also by Renew: a writer waits, so no more callers may share the lease
 	Reason    string // Revoked: the reason given to Revoke
-	Err       error  // Renew: why this claim has no answer; the Engine renews it again later
+	Err       error  // Renew: why this claim has no answer; the Engine renews the claim again later
 	Next      *Grant // Released with Claim.Next: the answer to Next: Granted or Busy; Undone when Next was refused
 
 	Left time.Duration // Granted by a Joiner: how long the joined lease lasts. Otherwise 0: the lease lasts for Claim.TTL
@@ -42,8 +42,8 @@ type State uint8
 const (
 	Granted State = iota + 1 // the owner holds the key
 	Busy                     // another owner holds the key
-	// Undone: this Owner was released before, and every later acquire of it is refused: see
-	// Claim.TombstoneTTL.
+	// Undone: this Owner was released before, and the Store refuses every later acquire with this
+	// Owner: see Claim.TombstoneTTL.
 	Undone
 	Revoked  // an operator has revoked the lease of this Owner
 	Done     // Claim.Once is set and the done mark exists

@@ -11,7 +11,7 @@ const ReservedPrefix = "latchkit:"
 // lock its hash.
 const MaxKeyBytes = 512
 
-// CheckKey returns an error if l cannot be locked.
+// CheckKey returns an error if the key l cannot be locked.
 func CheckKey(l string) error {
 	switch {
 	case l == "":

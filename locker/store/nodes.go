@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// NodeState says that a node of a quorum votes, or why it does not vote.
+// NodeState shows that a node of a quorum votes, or why the node does not vote.
 type NodeState string
 
 const (

@@ -12,11 +12,12 @@ import (
 // they do with a Store that is no Notifier.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
-	// notify from one goroutine at a time. notify does not block. stop returns only when the last
-	// call of notify has returned. The Engine calls Listen once, before all other methods.
+	// notify from one goroutine at a time. The function notify does not block. The function stop
+	// returns only when the last call of notify has returned. The Engine calls Listen once, before
+	// all other methods.
 	Listen(notify func(Event)) (stop func())
 	// Inbox returns the address at which this process receives events about key, or "" while there
-	// is no subscription. It does not block.
+	// is no subscription. Inbox does not block.
 	Inbox(key string) string
 	// Open subscribes for key, and returns the inbox when the server has confirmed the
 	// subscription.
@@ -49,7 +50,7 @@ func (e Event) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "event %d about %s", e.Kind, e.Key)
 }
 
-// EventKind says what happened.
+// EventKind is the kind of an Event: it shows what happened.
 type EventKind uint8
 
 const (

@@ -25,9 +25,9 @@ type Inspector interface {
 
 // A Lister is a Store that can list its keys.
 type Lister interface {
-	// Keys returns the keys that are held, kept or waited for and that match the glob-style
-	// pattern of Redis, each once, sorted. It looks at all keys of the server, in steps that do not
-	// block the server. A key that is locked or freed meanwhile may be missing. If only another
+	// Keys returns the keys that are held, kept or waited for and that match the glob-style pattern
+	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block
+	// the server. A key that is locked or freed during the call may be missing. If only another
 	// library holds a key, the key is listed only while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
@@ -42,24 +42,24 @@ type Queuer interface {
 // terms usually share one entry.
 type Waiter struct {
 	Mode     Mode
-	Since    time.Time // when the waiter came, by the server's clock; zero when unknown
+	Since    time.Time // when the waiter began to wait, by the server's clock; zero when unknown
 	Handed   bool      // the key was handed to the waiter, and the waiter has not confirmed yet
 	Gone     bool      // the waiter's process does not listen any more, so its turn passes to the next waiter
 	Process  int       // the number of the waiter's process in this answer, from 1; 0: the waiter polls, without an inbox
-	Metadata string    // "" where the Store keeps none for waiters
+	Metadata string    // "" if the Store keeps no metadata of waiters
 
 	Weight int // how many units of a semaphore the waiter needs; 0: it waits for a lock
 	Limit  int // how many units may be held at once, by the waiter's Rule
 }
 
-// A Revoker is a Store that can revoke a holder's lease. It returns Released, or NotOurs when no
-// holder has that fence.
+// A Revoker is a Store that can revoke a holder's lease. Revoke returns Released, or NotOurs when
+// no holder has that fence.
 type Revoker interface {
 	Revoke(ctx context.Context, key string, fence uint64, reason string) (Grant, error)
 }
 
-// A Fencer is a Store whose fence counter can be raised after the server lost its data. It never
-// lowers the counter.
+// A Fencer is a Store whose fence counter can be raised after the server lost its data. RaiseFence
+// never lowers the counter.
 type Fencer interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
@@ -88,7 +88,7 @@ type Downgrader interface {
 // expires independently of the others, and has a fence of its own, which is larger than all earlier
 // fences. A claim without a Limit excludes all permits.
 type Permitter interface {
-	// Permits does nothing. It tells the Engine that claims may have a Limit.
+	// Permits does nothing. A Store that has this method accepts claims with a Limit.
 	Permits()
 }
 
@@ -98,11 +98,11 @@ type ServerChecker interface {
 	CheckServer(ctx context.Context) []Warning
 }
 
-// Info says who holds a key.
+// Info describes the holder of a key.
 type Info struct {
 	Held     bool
 	Kept     bool // the lease was released, but Rule.AtLeast keeps the key
-	Foreign  bool // held by another library or program, so all fields below but Left are unknown
+	Foreign  bool // held by another library or program, so all fields below except Left are unknown
 	Mode     Mode
 	Fence    uint64        // the fence that Revoke needs
 	Since    time.Time     // when the lease was granted, by the server's clock; zero when unknown
@@ -112,8 +112,8 @@ type Info struct {
 	Metadata string
 
 	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
-	// Metadata and Since, above, are those of the first reader of the phase. The server stores
-	// neither for the other readers.
+	// The fields Metadata and Since above belong to the first reader of the phase. The server
+	// stores no metadata and no time of the other readers.
 	Reading []Reader
 
 	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is
@@ -149,9 +149,9 @@ type Warning struct {
 
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
-	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined its holder and may
-	// delegate. A call must Join for the first time within the time within. Delegate returns
-	// Granted or NotOurs.
+	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined the lease of c.Key and may
+	// delegate it. A call must use the secret for its first Join before the duration within is
+	// over. Delegate returns Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
@@ -169,23 +169,23 @@ type Closer interface {
 	Close(ctx context.Context) error
 }
 
-// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true,
-// a grant by message counts only after an Acquire has returned the grant too. Then no acquire is
-// sent along with a release. The engine calls NeedsConfirmation once, in New.
+// A Confirmer is a Store whose grants may need a confirmation. If NeedsConfirmation returns true, a
+// grant by message counts only after an Acquire has returned the grant too. With such a Store, the
+// Engine sends no acquire along with a release. The Engine calls NeedsConfirmation once, in New.
 type Confirmer interface {
 	NeedsConfirmation() bool
 }
 
 // A Carrier is a Store whose releases carry [Claim.Next]. In one step, Release frees the key and
-// makes the Acquire of Next. The Engine sends no Next to other Stores.
+// makes the Acquire of Next. The Engine sends no Next to a Store that is no Carrier.
 type Carrier interface {
-	// CarriesNext does nothing. It tells the Engine that releases may have a Next.
+	// CarriesNext does nothing. A Store that has this method accepts releases with a Next.
 	CarriesNext()
 }
 
 // A Validator is a Store that refuses some claims without asking its server. If the Store refuses
 // claims with the Mode and the Once of c, Validate returns the reason, such as ErrUnsupported.
-// Otherwise Validate returns nil. It sends nothing.
+// Otherwise Validate returns nil. Validate sends nothing to the server.
 type Validator interface {
 	Validate(c Claim) error
 }

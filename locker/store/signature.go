@@ -17,8 +17,8 @@ func Sign(traceparent, metadata string) string {
 	return string(traceMark) + traceparent + string(traceMark) + metadata
 }
 
-// Signature separates a lease's metadata from the traceparent that Sign has added. traceparent is
-// "" if nothing was added.
+// Signature separates a lease's metadata from the traceparent that Sign has added. The result
+// traceparent is "" if Sign has added nothing.
 func Signature(signed string) (traceparent, metadata string) {
 	if end := traceparentBytes + 1; len(signed) > end && signed[0] == traceMark && signed[end] == traceMark {
 		return signed[1:end], signed[end+1:]

@@ -20,7 +20,7 @@ type bench struct {
 	key string
 }
 
-// ttl is so long that even on a slow machine a lease runs out only where the law wants that.
+// ttl is so long that even on a slow machine a lease runs out only where the law intends this.
 const ttl = 30 * time.Second
 
 func owner() string { return rand.Text() }
@@ -169,7 +169,7 @@ func (b *bench) owns(c store.Claim, when string) {
 	b.want(b.renew(c), store.Granted, when)
 }
 
-// pass lets d pass on the server's clock.
+// pass waits until the duration d has passed on the server's clock.
 func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }
 
 // delegate registers a secret.
@@ -196,7 +196,7 @@ func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) loc
 	return b.delegatedFor(c, p, secret, ttl)
 }
 
-// joiner returns the claim of a new owner that presents p.
+// joiner returns the claim of a new owner that presents the Delegation p.
 func (b *bench) joiner(p locker.Delegation) store.Claim {
 	c := b.claim(owner())
 	c.Delegation = &p

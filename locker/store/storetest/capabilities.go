@@ -4,7 +4,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Capabilities says what a Store can do.
+// Capabilities lists what a Store can do.
 type Capabilities struct {
 	Fence     bool // mints fences
 	Tombstone bool // refuses a late acquire after an undo
@@ -27,7 +27,7 @@ var All = Capabilities{
 	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
 }
 
-// The functions below are the needs of laws.
+// Each function below is a need of some laws. It reports whether a Harness meets this need.
 func fence(h Harness) bool        { return h.Can.Fence }
 func undo(h Harness) bool         { return h.Can.Tombstone }
 func atLeast(h Harness) bool      { return h.Can.AtLeast }

@@ -9,40 +9,42 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Harness gives the laws a Store and functions that disturb it. If a function is nil, the laws
-// that need it are left out, and the test's log shows that.
+// Harness gives the laws a Store and functions that disturb the Store. If a function is nil, the
+// laws that need it are left out, and the test's log shows that.
 type Harness struct {
 	// Store is the tested Store. Each law uses keys and owners of its own.
 	Store locker.Store
 	// Can selects the optional laws. All other laws are mandatory.
 	Can Capabilities
-	// LoseReply makes the next call of op for key fail without an answer after it has run. nil: the
-	// laws that need it are left out.
+	// LoseReply makes the next call of op for key fail without an answer after it has run. If
+	// LoseReply is nil, the laws that need it are left out.
 	LoseReply func(t testing.TB, op locker.Op, key string)
-	// Occupy makes another library or program hold key for ttl, or without end when ttl is 0. nil:
-	// the laws that need it are left out.
+	// Occupy makes another library or program hold key for ttl, or without end when ttl is 0. If
+	// Occupy is nil, the laws that need it are left out.
 	Occupy func(t testing.TB, key string, ttl time.Duration)
 	// Spoil puts data that is no lock at key, and returns a function that reports whether the data
-	// is still there. nil: the laws that need it are left out.
+	// is still there. If Spoil is nil, the laws that need it are left out.
 	Spoil func(t testing.TB, key string) (intact func() bool)
-	// Another returns the Store of another process on the same data. nil: the laws that need it
-	// are left out.
+	// Another returns the Store of another process on the same data. If Another is nil, the laws
+	// that need it are left out.
 	Another func(t testing.TB) locker.Store
 	// Kill ends the process whose Store Another returned: when Kill returns, no process listens at
-	// its inbox, and its calls fail. nil: the laws that need it are left out.
+	// its inbox, and its calls fail. If Kill is nil, the laws that need it are left out.
 	Kill func(t testing.TB, s locker.Store)
-	// Deafen removes the subscription of the process of Store, or of a Store that Another
-	// returned. The process does not notice that. nil: the laws that need it are left out.
+	// Deafen removes the subscription of the process of Store, or of a Store that Another returned.
+	// The process does not notice that. If Deafen is nil, the laws that need it are left out.
 	Deafen func(t testing.TB, s locker.Store)
 	// Left returns how long the lease of key still lasts; it is negative for a lease without end.
-	// Left is for a Store whose answers do not show this time. nil: the answers show the time.
+	// Left is for a Store whose answers do not show this time. If Left is nil, the answers show the
+	// time.
 	Left func(t testing.TB, key string) time.Duration
 	// Queued counts the entries in key's queue. It includes entries that were handed the key and
-	// have not confirmed. nil: the laws that need it are left out.
+	// have not confirmed. If Queued is nil, the laws that need it are left out.
 	Queued func(t testing.TB, key string) int
 }
 
-// Run checks every law against Stores on a real server, one Harness for each law, in parallel.
+// Run checks all laws in parallel, with one Harness for each law. It is for Stores on a real
+// server.
 func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {
@@ -64,7 +66,7 @@ func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	}
 }
 
-// law is a sentence that is true of every Store that can do what the law needs.
+// law is a sentence that must be true for every Store with the capabilities that the law needs.
 type law struct {
 	name  string
 	needs func(h Harness) bool // nil: every Store must obey the law

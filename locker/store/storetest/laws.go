@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// laws are what Run checks. All groups but the last group concern the Store itself. The last group
-// concerns what a Locker over the Store promises to its users.
+// laws are all laws that Run checks. The last group concerns what a Locker over the Store promises
+// to its users. All other groups concern the Store itself.
 var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws, queueLaws, handLaws, notifyLaws, nextLaws, readerLaws, permitLaws, joinLaws, lookLaws, lockerLaws)
 
 // stepLaws concern the steps of one lease: acquire, renew and release, and its fence.

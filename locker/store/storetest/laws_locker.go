@@ -177,7 +177,7 @@ var lockerLaws = []law{
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
 		b.Kill(b.TB, backend)
 		b.end(lease)
-		b.end(next.served(2 * time.Second)) // no waiter waits for the dead process
+		b.end(next.served(2 * time.Second)) // the killed process delays no other waiter
 	}},
 	{name: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
@@ -269,7 +269,7 @@ func (b *bench) mortal(s locker.Store) *locker.Engine {
 	return e
 }
 
-// hold takes the key, which is free.
+// hold acquires the key, which is free.
 func (b *bench) hold(l locker.Locker) *locker.Lease {
 	b.Helper()
 	lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
@@ -308,7 +308,7 @@ func (b *bench) begin(l locker.Locker) *wait {
 	return w
 }
 
-// served awaits the lease.
+// served waits until the call of Acquire has its lease.
 func (w *wait) served(bound time.Duration) *locker.Lease {
 	w.b.Helper()
 	select {

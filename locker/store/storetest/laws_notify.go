@@ -49,8 +49,8 @@ var notifyLaws = []law{
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		holder, _ := b.granted()
 		first := b.queued(one.inbox)
-		// This waiter belongs to the same process. If that process does not react, this waiter does
-		// not react either.
+		// This waiter belongs to the same process as the first waiter. If that process does not
+		// react, this waiter does not react either.
 		b.queued(one.inbox)
 		third := b.queued(other.inbox)
 		// A waiter that has just come asks again by itself, so it is not notified.
