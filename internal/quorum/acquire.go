@@ -166,9 +166,9 @@ func isVote(p poll, err error) bool {
 	return err == nil && (p.State == store.Granted || p.State == store.Busy)
 }
 
-// agree raises the votes to the largest fence among them, at each node whose vote is still the
-// same. It raises the nodes' counters to the end of the block. The next holder's quorum has a node
-// in common with this quorum, so the next fence is larger, whatever the clocks show.
+// agree raises the votes to the largest fence among them, at each node that still has the vote. It
+// raises the nodes' counters to the end of the block. The next holder's quorum has a node in common
+// with this quorum, so the next fence is larger, whatever the clocks show.
 func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	fence, block := t.proposal()
 	var lower nodes

@@ -277,8 +277,8 @@ func (n *node) close(ctx context.Context) error {
 }
 
 // behind reports whether a node lags so far behind the others that it gets no calls. The link has
-// its own limit for the calls to a node that hangs. The limit in behind is lower, so that few
-// acquires must be undone at the node later.
+// its own limit for the calls to a node that hangs. The limit here is lower, so that few acquires
+// must be undone at the node later.
 func (q *quorum) behind(n *node) bool {
 	return n.underWay.Load()-q.active.Load() > mostBehind
 }

@@ -169,7 +169,7 @@ func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*
 }
 
 // A node that hangs gets only a few calls, and not one for each lock of the process. Otherwise the
-// node would later give many late votes, and each of them would have to be given back.
+// node would later give many late votes, and each vote would have to be given back.
 func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))

@@ -313,7 +313,8 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	eventually(t, "its return is reported", has("node-returned"))
 }
 
-// A server whose settings let it evict keys does not vote, even if it has evicted no key.
+// A server whose settings allow the eviction of keys does not vote, even if the server has evicted
+// no key.
 func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
 	t.Parallel()
 	servers := startNodes(t, 3)

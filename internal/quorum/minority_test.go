@@ -38,8 +38,8 @@ func TestAMinorityMayBeDown(t *testing.T) {
 	wantNot(t, err, locker.ErrBusy)
 }
 
-// A stopped server does not slow the calls down. After it has continued, none of the calls that
-// were sent to it meanwhile leaves a key there.
+// A stopped server does not slow the calls down. After it has continued, no call that was sent to
+// the server meanwhile leaves a key there.
 func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	servers := enrolled(t, 3)
 	eventually(t, "no goroutine of another test is left", func() bool { return len(goroutines()) == 0 })

@@ -30,7 +30,7 @@ func (c *simClient) reach(i int) *server {
 }
 
 // call runs the function do at a node. Then it calls the function answer, with ok true if do has
-// surely run. Each function is called at most once, and may be called late or not at all.
+// surely run. Each of the two functions is called at most once, perhaps late, and perhaps never.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
 	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
@@ -127,8 +127,8 @@ func (c *simClient) tend(round int) {
 	})
 }
 
-// seen changes the views of a look as a client without the rules that are switched off would see
-// them.
+// seen returns the views of a look, changed to what a client without the switched-off rules would
+// see.
 func (c *simClient) seen(views []view) []view {
 	w := c.w
 	var sorted []time.Duration

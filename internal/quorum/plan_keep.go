@@ -42,7 +42,8 @@ func (c *council) keep() {
 }
 
 // raise gives the current nodes the newest generations. It never changes the generation of a node's
-// own seat, because a server must not vote any more after another server has taken its seat.
+// own seat. After another server has taken a seat, the seat's former server must not vote, so its
+// marker keeps the old generation.
 func (c *council) raise() {
 	for i := range c.each(c.current) {
 		want := c.text(i, c.set, votes, c.at[i], c.seats)

@@ -166,8 +166,8 @@ func (r *roster) absence(i int) error {
 	return nil
 }
 
-// admit lets a node vote if one look at it proves that it is a member. Otherwise a look at all
-// nodes is needed.
+// admit lets a node vote if one look at the node proves that the node is a member. Otherwise a look
+// at all nodes is needed.
 func (r *roster) admit(n *node, v view) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -233,7 +233,7 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 }
 
 // A caller's wait may end between two looks at the nodes. Even then the caller's error names the
-// nodes that do not vote, and says until when they do not vote.
+// nodes that do not vote, and shows until when they do not vote.
 func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	t.Cleanup(func() { _ = dead.Close() })

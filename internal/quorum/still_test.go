@@ -88,8 +88,8 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	}
 }
 
-// After a writer, readers may enter for 50 ms. When no reader asks in that time, the waiting
-// writer is notified, so it need not wait for a second until it asks again.
+// After a writer, readers may enter for 50 ms. When no reader asks in that time, the waiting writer
+// is notified. Otherwise the writer would ask again only after a second.
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)

@@ -56,8 +56,8 @@ func (t *tally) answered(i int) bool {
 	return t.replied.has(i) && t.errs[i] == nil && !t.off.has(i)
 }
 
-// votes reports whether node i's vote counts. It counts if it was given under the same generations
-// as the other votes, by a server that is not counted already.
+// votes reports whether node i's vote counts. A vote counts if it was given under the same
+// generations as the other votes, by a server that is not counted already.
 func (t *tally) votes(i int) bool {
 	if !t.granted(i) || t.polls[i].era != t.under {
 		return false
