@@ -15,9 +15,9 @@
 //		if !errors.Is(err, locker.ErrLost) { … }
 //	})
 //
-// Two Lockers on one Memory are like two processes of a service. To disturb one of them alone,
-// make a [Process] for each. A Process can be killed or paused, its subscription can end, and its
-// events can be delayed, repeated or lost.
+// Two Lockers on one Memory are like two processes of a service. To disturb only one of these
+// processes, make a [Process] for each of them. A Process can be killed or paused, its subscription
+// can end, and its events can be delayed, repeated or lost.
 //
 //	one, other := store.NewProcess(), store.NewProcess()
 //	a, b := lockertest.NewLocker(t, one), lockertest.NewLocker(t, other)

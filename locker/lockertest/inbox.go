@@ -13,11 +13,11 @@ import (
 // inbox receives the events of a process, and holds the events that are on their way. One goroutine
 // delivers events in the order in which they were sent. It runs at the same time as the calls, and
 // exists only while there are events. So an event may come before or after the answer of the call
-// that caused it.
+// that caused the event.
 type inbox struct {
 	listeners []*listener
 	open      bool // the process has subscribed
-	cut       bool // the server has forgotten the subscription, and the process has not noticed that
+	cut       bool // the server has forgotten the subscription, and the process has not noticed this
 	mail      []letter
 	notifying chan struct{} // closed when the goroutine has ended; nil: there is no goroutine
 	silent    chan struct{} // closed when no Engine listens any more
@@ -54,9 +54,9 @@ type letter struct {
 	due   time.Time
 }
 
-// Listen is the step of a store.Notifier. If two Engines listen to one Process, neither has an
-// inbox, because each would receive the events of the other. Then their waiters get keys without
-// being notified.
+// Listen implements store.Notifier. While two Engines listen to one Process, Inbox returns "",
+// because each Engine would receive the events of the other Engine. So the waiters of both Engines
+// get keys without being notified.
 func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -72,9 +72,9 @@ func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	})
 }
 
-// forget removes a listener. With the last listener, the goroutine that delivers events ends.
-// forget returns a channel that is closed when that goroutine has ended, or nil when there is no
-// such goroutine.
+// forget removes a listener. When no listener is left, the goroutine that delivers events ends. The
+// result is a channel that is closed when this goroutine has ended, or nil when there is no such
+// goroutine.
 func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *Process) taken() bool {
 	return len(p.inbox.listeners) > 0
 }
 
-// Inbox is the step of a store.Notifier.
+// Inbox implements store.Notifier.
 func (p *Process) Inbox(string) string {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -103,7 +103,8 @@ func (p *Process) Inbox(string) string {
 }
 
 // The method address returns the inbox's name while the inbox is open and belongs to one Engine.
-// Otherwise it returns "". memory.mu is held here and below.
+// Otherwise it returns "". The caller holds memory.mu, as for the methods subscribed, reopen, send
+// and wait.
 func (p *Process) address() string {
 	if !p.inbox.open || len(p.inbox.listeners) != 1 {
 		return ""
@@ -111,7 +112,7 @@ func (p *Process) address() string {
 	return p.name
 }
 
-// Open is the step of a store.Notifier.
+// Open implements store.Notifier.
 func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	m, b := p.memory, &p.inbox
 	m.mu.Lock()
@@ -134,7 +135,7 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	return p.address(), ctx.Err()
 }
 
-// Reset is the step of a store.Notifier.
+// Reset implements store.Notifier.
 func (p *Process) Reset(inbox string) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -201,7 +202,8 @@ func (p *Process) deliver() {
 }
 
 // If the process is paused, wait waits until it is resumed. Otherwise wait waits for d. It returns
-// early when no Engine listens any more. memory.mu is held, but released during the wait.
+// early when no Engine listens any more. The caller holds memory.mu, which is unlocked during the
+// wait.
 func (p *Process) wait(d time.Duration) {
 	goOn, silent := p.paused, p.inbox.silent
 	var due <-chan time.Time

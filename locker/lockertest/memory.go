@@ -65,21 +65,21 @@ func NewMemory() *Memory {
 	return m
 }
 
-// forget deletes everything except the fence counter. m.mu is held.
+// forget deletes everything except the fence counter. The caller holds m.mu.
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
 	m.notes, m.done = make(map[owned]note), make(map[string]time.Time)
 	m.joins = make(map[string]joins)
 }
 
-// The method now returns the server's clock. m.mu is held.
+// The method now returns the time of the server's clock. The caller holds m.mu.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
 // The method at returns the server's clock as a client reads it. The result has no monotonic part,
 // so that no caller compares it with a local time.
 func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
-// lease returns key's lease unless it has run out. m.mu is held.
+// lease returns key's lease unless it has run out. The caller holds m.mu.
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
@@ -92,7 +92,7 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// The method left returns how long l still lasts, or -1 when l has no end. m.mu is held.
+// The method left returns how long l still lasts, or -1 when l has no end. The caller holds m.mu.
 func (m *Memory) left(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1
@@ -100,7 +100,7 @@ func (m *Memory) left(l lease) time.Duration {
 	return l.ends.Sub(m.now())
 }
 
-// lengthen makes l last at least ttl from now. m.mu is held.
+// lengthen makes l last at least ttl from now. The caller holds m.mu.
 func (m *Memory) lengthen(key string, l lease, ttl time.Duration) {
 	if m.left(l) < ttl {
 		l.ends = m.now().Add(ttl)
@@ -108,7 +108,8 @@ func (m *Memory) lengthen(key string, l lease, ttl time.Duration) {
 	}
 }
 
-// noteFor returns the tombstone of an owner unless the tombstone has run out. m.mu is held.
+// noteFor returns the tombstone of an owner unless the tombstone has run out. The caller holds
+// m.mu.
 func (m *Memory) noteFor(key, owner string) (note, bool) {
 	id := owned{key, owner}
 	n, ok := m.notes[id]
@@ -120,7 +121,7 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 }
 
 // thrownOut returns the note that a revocation has left for c's owner, or for the phase of the
-// reader c. m.mu is held.
+// reader c. The caller holds m.mu.
 func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true
@@ -133,11 +134,11 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 // this name.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
-// isDone reports whether key has a done mark. m.mu is held.
+// isDone reports whether key has a done mark. The caller holds m.mu.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
 
 // The method mint reserves n fences. As in the Redis Stores, a fence is at most 100 ms ahead of the
-// clock. m.mu is held.
+// clock. The caller holds m.mu.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

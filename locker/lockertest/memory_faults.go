@@ -87,7 +87,7 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	return answer, err
 }
 
-// pass waits for d. m.mu is held, but released during the wait.
+// pass waits for d. The caller holds m.mu, which is unlocked during the wait.
 func (m *Memory) pass(d time.Duration) {
 	if d > 0 {
 		m.mu.Unlock()

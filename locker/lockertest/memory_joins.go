@@ -16,29 +16,30 @@ type joins struct {
 	tokens  map[string]admission
 }
 
-// admission permits a call to join the lease of the holder whose first fence is hold.
+// admission permits a call to join the lease of the holder whose first fence is in the field hold.
 type admission struct {
 	hold, fence uint64
 	depth       int
 	ends        time.Time
 }
 
-// Delegate is the step of a store.Joiner.
+// Delegate implements store.Joiner.
 func (p *Process) Delegate(_ context.Context, c store.Claim, pass locker.Delegation, within time.Duration) (store.Grant, error) {
 	return step(p, locker.OpDelegate, func(m *Memory) (store.Grant, error) { return m.delegate(c, pass, within), nil })
 }
 
-// Join is the step of a store.Joiner.
+// Join implements store.Joiner.
 func (p *Process) Join(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpJoin, func(m *Memory) (store.Grant, error) { return m.join(c), nil })
 }
 
-// Leave is the step of a store.Joiner.
+// Leave implements store.Joiner.
 func (p *Process) Leave(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.leaveJoin(c), nil })
 }
 
-// joinsOf returns the joins of key, without the joins whose time or lease is over. m.mu is held.
+// joinsOf returns the joins of key, without the joins whose time or lease is over. The caller holds
+// m.mu.
 func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	l, held := m.lease(key)
 	if !held || l.owner == "" {

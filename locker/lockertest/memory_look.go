@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The method keys returns the keys that are held or waited for and that match a pattern. m.mu is
-// held here and below.
+// The method keys returns the keys that are held or waited for and that match a pattern. The caller
+// holds m.mu, as for all methods below.
 func (m *Memory) keys(pattern string) ([]string, error) {
 	names := make(map[string]struct{})
 	for key := range m.leases {
@@ -24,7 +24,7 @@ func (m *Memory) keys(pattern string) ([]string, error) {
 		}
 	}
 	var found []string
-	flat := strings.NewReplacer("/", "\x00") // a star of Redis matches a slash, too
+	flat := strings.NewReplacer("/", "\x00") // a star in a pattern of Redis matches a slash too
 	for _, key := range slices.Sorted(maps.Keys(names)) {
 		ok, err := path.Match(flat.Replace(pattern), flat.Replace(key))
 		if err != nil {

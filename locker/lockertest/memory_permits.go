@@ -37,7 +37,7 @@ const (
 
 var _ store.Permitter = (*Process)(nil)
 
-// Permits tells the Engine that claims may have a Limit.
+// Permits implements store.Permitter, so the Engine may give this Store claims with a Limit.
 func (p *Process) Permits() {}
 
 // tooHeavy refuses a claim whose Weight is more than its Limit.
@@ -62,7 +62,8 @@ func (s *permits) used() (used, limit int) {
 	return used, limit
 }
 
-// earliest returns the time until the next permit runs out. m.mu is held here and below.
+// earliest returns the time until the next permit runs out. The caller holds m.mu, as for all
+// methods below.
 func (m *Memory) earliest(s *permits) time.Duration {
 	var first time.Time
 	for _, p := range s.by {
@@ -139,8 +140,8 @@ func (m *Memory) takePermit(key, owner string) (p permit, ok bool) {
 	return p, ok
 }
 
-// confirm makes an owner's permit last for at least ttl from now. An owner that confirms its
-// permit late still has it, unless reap took it back before.
+// confirm makes an owner's permit last for at least ttl from now. An owner that confirms its permit
+// late still has the permit, unless reap has already taken it back.
 func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	s := m.leases[c.Key].permits
 	if s == nil {
@@ -176,7 +177,7 @@ func (m *Memory) reap(key string) {
 	m.settle(key)
 }
 
-// acquirePermit is the step of a claim with a Limit.
+// acquirePermit does the work of Acquire for a claim with a Limit.
 func (m *Memory) acquirePermit(c store.Claim) store.Grant {
 	if p, ok := m.confirm(c); ok {
 		return m.permitted(p)
@@ -198,9 +199,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 }
 
 // The method serve grants units to the waiters in their order, as long as enough units are free for
-// the head of the queue. own is the claim of the call that is under way. It is granted its whole
-// TTL, and its process is not notified. A head that wants the key without a Limit gets the key when
-// no unit is held.
+// the head of the queue. The claim own belongs to the call that is under way. It is granted for its
+// whole TTL, and its process is not notified. A head that wants the key without a Limit gets the
+// key when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -241,8 +242,8 @@ func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	return granted, ok
 }
 
-// watch is called when units are free, but too few for the head. It tells a new head to ask at
-// once, and the next process to ask later. It returns whether the head keeps its place.
+// watch is called when units are free, but too few for the head. It notifies a new head to ask at
+// once, and the next process to ask later. The result reports whether the head keeps its place.
 func (m *Memory) watch(key string, head waiter, asker string) bool {
 	s := m.leases[key].permits
 	if head.owner != asker && s.head == head.owner {
@@ -313,7 +314,7 @@ func (m *Memory) releasePermit(c store.Claim) store.Grant {
 	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-// breakPermit revokes the permit with that fence.
+// breakPermit revokes the permit with the given fence.
 func (m *Memory) breakPermit(key string, fence uint64, reason string) store.Grant {
 	for owner, p := range m.leases[key].permits.by {
 		if p.fence != fence || !m.now().Before(p.ends) {
@@ -332,7 +333,7 @@ func (m *Memory) breakPermit(key string, fence uint64, reason string) store.Gran
 	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-// permitsOf adds the permits of key to info, in the order in which they run out.
+// permitsOf adds the permits of the lease l to info, in the order in which they run out.
 func (m *Memory) permitsOf(l lease, info *locker.Info) {
 	for _, p := range l.permits.by {
 		if !m.now().Before(p.ends) {

@@ -9,9 +9,9 @@ import (
 )
 
 // queue has the waiters for one key. The server forgets a queue when no waiter has come or asked
-// again for queueLife.
+// again during queueLife.
 type queue struct {
-	waiting []waiter // in the order in which they came
+	waiting []waiter // in the order in which they began to wait
 	ends    time.Time
 }
 
@@ -37,7 +37,8 @@ const (
 	longWait  = 500 * time.Millisecond // a waiter that has waited for longer is notified of grants to other waiters
 )
 
-// queue returns key's queue unless it was forgotten. m.mu is held here and below.
+// queue returns key's queue unless it was forgotten. The caller holds m.mu, as for all methods
+// below.
 func (m *Memory) queue(key string) []waiter {
 	q, ok := m.queues[key]
 	if ok && !m.now().Before(q.ends) {
@@ -124,8 +125,8 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free. It serves the queue. If the queue is empty, it tells the
-// waiters that wait outside the queue to ask again.
+// freed is called when key may be free. It serves the queue. If the queue is empty, it notifies the
+// waiters outside the queue that they should ask again.
 func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
@@ -190,21 +191,21 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 }
 
 // The method by is called when c releases the key. From then on, the events of grants have the
-// traceparent of c, until the returned function is called.
+// traceparent of c, until the caller calls the returned function.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext looks for the first waiter that has waited for longWait. It tells this waiter that the
-// key was granted to another waiter, and for how long.
+// notifyNext looks for the first waiter that has waited for longWait. It notifies this waiter that
+// the key was granted to another waiter, and for how long.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)
 	}
 }
 
-// dead reports whether w will not react. The asker always reacts.
+// dead reports whether the waiter w will not react. The asker always reacts.
 func (m *Memory) dead(w waiter, asker string) bool {
 	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
 }

@@ -19,7 +19,7 @@ type reader struct {
 
 var _ store.Downgrader = (*Process)(nil)
 
-// Downgrade is the Store's step.
+// Downgrade implements store.Downgrader.
 func (p *Process) Downgrade(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
 }
@@ -40,8 +40,8 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// The method reads reports whether c's owner has a part in the phase of l. m.mu is held here and
-// below.
+// The method reads reports whether c's owner has a part in the phase of l. The caller holds m.mu,
+// as for all methods below.
 func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
@@ -205,7 +205,7 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	switch {
 	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	case c.Complete && c.Once > 0: // the waiters from before the readers have left the queue, because the work is done
+	case c.Complete && c.Once > 0: // the waiters ahead of the waiting readers have left the queue, because the work is done
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)

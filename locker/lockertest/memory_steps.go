@@ -24,10 +24,10 @@ var _ interface {
 	store.Carrier
 } = (*Process)(nil)
 
-// CarriesNext tells the Engine that releases may have a Next.
+// CarriesNext implements store.Carrier, so the Engine may give this Store releases with a Next.
 func (p *Process) CarriesNext() {}
 
-// Acquire is the Store's step.
+// Acquire implements store.Store.
 func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpAcquire, func(m *Memory) (store.Grant, error) {
 		if err := tooHeavy(c); err != nil {
@@ -37,12 +37,12 @@ func (p *Process) Acquire(_ context.Context, c store.Claim) (store.Grant, error)
 	})
 }
 
-// AcquireAll is the Store's step. It has the faults that are set for OpAcquire.
+// AcquireAll implements store.BatchAcquirer. The faults that are set for OpAcquire affect it too.
 func (p *Process) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	return step(p, locker.OpAcquire, func(m *Memory) ([]store.Grant, error) { return m.acquireAll(cs), nil })
 }
 
-// Renew is the Store's step.
+// Renew implements store.Store.
 func (p *Process) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
 	return step(p, locker.OpRenew, func(m *Memory) ([]store.Grant, error) {
 		grants := make([]store.Grant, len(cs))
@@ -53,32 +53,32 @@ func (p *Process) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, err
 	})
 }
 
-// Release is the Store's step.
+// Release implements store.Store.
 func (p *Process) Release(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.release(c), nil })
 }
 
-// Inspect is the Store's step.
+// Inspect implements store.Inspector.
 func (p *Process) Inspect(_ context.Context, key string) (locker.Info, error) {
 	return step(p, locker.OpInspect, func(m *Memory) (locker.Info, error) { return m.inspect(key), nil })
 }
 
-// Keys is the Store's step. It has the faults that are set for OpInspect.
+// Keys implements store.Lister. The faults that are set for OpInspect affect it too.
 func (p *Process) Keys(_ context.Context, pattern string) ([]string, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]string, error) { return m.keys(pattern) })
 }
 
-// Queue is the Store's step. It has the faults that are set for OpInspect.
+// Queue implements store.Queuer. The faults that are set for OpInspect affect it too.
 func (p *Process) Queue(_ context.Context, key string) ([]locker.Waiter, error) {
 	return step(p, locker.OpInspect, func(m *Memory) ([]locker.Waiter, error) { return m.line(key), nil })
 }
 
-// Revoke is the Store's step.
+// Revoke implements store.Revoker.
 func (p *Process) Revoke(_ context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	return step(p, locker.OpRevoke, func(m *Memory) (store.Grant, error) { return m.breakHolder(key, fence, reason) })
 }
 
-// RaiseFence is the Store's step.
+// RaiseFence implements store.Fencer.
 func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error {
 	_, err := step(p, locker.OpRaiseFence, func(m *Memory) (struct{}, error) {
 		m.counter = max(m.counter, atLeast)
@@ -87,7 +87,8 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-// acquire is the step of Acquire. turn is Shared when a writer has just released the key.
+// acquire does the work of Acquire. The parameter turn is Shared when a writer has just released
+// the key.
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {

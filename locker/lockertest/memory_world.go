@@ -6,8 +6,8 @@ import "time"
 
 // Steal gives key to another holder, as if the present holder had been paused until after the end
 // of its lease. The present holder learns of the loss at its next renewal, release or extension.
-// The new holder never renews the lease, and keeps the key until [Memory.Free]. All permits of a
-// semaphore are taken at once.
+// The new holder never renews the lease, and keeps the key until [Memory.Free]. If the key has
+// permits of a semaphore, Steal takes all of them.
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +48,7 @@ func (m *Memory) Wipe() {
 }
 
 // StepClock moves the server's clock by d, or backwards when d is negative, as an administrator or
-// a failover would. Leases end sooner or later by d.
+// a failover would. Leases end sooner by d, or later when d is negative.
 func (m *Memory) StepClock(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

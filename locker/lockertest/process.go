@@ -98,7 +98,8 @@ func (p *Process) LoseEvents(n int) {
 	p.inbox.lose = n
 }
 
-// RepeatEvents delivers every event for this process twice.
+// RepeatEvents makes every event for this process arrive twice if on is true, and once if on is
+// false.
 func (p *Process) RepeatEvents(on bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -113,8 +114,8 @@ func (p *Process) FailOpen(err error) {
 	p.inbox.refusal = err
 }
 
-// The method alive blocks while the process is paused, and fails when the process was killed.
-// memory.mu is held, but released while the method blocks.
+// The method alive blocks while the process is paused, and fails when the process was killed. The
+// caller holds memory.mu, which is unlocked while the method blocks.
 func (p *Process) alive() error {
 	for p.paused != nil {
 		goOn := p.paused

@@ -164,7 +164,7 @@ func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
-		// This is possible, because the hand-off to the waiter has lapsed.
+		// The next owner gets the key, because the hand-off to the waiter has lapsed.
 		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted)
 		w.other.Resume()
 		w.want(<-answered, store.Busy)
@@ -269,7 +269,7 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // the queue is empty, so this event tells each process that it may ask again
+		w.wantEvents(store.EventFree) // the queue is empty, so this event notifies each process that its waiters may ask again
 	})
 }
 

@@ -17,7 +17,7 @@ type Record struct {
 }
 
 // Recorder is an Observer that records operations, waits, renewals and warnings. Its zero value is
-// ready.
+// ready to use.
 type Recorder struct {
 	mu       sync.Mutex
 	begun    map[locker.Op]int
@@ -34,7 +34,7 @@ var _ interface {
 	locker.Warner
 } = (*Recorder)(nil)
 
-// Begin is the method of [locker.Observer].
+// Begin implements [locker.Observer].
 func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	r.change(func() {
 		if r.begun == nil {
@@ -47,16 +47,16 @@ func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	}
 }
 
-// Warn is the method of [locker.Warner].
+// Warn implements [locker.Warner].
 func (r *Recorder) Warn(w locker.Warning) { r.change(func() { r.warnings = append(r.warnings, w) }) }
 
-// Waiting is the method of [locker.WaitObserver].
+// Waiting implements [locker.WaitObserver].
 func (r *Recorder) Waiting(_ context.Context, _ locker.Rule, e locker.WaitEvent) (over func()) {
 	r.change(func() { r.waits = append(r.waits, e) })
 	return nil
 }
 
-// Renewed is the method of [locker.RenewalObserver].
+// Renewed implements [locker.RenewalObserver].
 func (r *Recorder) Renewed(_ context.Context, _ locker.Rule, e locker.RenewalEvent) {
 	r.change(func() { r.renewals = append(r.renewals, e) })
 }
