@@ -277,9 +277,9 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// When a lease is handed over to the next caller of the same process, its fence changes, but its
-// token on the server stays the same. A delegation that was made before the hand-off must not be
-// valid after the hand-off.
+// When a lease is handed over to the next caller of the same process, the lease's fence changes,
+// but its token on the server does not change. A delegation that was made before the hand-off must
+// not be valid after the hand-off.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -387,8 +387,8 @@ func TestEverythingThatASignatureClaimsIsSigned(t *testing.T) {
 	}
 }
 
-// The key and the audience are not sent. So only the signature proves that a delegation is for
-// them.
+// The key and the audience are not sent. So only the signature proves that a delegation is for this
+// key and this audience.
 func TestASignatureTellsKeysAndAudiencesApart(t *testing.T) {
 	seen := make(map[[32]byte]string)
 	for _, of := range [][2]string{{"a", ""}, {"b", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}, {"abc", ""}} {
@@ -445,7 +445,7 @@ func TestALostLeaseIsNotDelegated(t *testing.T) {
 		}
 		return nil
 	})
-	_ = err // either result is right, because the lease may learn of its loss before its release or only then
+	_ = err // either result is right, because the lease may notice its loss before its release or only during the release
 	store.Free("order:42")
 	lease, err := shop.Acquire(t.Context(), locker.Rule{Key: "order:42"})
 	if err != nil {

@@ -15,12 +15,13 @@ const Header = "Latchkit-Lock"
 // MetadataKey is the metadata of a gRPC call that carries a delegation.
 const MetadataKey = "latchkit-lock-bin"
 
-// Transport returns a RoundTripper that lets requests to hosts run under the leases in the contexts
-// of the requests. It removes a delegation from requests to all other hosts. A host is written as
-// in the URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil base is
-// http.DefaultTransport.
+// Transport returns a RoundTripper that lets requests to the given hosts run under the leases in
+// the contexts of the requests. It removes a delegation from requests to all other hosts. A host is
+// written as in the URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil
+// base is http.DefaultTransport.
 //
-// When a request is redirected, it keeps the delegation only if the new target is one of hosts.
+// When a request is redirected, it keeps the delegation only if the new target is one of these
+// hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
 	switch {
 	case s == nil:
@@ -93,8 +94,8 @@ func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	return stripped.WithContext(ctx), nil
 }
 
-// Strip returns request without a delegation. Use it in servers that accept none, so that no
-// handler sends the delegation on.
+// Strip returns request without a delegation. Use Strip in servers that accept no delegations, so
+// that no handler sends the delegation on.
 func Strip(request *http.Request) *http.Request {
 	if _, there := request.Header[Header]; !there {
 		return request

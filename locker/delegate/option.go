@@ -51,7 +51,7 @@ func (c *config) validate() error {
 // WithSigning delegates by a signature instead of a secret that is stored on Redis. A signature
 // saves a round trip for each call. All services need the same key of at least 16 random bytes. A
 // Receiver also accepts signatures of older keys. To replace a key, take three steps, and complete
-// each step in all services before the next one: give the new key in second place, then in first
+// each step in all services before the next step: give the new key in second place, then in first
 // place, and then alone.
 func WithSigning(key []byte, older ...[]byte) Option {
 	return func(c *config) {

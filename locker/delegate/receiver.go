@@ -49,9 +49,10 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 
 type receivedKey struct{}
 
-// With returns ctx with the delegations of the token that came with a call. tokens are
-// all tokens that came with the call. More than one token is refused, because an attacker may have
-// added one. If there is no token, the method returns ctx unchanged. The error is [ErrMalformed].
+// With returns ctx with the delegations of the token that came with a call. The parameter tokens
+// has all tokens that came with the call. More than one token is refused, because an attacker may
+// have added one. If there is no token, the method returns ctx unchanged. The error is
+// [ErrMalformed].
 //
 // Acquire, and not this method, checks whether a delegation is valid.
 func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context, error) {
@@ -107,7 +108,7 @@ func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locke
 	return r.locker.Join(ctx, rule, p)
 }
 
-// verify returns why a signature is not valid, or "".
+// verify returns why a signature is not valid, or "" if the signature is valid.
 func (r *Receiver) verify(e *entry, key string) string {
 	good := false
 	for _, k := range r.keys {

@@ -69,7 +69,8 @@ func (e *entry) appendClaims(b []byte) []byte {
 	return append(b, e.depth)
 }
 
-// sign returns the MAC of an entry for a key and an audience. Neither of the two is in the token.
+// sign returns the MAC of an entry for a key and an audience. The token contains neither the key
+// nor the audience.
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)

@@ -32,6 +32,6 @@ func (a *Attempt) Lease() *locker.Lease { return a.lease }
 // fence is the fence of the earlier run. If the Locker cannot make fences, fence is 0.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
-// Discard prevents that the answer of this run is stored. Use it, for example, when the request was
-// refused before any work began. The next request with the same key runs again.
+// Discard prevents the Keeper from storing the answer of this run. Use Discard, for example, when
+// the request was refused before any work began. The next request with the same key runs again.
 func (a *Attempt) Discard() { a.discarded.Store(true) }

@@ -48,7 +48,7 @@ var ErrReused = errors.New("the idempotency key belongs to a different request")
 // locker.ErrLost) is true as well.
 var ErrOvertaken = fmt.Errorf("a later holder has begun the same request: %w", locker.ErrLost)
 
-// A State is how far a request has come.
+// A State is the progress of a request.
 type State uint8
 
 const (
@@ -97,22 +97,22 @@ type Store interface {
 	// Begin has written the new Record. found reports whether there was a Record before. earlier is
 	// the Record that was there before.
 	//
-	// Begin writes where there is no Record. It replaces a Record with State InProgress and the
+	// If there is no Record, Begin writes one. It replaces a Record with State InProgress and the
 	// same Fingerprint, unless that Record has a larger Fence. Every other Record stays as it is.
 	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 		earlier Record, found, began bool, err error)
 
 	// Save keeps rec for lifetime from now. It replaces the Record that Begin has written with the
 	// same Fingerprint and Fence. The State of rec is Answered or DoneOnly. If the Record has
-	// expired, Save writes rec. When rec was saved before, Save returns nil. Save keeps every other
-	// Record, and returns [ErrOvertaken].
+	// expired, Save writes rec. When rec was saved before, Save returns nil. Save leaves every
+	// other Record unchanged, and returns [ErrOvertaken].
 	//
 	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
 	// an error.
 	Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error
 
-	// Forget removes the Record that Begin has written with this fence. It keeps every other
-	// Record, including a saved one, and returns nil.
+	// Forget removes the Record that Begin has written with this fence. It leaves every other
+	// Record unchanged, even a saved Record, and returns nil.
 	Forget(ctx context.Context, key string, fence uint64) error
 }
 
@@ -127,7 +127,7 @@ type Transactor interface {
 	// unchanged. When work panics, Transact rolls back and lets the panic continue. Transact calls
 	// work once. Any other error means that the commit failed or is unclear.
 	//
-	// A call of Save with the context of work belongs to the transaction. All other calls do not:
-	// Load, Begin, Forget, and Save with another context.
+	// A call of Save with the context of work belongs to the transaction. All other calls are
+	// outside the transaction: Load, Begin, Forget, and Save with another context.
 	Transact(ctx context.Context, work func(ctx context.Context) error) error
 }

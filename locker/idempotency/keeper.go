@@ -46,9 +46,11 @@ type Request struct {
 type Outcome struct {
 	// Response is the answer.
 	Response Response
-	// Keep stores the answer. Without Keep, the next request with the same key runs again.
+	// Keep makes the Keeper store the answer. Without Keep, the next request with the same key runs
+	// again.
 	Keep bool
-	// DoneOnly with Keep stores that the work is done, and leaves the Response out.
+	// DoneOnly, together with Keep, makes the Keeper store only that the work is done, without the
+	// Response.
 	DoneOnly bool
 	// Failed means that the work must count as not done: a [Transactor] rolls back, and Rule.Once
 	// does not mark the work as done.
@@ -77,10 +79,11 @@ var errFailed = errors.New("the work failed")
 // outcome. The end of ctx ends the lookup and the wait for the lock, but not the work: see
 // Keeper.FinishWithin. The context of the work has the values of ctx.
 //
-// Errors before the work: the errors of locker.Acquire; [ErrReused]; locker.ErrDone when the work
-// was done and its answer was not stored; [ErrOvertaken]; locker.ErrUnavailable when the Store
-// fails. Errors after the work: locker.ErrLost and locker.ErrExpired when the lease ended first;
-// [ErrNotStored], with the answer; the error of a commit.
+// Before the work, Do can return the errors of locker.Acquire, [ErrReused] and [ErrOvertaken]. It
+// returns locker.ErrDone when the work was done and its answer was not stored, and
+// locker.ErrUnavailable when the Store fails. After the work, Do returns locker.ErrLost or
+// locker.ErrExpired when the lease ended first. It returns [ErrNotStored] together with the answer.
+// It also returns the error of a commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
 	rec, found, err := k.Store.Load(ctx, req.Rule.Key)
 	if err != nil {
@@ -102,8 +105,8 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// The method answer returns what the Record of an earlier request means for req. settled is false
-// while the earlier request is in progress. Then req waits for the lock.
+// The method answer returns what the Record of an earlier request means for req. The result settled
+// is false while the earlier request is in progress. In this case, req waits for the lock.
 func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:
@@ -259,7 +262,7 @@ func (r *run) record(out Outcome, a *Attempt) Record {
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
 // outlive returns a context with the values of ctx. The context ends when the lease ends, or when
-// the time within has passed since the end of ctx.
+// the duration within has passed since the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })

@@ -31,7 +31,7 @@ const minSweep = 64
 // NewMemory returns an empty Store.
 func NewMemory() *Memory { return &Memory{records: make(map[string]entry), sweepAt: minSweep} }
 
-// Load is the method of [Store]. Its error is the error of ctx.
+// Load implements [Store]. Its error is the error of ctx.
 func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return rec, false, err
@@ -42,7 +42,7 @@ func (m *Memory) Load(ctx context.Context, key string) (rec Record, found bool, 
 	return rec, found, nil
 }
 
-// Begin is the method of [Store]. Its error is the error of ctx.
+// Begin implements [Store]. Its error is the error of ctx.
 func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 	earlier Record, found, began bool, err error,
 ) {
@@ -59,7 +59,7 @@ func (m *Memory) Begin(ctx context.Context, key string, fingerprint [32]byte, fe
 	return earlier, found, true, nil
 }
 
-// Save is the method of [Store]. Its error is the error of ctx, or [ErrOvertaken].
+// Save implements [Store]. Its error is the error of ctx, or [ErrOvertaken].
 func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (m *Memory) Save(ctx context.Context, key string, rec Record, lifetime time
 	return nil
 }
 
-// Forget is the method of [Store]. Its error is the error of ctx.
+// Forget implements [Store]. Its error is the error of ctx.
 func (m *Memory) Forget(ctx context.Context, key string, fence uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (m *Memory) Remove(key string) {
 	delete(m.records, key)
 }
 
-// Len returns the number of Records, including those that have expired and were not deleted yet.
+// Len returns the number of Records, including expired Records that were not deleted yet.
 func (m *Memory) Len() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,7 +46,7 @@ var _ Store = (*Redis)(nil)
 // lifetime is over. Responses are compressed.
 //
 // Use a Redis server that has no locks, because answers need much memory for a long time. A server
-// without room refuses Begin. So if an answer could not be stored, its work does not begin. The
+// without room refuses Begin. So work whose answer could not be stored does not begin. The
 // maxmemory-policy of the server should be noeviction or volatile-ttl, because after an early
 // eviction of a Record, its request can run again. A call takes at most 2 s.
 func NewRedis(c Client, opts ...RedisOption) *Redis {
@@ -78,7 +78,7 @@ var (
 	forgetScript = redis.NewScript(forgetText)
 )
 
-// Load is the method of [Store].
+// Load implements [Store].
 func (s *Redis) Load(ctx context.Context, key string) (Record, bool, error) {
 	fields, err := bounded(ctx, func(ctx context.Context) ([]any, error) {
 		return s.client.HMGet(ctx, s.prefix+key, fieldFence, fieldFingerprint, fieldOpen, fieldResponse).Result()
@@ -93,7 +93,7 @@ func (s *Redis) Load(ctx context.Context, key string) (Record, bool, error) {
 	return rec, found, nil
 }
 
-// Begin is the method of [Store].
+// Begin implements [Store].
 func (s *Redis) Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 	earlier Record, found, began bool, err error,
 ) {
@@ -112,7 +112,7 @@ func (s *Redis) Begin(ctx context.Context, key string, fingerprint [32]byte, fen
 	return earlier, found, fields[0] == int64(1), nil
 }
 
-// Save is the method of [Store].
+// Save implements [Store].
 func (s *Redis) Save(ctx context.Context, key string, rec Record, lifetime time.Duration) error {
 	args := []any{digits(rec.Fence), rec.Fingerprint[:], lifetime.Milliseconds()}
 	if rec.State == Answered {
@@ -132,7 +132,7 @@ func (s *Redis) Save(ctx context.Context, key string, rec Record, lifetime time.
 	return nil
 }
 
-// Forget is the method of [Store].
+// Forget implements [Store].
 func (s *Redis) Forget(ctx context.Context, key string, fence uint64) error {
 	if _, err := s.run(ctx, forgetScript, key, digits(fence)); err != nil {
 		return fmt.Errorf("idempotency: forget: %w", err)
@@ -165,8 +165,8 @@ func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
 var errForeign = errors.New("the key holds a value in an unknown format, which another program or version has written; " +
 	"delete it, or wait until it has expired")
 
-// readRecord reads the fields fence, fingerprint, open and response. found is false when there are
-// none.
+// readRecord reads the fields fence, fingerprint, open and response. The result found is false when
+// there is no Record.
 func readRecord(fields []any) (rec Record, found bool, err error) {
 	if len(fields) != 4 {
 		return rec, false, errForeign
@@ -218,7 +218,7 @@ func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) 
 	case <-ctx.Done():
 		var none T
 		select {
-		case r := <-replies: // if ctx has ended too, the reply counts
+		case r := <-replies: // the reply counts, even if ctx has ended too
 			return r.value, r.err
 		default:
 			return none, ctx.Err()

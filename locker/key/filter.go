@@ -30,7 +30,7 @@ var filters = map[string]filter{
 // filterForms is the list of filters in the text of errors.
 const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
 
-// parseFilters reads "lower|hmac".
+// parseFilters reads the filters of a part, such as "lower|hmac".
 func parseFilters(text string) (apply []filter, private bool, err error) {
 	for text != "" {
 		var word string

@@ -9,7 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// A handler may read "042" as 42. It must not run for the same order under two different locks.
+// A handler may read "042" as 42. So "042" and "42" must not lead to two different locks for one
+// order.
 func TestAFilterGivesOneIdentityOneSpelling(t *testing.T) {
 	const id = "0198f3a2-5a0e-7cc3-8d1f-2b7d1c2f0a11"
 	for filter, spellings := range map[string]map[string][]string{

@@ -47,15 +47,15 @@ type Source[T any] struct {
 }
 
 // A Read returns a value of a request, or "" if the request has none. An error means that the
-// request has an unusable value. The [Error] of the Template wraps it.
+// request has an unusable value. The [Error] of the Template wraps this error.
 type Read[T any] func(ctx context.Context, in T) (string, error)
 
 // A ReadAll returns the values of a request. An empty value makes the request invalid. The Template
 // may change the slice.
 type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
 
-// Via turns Sources for requests of type U into Sources for requests of type T. The function that
-// is passed as of returns the U of a T.
+// Via turns Sources for requests of type U into Sources for requests of type T. The parameter of is
+// a function that returns the U of a T.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
@@ -80,7 +80,7 @@ func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source
 	return via
 }
 
-// Compile reads k. The error explains what is wrong and what to write instead.
+// Compile reads the Key k. The error explains what is wrong and what to write instead.
 func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	t := &Template[T]{text: k, name: "lock", many: -1}
 	if g.Secret != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// request is what the keys in these tests are made from.
+// request has the values from which the keys in these tests are made.
 type request map[string]string
 
 var errTorn = errors.New("the page is torn")
@@ -257,7 +257,7 @@ func TestAValueHasOneText(t *testing.T) {
 }
 
 // Two requests have the same key only if they have the same values. Otherwise a client could lock
-// what belongs to another client, or wait for it.
+// the key of another client, or wait for this key.
 func FuzzKeysAreInjective(f *testing.F) {
 	long := strings.Repeat("x", 120)
 	for _, s := range [][4]string{

@@ -21,7 +21,8 @@ func Of(name string, values ...any) string {
 	return key
 }
 
-// Make is [Of] with an error instead of "". The error does not show the values.
+// Make does the work of [Of], but returns an error instead of "". The error does not show the
+// values.
 func Make(name string, values ...any) (string, error) {
 	switch {
 	case name == "":

@@ -10,7 +10,7 @@ import (
 // Templates are the keys of one rule. A request locks all of these keys together.
 type Templates[T any] []*Template[T]
 
-// CompileAll reads the keys of one rule. There must be at least one.
+// CompileAll reads the keys of one rule. There must be at least one key.
 func (g Grammar[T]) CompileAll(keys ...Key) (Templates[T], error) {
 	if len(keys) == 0 {
 		return nil, errors.New("there is no key; name what is locked, such as \"order\" and a part")

@@ -1,5 +1,5 @@
 // Package lead elects one of several processes, the leader, to do a job. The other processes wait.
-// When the leader stops or dies, one of them becomes the leader.
+// When the leader stops or dies, one of the waiting processes becomes the leader.
 //
 //	err := lead.Run(ctx, l, locker.Rule{Key: "outbox"}, func(ctx context.Context) error {
 //		lease, _ := locker.FromContext(ctx)

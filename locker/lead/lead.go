@@ -91,8 +91,8 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 }
 
 // Run waits until this process leads, runs fn, and waits again when the term is over. It runs one
-// fn at a time. fn's context ends with the term, and context.Cause says why. locker.FromContext
-// finds the lease in fn's context.
+// fn at a time. fn's context ends with the term, and context.Cause returns the reason.
+// locker.FromContext finds the lease in fn's context.
 //
 //	what ends the term                what Run does
 //	fn returns before its context     it releases the lease, and returns what fn returned
@@ -100,8 +100,8 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 //	AtMost is over                    it releases the lease, and waits again
 //	the lease is lost or revoked      it waits until fn has returned, and waits again to lead
 //	ctx ends                          it releases the lease when fn has returned. The error is nil,
-//	                                  or fn's error unless that is the context's
-//	the Locker is closed              the same, with ErrClosed
+//	                                  or fn's error if it is not the context's error
+//	the Locker is closed              as when ctx ends, but the error is ErrClosed
 //	fn panics                         it releases the lease, and the panic continues
 //
 // The lease is renewed until fn has returned, unless the lease was lost. So fn can finish its work
@@ -144,7 +144,8 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 	}
 }
 
-// warn logs the error of fn when its term is over and Run does not return. t may be nil.
+// warn logs the error of fn when its term is over and Run does not return. The parameter t may be
+// nil.
 func (l *Leader) warn(t *term) {
 	if t == nil {
 		return
@@ -226,7 +227,7 @@ func (l *Leader) Leading() (Term, bool) {
 // when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
-// tell publishes news.
+// tell sends news on the channel of Terms, and ends the waits of change.
 func (l *Leader) tell(news Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

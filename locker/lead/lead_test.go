@@ -183,8 +183,8 @@ func TestALostTermIsFollowedByAnother(t *testing.T) {
 	})
 }
 
-// If fn returns while its context has not ended, Run ends and returns the same error. Then the
-// lead is free.
+// If fn returns while its context has not ended, Run ends and returns the same error. Then the key
+// is free.
 func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -332,7 +332,7 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 }
 
 // AtMost makes the leaders take turns. When AtMost is over, fn's context ends. When fn has
-// returned, the next process leads. The two never lead at the same time.
+// returned, the next process leads. The two processes never lead at the same time.
 func TestTermsRotate(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
@@ -360,8 +360,8 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A term that ends by AtMost is not short, also if AtMost is less than the TTL: the process that
-// led stands again without a pause.
+// A term that ends by AtMost does not count as short, even if AtMost is less than the TTL. So the
+// process is a candidate again without a pause.
 func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
@@ -426,8 +426,8 @@ func TestCloseEndsRun(t *testing.T) {
 	})
 }
 
-// Without options, a leader's metadata shows its host and process. When it dies, the key is free
-// after DefaultTTL.
+// Without options, a leader's metadata shows its host and process. When the leader dies, the key is
+// free after DefaultTTL.
 func TestALeaderShowsItsProcess(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -10,7 +10,7 @@ import (
 // An Option sets up a [Leader].
 type Option func(*config)
 
-// config holds what the options set.
+// config holds the values that the options set.
 type config struct {
 	grace   time.Duration
 	graced  bool // WithGrace was given
@@ -39,7 +39,7 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 	return c, nil
 }
 
-// WithGrace sets how long fn may run after the end of its term, before it is reported as an
+// WithGrace sets how long fn may run after the end of its term, before the Leader reports an
 // [Overrun]. Default: the TTL.
 func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
 

@@ -28,7 +28,7 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
 		}
 		p.failed = true
-		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL, because a crash costs a TTL without a leader too
+		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL, because a crash also leaves the processes without a leader for a TTL
 	}
 	p.failed = false
 	whole := l.rule.TTL
@@ -48,7 +48,7 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 	return p.grow(longestPause)
 }
 
-// grow returns the next pause, with jitter, and doubles it up to most.
+// grow returns the next pause, with jitter, and doubles it up to the parameter most.
 func (p *pauses) grow(most time.Duration) time.Duration {
 	d := min(max(p.next, shortestPause), max(most, shortestPause))
 	p.next = 2 * d

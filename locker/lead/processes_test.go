@@ -90,7 +90,8 @@ func terminate(t *testing.T, p *proc.Child) {
 	}
 }
 
-// group starts some processes of one service. The first one leads, and the others wait in order.
+// group starts some processes of one service. The first process leads, and the other processes wait
+// in order.
 func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -127,7 +128,7 @@ func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 		all[i].Wait(t)
 	}
 	t.Logf("the longest hand-over took %v", longest)
-	if longest > locktest.Slack { // without the message, it would be the TTL
+	if longest > locktest.Slack { // without the message, a hand-over would take the TTL
 		t.Errorf("a hand-over took %v", longest)
 	}
 }
@@ -172,7 +173,7 @@ func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	}
 }
 
-// On a semaphore with n units, n processes lead at the same time. Each of them has a fence of its
+// On a semaphore with n units, n processes lead at the same time. Each leader has a fence of its
 // own.
 func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
 	t.Parallel()

@@ -18,11 +18,12 @@ type Term struct {
 	// every earlier term, and 0 only if the Locker has no fences.
 	Fence uint64
 	Began time.Time
-	// Ended is when fn's context ended, or fn returned. It is zero while the term lasts.
+	// Ended is the time at which fn's context ended, or fn returned. It is zero while the term
+	// lasts.
 	Ended time.Time
 	// Cause is the reason for the end of the term: [ErrSteppedDown], locker.ErrLost,
 	// locker.ErrRevoked, locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. It is nil
-	// while the term lasts, and when fn returned first.
+	// while the term lasts, and if fn returned before its context ended.
 	Cause error
 }
 
@@ -39,7 +40,7 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // ensures that over notifies only once, and before the news of the next term
+	once  sync.Once // ensures that the method over notifies only once, and before the news of the next term
 	mu    sync.Mutex
 	ended time.Time // when the term ended; zero: this process leads
 	why   error
@@ -86,8 +87,8 @@ func (t *term) run(fn func(context.Context) error) error {
 	return t.err
 }
 
-// The method over ends the term, because fn's context has ended or fn has returned. Calls after the
-// first do nothing.
+// The method over ends the term, because fn's context has ended or fn has returned. Only the first
+// call has an effect.
 func (t *term) over() {
 	t.once.Do(func() {
 		t.mu.Lock()

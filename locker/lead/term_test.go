@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The channel always has the latest news, even for a receiver that was slow.
+// The channel of Terms always has the latest news, even for a receiver that was slow.
 func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -53,8 +53,8 @@ func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	})
 }
 
-// When a function does not return, this is reported after the grace, and again after each TTL. When
-// the function has returned, the process is a candidate again.
+// A function that does not return is reported after the grace, and again after each TTL. When the
+// function has returned, the process is a candidate again.
 func TestAnOverrunIsReported(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder
@@ -97,7 +97,8 @@ func TestAnOverrunIsReported(t *testing.T) {
 	})
 }
 
-// Run returns only after OnOverrun has returned. So a caller can then free what OnOverrun uses.
+// Run returns only after OnOverrun has returned. So when Run has returned, the caller can free what
+// OnOverrun uses.
 func TestRunWaitsForOnOverrun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var reported time.Time
@@ -249,7 +250,7 @@ func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 		if info := <-heard; info.Metadata != "before" {
 			t.Errorf("%+v", info)
 		}
-		time.Sleep(100 * time.Millisecond) // now it is the middle of a pause
+		time.Sleep(100 * time.Millisecond) // until the middle of a pause
 		if err := hold.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

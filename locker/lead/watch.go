@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An Inspector shows the holder of a key. A *locker.Engine is one.
+// An Inspector shows the holder of a key. A *locker.Engine is an Inspector.
 type Inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
@@ -82,13 +82,13 @@ func sameLeader(a, b locker.Info) bool {
 	return a.Held == b.Held && a.Kept == b.Kept && a.Foreign == b.Foreign && a.Fence == b.Fence && a.Metadata == b.Metadata
 }
 
-// untilNext returns the pause before the next question.
+// untilNext returns the pause before Watch asks the server again.
 func untilNext(info locker.Info) time.Duration {
 	const shortest, longest = time.Second, 10 * time.Second
 	return min(max(shortest, info.Left/3), longest)
 }
 
-// The method wait waits for d or a change. It returns false when ctx ended.
+// The function wait waits for d or a change. It returns false when ctx ended.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

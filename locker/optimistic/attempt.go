@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// attempt is the part of one attempt that talks to the server. It runs on a goroutine of its own,
-// because go-redis does not end a call when the context of the call ends. The caller must not wait
-// for a call that hangs. fn runs on the caller's goroutine.
+// attempt is the part of one attempt that calls the server. It runs on a goroutine of its own, so
+// that the caller does not wait for a call that hangs: go-redis does not end a call when the
+// context of the call ends. The function fn runs on the caller's goroutine.
 type attempt struct {
 	*update
 	read  chan map[string][]byte // the values that fn gets
@@ -33,9 +33,8 @@ func (a *attempt) call(ctx context.Context) error {
 		}
 		executed := false
 		defer func() {
-			// The connection goes back to the pool, so it must watch no keys. go-redis sends
-			// UNWATCH only for keys that go-redis itself has watched, and not for the keys that the
-			// method values has watched.
+			// The connection goes back to the pool, so it must watch no keys. By itself, go-redis
+			// sends no UNWATCH for the keys that the method values has watched.
 			if !executed {
 				_ = tx.Unwatch(ctx).Err()
 			}
@@ -70,7 +69,7 @@ func (a *attempt) call(ctx context.Context) error {
 		})
 		// The server may have refused MULTI, and then EXEC was not executed.
 		executed = written == nil || errors.Is(written, redis.TxFailedErr) || redis.IsExecAbortError(written)
-		return nil // the value of written says how EXEC ended
+		return nil // the variable written shows how EXEC ended
 	})
 	var reply redis.Error
 	switch {

@@ -22,18 +22,19 @@ var (
 )
 
 // Update sets a key to the value that fn computes from the present value, if no other client has
-// written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if there is
-// no such key. fn returns nil to delete the key, and the same value to leave the key as it is. fn
-// may change old in place. A key that expires keeps its expiry time.
+// written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if the key
+// does not exist. The function returns nil to delete the key, and the same value to leave the key
+// as it is. It may change old in place. A key that expires keeps its expiry time.
 //
 // fn runs on the caller's goroutine, perhaps many times, so fn must have no effect except its
 // result. If fn returns an error, Update writes nothing and returns the error unchanged. The end of
 // ctx ends Update at once, even while a call to the server hangs. If the new value was being
 // written at that moment, the error is ErrUnknown.
 //
-// Besides the error of fn, Update returns ErrConflict after [WithAttempts], ErrUnknown, ctx.Err(),
-// and errors of the client. After an error of the client, nothing was written. The client is a
-// *redis.Client or a *redis.ClusterClient.
+// Besides the error of fn, Update returns ErrConflict, ErrUnknown, ctx.Err(), and errors of the
+// client. It returns ErrConflict after the number of attempts that [WithAttempts] sets. After an
+// error of the client, nothing was written. The client is a *redis.Client or a
+// *redis.ClusterClient.
 func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ctx context.Context, old []byte) ([]byte, error), opts ...Option) error {
 	if fn == nil {
 		return errors.New("optimistic: Update: the function is nil")
@@ -47,7 +48,7 @@ func Update(ctx context.Context, c redis.UniversalClient, key string, fn func(ct
 // UpdateAll is [Update] for several keys. The keys are written together or not at all. fn gets the
 // values of the keys that exist, and returns the values that it changes. A nil value deletes its
 // key. A key that is missing in the result stays as it is. On a Redis Cluster the keys must have
-// one hash tag.
+// the same hash tag.
 func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn func(ctx context.Context, old map[string][]byte) (map[string][]byte, error), opts ...Option) error {
 	u := &update{client: c, keys: keys, fn: fn, attempts: 100, backoff: locker.Jitter(locker.Exponential(time.Millisecond, 50*time.Millisecond))}
 	switch {
@@ -80,8 +81,8 @@ func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
 // gives up with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
 func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
 
-// WithObserver notifies o of the update as locker.OpUpdate, under name. Package otellock makes a
-// span "update NAME" of each update. name must have few values.
+// WithObserver notifies o of the update as locker.OpUpdate, under the given name. Package otellock
+// makes a span "update NAME" of each update. name must have few values.
 func WithObserver(o locker.Observer, name string) Option {
 	return func(u *update) { u.observer, u.name = o, name }
 }
@@ -121,7 +122,7 @@ func (u *update) observed(ctx context.Context) error {
 	return err
 }
 
-// run makes attempts until one succeeds.
+// run makes attempts until an attempt ends without a conflict.
 func (u *update) run(ctx context.Context) error {
 	for pause := range u.backoff {
 		if err := ctx.Err(); err != nil {

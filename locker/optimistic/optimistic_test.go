@@ -70,7 +70,7 @@ func TestAValueIsChanged(t *testing.T) {
 	}
 }
 
-// A function may compute the new value in the memory of the old one.
+// A function may compute the new value in the memory of the old value.
 func TestAValueThatIsChangedInPlaceIsWritten(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -180,8 +180,7 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	}
 }
 
-// refusesMulti is a hook that answers the first transaction. The answer is that of a server that is
-// loading its data.
+// refusesMulti is a hook that answers the first transaction like a server that is loading its data.
 type refusesMulti struct{ refused atomic.Bool }
 
 func (*refusesMulti) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -378,7 +377,7 @@ func TestTheObserverSeesAttempts(t *testing.T) {
 	}
 }
 
-// counter is a process that counts until it is killed or told to stop.
+// counter is a process that counts until it is killed or stopped.
 var counter = proc.Register("counter", func(args []string) {
 	c := redis.NewClient(&redis.Options{Addr: args[0]})
 	fmt.Println("ready")

@@ -8,8 +8,8 @@ import (
 
 // A Notifier is a Store that notifies the waiters of this process when they are granted a key, or
 // when they should call Acquire again. Events may be lost, late or repeated. In doubt, the Engine
-// calls Acquire again. While there is no inbox, waiters poll with the pauses of their Backoff, as
-// they do with a Store that is no Notifier.
+// calls Acquire again. Without an inbox, and with a Store that is no Notifier, waiters poll with
+// the pauses of their Backoff.
 type Notifier interface {
 	// Listen makes the Store call notify with every event until stop is called. The Store calls
 	// notify from one goroutine at a time. The function notify does not block. The function stop
@@ -40,8 +40,8 @@ type Event struct {
 	HandoffTTL time.Duration
 	At         time.Time // EventGranted: the server's clock at the grant
 	Writer     bool      // EventGranted to a reader: a writer waits already
-	// EventGranted: the traceparent (see Sign) of the lease whose release freed the key; "": none
-	// is known.
+	// EventGranted: the traceparent (see Sign) of the lease whose release freed the key; "" when it
+	// is unknown.
 	ReleasedBy string
 }
 

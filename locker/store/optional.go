@@ -64,11 +64,11 @@ type Fencer interface {
 	RaiseFence(ctx context.Context, key string, atLeast uint64) error
 }
 
-// A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once.
-// A phase lasts from the first of these owners to the last. All owners of a phase have one fence.
+// A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once. A
+// phase lasts from the first of these owners to the last. All owners of a phase have one fence.
 // Phases are fair. After a writer, all waiting readers enter together. After the last reader, one
 // writer enters. While a writer waits, no newcomer enters. Each reader's part expires independently
-// of the others.
+// of the parts of other readers.
 //
 // The answer to each step of an owner depends on what the owner has on the server, and not on the
 // Mode of the Claim. For example, after an unanswered Downgrade the owner may be a writer or a
@@ -85,8 +85,8 @@ type Downgrader interface {
 // Limits, the smallest Limit counts.
 //
 // The queue is strict: no waiter is granted units before the waiters ahead of it. Each permit
-// expires independently of the others, and has a fence of its own, which is larger than all earlier
-// fences. A claim without a Limit excludes all permits.
+// expires independently of other permits, and has a fence of its own, which is larger than all
+// earlier fences. A claim without a Limit excludes all permits.
 type Permitter interface {
 	// Permits does nothing. A Store that has this method accepts claims with a Limit.
 	Permits()
@@ -113,7 +113,7 @@ type Info struct {
 
 	// Reading are the leases of the readers, with Mode Shared, in the order in which they run out.
 	// The fields Metadata and Since above belong to the first reader of the phase. The server
-	// stores no metadata and no time of the other readers.
+	// stores neither value for later readers.
 	Reading []Reader
 
 	// Permits are the permits of a semaphore, in the order in which they run out. Fence, above, is

@@ -28,9 +28,9 @@ import (
 type Store interface {
 	// Acquire returns Granted, Busy, Undone, Revoked or Done.
 	Acquire(ctx context.Context, c Claim) (Grant, error)
-	// Renew makes each lease last at least c.TTL from now. It shortens no lease and creates none.
-	// It returns Granted, NotOurs or Revoked for each claim, in order. A claim without an answer
-	// has Grant.Err. There are at most 100 claims.
+	// Renew makes each lease last at least c.TTL from now. Renew shortens no lease and creates no
+	// lease. It returns Granted, NotOurs or Revoked for each claim, in order. A claim without an
+	// answer has Grant.Err. There are at most 100 claims.
 	Renew(ctx context.Context, cs []Claim) ([]Grant, error)
 	// Release frees the key, or keeps it locked without an owner for c.KeepFor. It returns
 	// Released, NotOurs or Revoked. It returns Done if the owner has no lease, c.Complete is set

@@ -2,10 +2,10 @@
 --
 -- KEYS: record
 -- ARGV: fence, 20 digits · fingerprint · lifetime in ms
--- returns: began (1 or 0) · and of the record before: fence · fingerprint · open mark · response;
---          a missing field is nil
+-- returns: began (1 or 0) · and the fields of the earlier record: fence · fingerprint · open mark ·
+--          response; a missing field is nil
 -- idempotent: a second execution finds its own fence and writes the same values again. After a
---   save it changes nothing.
+--   save, a second execution changes nothing.
 -- first write: HSET. When a full server refuses it, nothing has happened.
 
 local was = redis.call('HMGET', KEYS[1], 'fence', 'fingerprint', 'open', 'response')

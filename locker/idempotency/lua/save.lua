@@ -1,13 +1,14 @@
 -- save.lua: replace the record in progress by the answer.
 --
 -- KEYS: record
--- ARGV: fence, 20 digits · fingerprint · lifetime in ms · [response; without it only that the work
---       is done is stored]
--- returns: "saved" · "overtaken" when the record belongs to another run · the error of the server
---          when it has no room, after the record says that the work is done
+-- ARGV: fence, 20 digits · fingerprint · lifetime in ms · [response; without a response, the record
+--       shows only that the work is done]
+-- returns: "saved" · "overtaken" when the record belongs to another run · the error of a server
+--          without room for the response; a record that was in progress then shows that the work is
+--          done
 -- idempotent: a second execution finds the record without its open mark, and changes nothing.
--- first write: HSET. When a full server refuses it, HDEL of the open mark, which no full server
---   refuses.
+-- first write: HSET. When a full server refuses HSET, the first write is HDEL of the open mark,
+--   which a full server accepts.
 
 local was = redis.call('HMGET', KEYS[1], 'fence', 'fingerprint', 'open')
 if was[1] then
