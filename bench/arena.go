@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is memory that the processes of a turn share. Through this memory, each process sees what
-// the others do. It needs no commands to the server, and none of the measured locks.
+// arena is memory that the processes of a turn share. Through this memory, each process sees
+// the state of the other processes. The arena sends no commands to the server, and uses none of
+// the measured locks.
 type arena struct {
 	inside atomic.Int64  // number of workers in the critical section
 	fence  atomic.Uint64 // the largest fence of any worker that was in the critical section
 
 	// These fields are for readers and writers.
-	readers atomic.Int64  // number of readers inside
+	readers atomic.Int64  // number of readers that hold the lock
 	phase   atomic.Uint64 // the largest fence of a reader
 	phases  atomic.Int64  // how often phase has grown
 
@@ -50,8 +51,9 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// A worker calls enter when it has just acquired the lock. enter returns the number of violations.
-// There are two kinds: another worker is in the critical section, and the fence has not grown.
+// A worker calls enter when it has just acquired the lock. The result is the number of
+// violations. There are two kinds of violations: another worker is in the critical section, or
+// the fence has not grown.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
 		violations++
@@ -62,8 +64,8 @@ func (a *arena) enter(h hold) (violations int) {
 	return violations
 }
 
-// A reader calls read when it has just acquired the lock. Before its release, the reader
-// decrements readers.
+// A reader calls read when it has just acquired the lock. Before the reader releases the lock,
+// it decrements the field readers.
 func (a *arena) read(h hold) (violations int) {
 	a.readers.Add(1)
 	if a.inside.Load() != 0 {
@@ -86,7 +88,8 @@ func (a *arena) read(h hold) (violations int) {
 	return violations
 }
 
-// write does the work of enter for a writer. Readers that are inside are violations too.
+// write does the work of enter for a writer. It also counts a violation if a reader holds the
+// lock.
 func (a *arena) write(h hold) (violations int) {
 	if a.readers.Load() != 0 {
 		violations++
@@ -94,7 +97,7 @@ func (a *arena) write(h hold) (violations int) {
 	return violations + a.enter(h)
 }
 
-// wrote does the work of leave for a writer.
+// wrote does the work of leave for a writer: a writer calls it before it releases the lock.
 func (a *arena) wrote() (violations int) {
 	violations = a.leave()
 	if a.readers.Load() != 0 {
@@ -104,8 +107,8 @@ func (a *arena) wrote() (violations int) {
 }
 
 // enterAmong does the work of enter for a semaphore. The parameter most is the largest number of
-// holders that the semaphore may have. It does not check fences, because they do not grow in the
-// order in which the holders enter.
+// holders that the semaphore may have. enterAmong does not check fences, because holders do not
+// enter in the order of their fences.
 func (a *arena) enterAmong(most int) (violations int) {
 	if a.inside.Add(1) > int64(most) {
 		violations++

@@ -15,7 +15,7 @@ func TestOverlapIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sections := 0.0
-			for range 50 { // 50 attempts, because on a busy machine the workers may run one after the other
+			for range 50 { // on a busy machine, the workers may not overlap at each attempt
 				got, err := crowd.take(t.Context(), on, unlocked, 200*time.Millisecond)
 				if err != nil {
 					t.Fatal(err)

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A row measures real processes. For that, the bench starts its own program again, with the name
-// of a part. Parent and child exchange lines. A line of the child is a word and some JSON. A line
-// of the parent is one word.
+// A row measures real processes. So the bench starts its own program again as a child, with the
+// name of a part. Parent and child send each other lines of text. A line from the child has a
+// word and some JSON. A line from the parent is one word.
 
 // partVariable is the environment variable that contains the name of a child's part.
 const partVariable = "LATCHKIT_BENCH_PART"
@@ -34,8 +34,8 @@ var parts = map[string]func(*stage) error{
 	"units":   unitsPart,
 }
 
-// If this process is a child, playPart runs the process's part, and does not return. Call playPart
-// at the start of main.
+// If this process is a child, playPart runs the part that the parent chose, and does not
+// return. Call playPart at the start of main.
 func playPart() {
 	name, child := os.LookupEnv(partVariable)
 	if !child {
@@ -71,7 +71,8 @@ func (s *stage) say(word string, what any) {
 	fmt.Printf("%s %s\n", word, text)
 }
 
-// await returns the parent's next word. If the parent has ended, await ends the child.
+// The method await returns the parent's next word. If the parent has ended, it ends this child
+// process.
 func (s *stage) await() string {
 	line, err := s.parent.ReadString('\n')
 	if err != nil {
@@ -149,8 +150,8 @@ func (c *child) say(word string) error {
 // children are the children of one turn.
 type children []*child
 
-// patience is how much longer than planned a turn may take. It is long, so that only a turn whose
-// library hangs is ended.
+// patience is how much longer than planned a turn may take. It is so long that the bench ends a
+// turn only when the measured library hangs.
 const patience = 30 * time.Second
 
 // launchAll starts one child for each spec.
@@ -176,7 +177,8 @@ func expectAll[T any](ctx context.Context, all children, word string) ([]T, erro
 	return said, nil
 }
 
-// start tells all children when to begin. This time is the same for all children.
+// start sends all children the time at which they begin. This time is the same for all
+// children.
 func (all children) start() error {
 	at := monotonic() + 20*time.Millisecond
 	for _, c := range all {
@@ -187,7 +189,8 @@ func (all children) start() error {
 	return nil
 }
 
-// finish waits until all children have ended. Each child must have sent its last line before.
+// finish waits until all children have ended. Before the call, each child must have sent its
+// last line.
 func (all children) finish() error {
 	late := time.After(patience)
 	for _, c := range all {

@@ -13,8 +13,8 @@ import (
 type contestant struct {
 	name string
 	kind kind
-	// sends are the commands that the clients of the contestant send in addition to scripts. They
-	// have the names that the server uses. See load.commands.
+	// sends are the commands that the clients of the contestant send in addition to scripts.
+	// They are listed by the names that the server uses: see load.commands.
 	sends []string
 	// besides are the commands that the library sends for other purposes than locks. The bench
 	// does not count them.
@@ -24,7 +24,8 @@ type contestant struct {
 	// admits marks a contestant that has several holders at once: a counter without a lock, or a
 	// semaphore.
 	admits bool
-	// redisKey returns the Redis key of the lock on key; nil: key itself.
+	// redisKey returns the Redis key of the lock on the given key. If redisKey is nil, the
+	// Redis key is the given key.
 	redisKey func(key string) string
 	open     func(settings) (locks, error)
 }

@@ -18,7 +18,7 @@ type crew struct {
 	Contestant string
 	Settings   settings
 	Workers    int
-	Key        string // the key of all workers; "": each has its own key
+	Key        string // the key of all workers; "": each worker has its own key
 	Rotate     bool   // each worker has many keys, and locks them one after the other
 	Shared     int    // all workers want this many keys, each worker in an order of its own; 0: all want Key
 	Permits    int    // how many holders a key may have at once; 0: it is a lock with one holder
@@ -186,15 +186,15 @@ func (c crew) share(workers []worker) {
 	}
 }
 
-// rotation is the number of keys that a worker uses in turn. With so many keys, the release of a
-// key ends long before the next use of the key.
+// rotation is the number of keys that a worker uses in turn. With so many keys, the release of
+// a key ends long before the worker uses the key again.
 const rotation = 256
 
 // worker is one goroutine that acquires and releases. No other goroutine uses its fields during
 // the turn.
 type worker struct {
 	locks locks
-	keys  []string // the worker locks them one after the other
+	keys  []string // the worker locks these keys one after the other
 	alone bool     // no other worker wants the key, so the arena is not used
 	arena *arena
 
@@ -206,9 +206,10 @@ type worker struct {
 	err        error
 }
 
-// work counts the locks that are released before the end. The critical section is empty, so the
-// figures are those of the lock. If the end of the turn cuts off a wait, the part of the wait
-// until then counts. Otherwise a worker that never gets the lock would not appear in the figures.
+// work counts the locks that are released before the parameter end. The critical section is
+// empty, so the figures show only the cost of the lock. If the end of the turn cuts off a wait,
+// the time that the worker has waited until then counts. Without this rule, a worker that never
+// gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {
@@ -245,7 +246,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		}
 		err = h.Release(context.Background())
 		if !time.Now().Before(end) {
-			return // no failure, because a lock of rueidislock ends with ctx
+			return // not a failure, because a lock of rueidislock ends with ctx
 		}
 		if err != nil {
 			w.err = err

@@ -73,8 +73,8 @@ func (d *delay) pass(to, from net.Conn, by time.Duration) {
 	d.work.Go(func() {
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
-			// An error of Write does not matter. If this side is closed, the other side is closed
-			// too, and the reader ends.
+			// An error of Write does not matter: if one side is closed, the other side is
+			// closed too, and the goroutine that reads ends.
 			_, _ = to.Write(p.text)
 		}
 		_ = to.Close()

@@ -23,14 +23,14 @@ type handOffs struct {
 }
 
 const (
-	// glance is the time between two checks of the other process's state. The first check comes so
-	// long after a release that a quick hand-off has ended already. So the check does not disturb
-	// the hand-off.
+	// glance is the time between two checks of the other process's state. A quick hand-off
+	// takes less time, so it has ended before the first check, and the check does not disturb
+	// it.
 	glance = time.Millisecond
 
 	// When the other process has begun to wait, a holder keeps the lock for a time between these
-	// two durations. So the other process really waits. The time is random, because a process that
-	// polls could always ask just at the end of a fixed time.
+	// two durations. So the other process really waits. The time is random: after a fixed time,
+	// a process that polls might always ask exactly when the lock becomes free.
 	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
 )
 
@@ -115,7 +115,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 	return done, err
 }
 
-// lookUntil checks a condition again and again, until the condition holds or the turn is over.
+// lookUntil calls the function seen again and again, until it returns true or the turn is over.
 func lookUntil(ctx context.Context, seen func() bool) {
 	for look := time.NewTicker(glance); ; {
 		select {

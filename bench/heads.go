@@ -19,7 +19,8 @@ type units struct {
 const unitsKey = "units"
 
 // unitsPart acquires units for all callers at the same time. It reports when each caller got its
-// units, and keeps the units until the parent sends a word. Then callers that still wait give up.
+// units, and keeps the units until the parent sends a word. After this word, callers that still
+// wait give up.
 func unitsPart(s *stage) error {
 	var u units
 	if err := s.read(&u); err != nil {

@@ -22,7 +22,7 @@ const hoarders = 64
 // upkeep is what the held locks cost during the window.
 type upkeep struct {
 	CPU        time.Duration
-	Heap       int64 // this figure and the others are increases over the state before the first lease
+	Heap       int64 // these three fields are increases over the state before the first lease
 	Stack      int64
 	Goroutines int
 }
@@ -84,7 +84,7 @@ func hoardPart(s *stage) error {
 	return nil
 }
 
-// lockAll locks each key, and puts its hold into held.
+// lockAll locks each key, and puts the key's hold into the slice held.
 func lockAll(l locks, keys []string, held []hold, keeping *refreshing) error {
 	return together(hoarders, func(worker int) error {
 		for i := worker; i < len(keys); i += hoarders {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// will is the specification of two processes: one holds locks until it is killed, and the other
-// one waits for these locks.
+// will is the specification of two processes. One process holds locks until it is killed, and
+// the other process waits for these locks.
 type will struct {
 	Contestant string
 	Settings   settings
@@ -37,12 +37,12 @@ func holderPart(s *stage) error {
 	return nil
 }
 
-// enough returns how long an heir waits at most. Each lock becomes free long before the end of
-// that time.
+// enough returns the longest time that an heir waits. Each lock becomes free long before this
+// time is over.
 func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
-// heirPart waits for all keys at the same time. For each key, it reports when it got the key, or 0
-// if it never got it.
+// heirPart waits for all keys at the same time. For each key, it reports the time at which it
+// got the key, or 0 if it never got the key.
 func heirPart(s *stage) error {
 	w, l, err := openWill(s)
 	if err != nil {

@@ -20,7 +20,7 @@ type library struct {
 
 // lending is what the readers and writers have done.
 type lending struct {
-	Reads, Writes         []int // number of locks of each worker
+	Reads, Writes         []int // for each worker: how many locks it has acquired
 	ReadWaits, WriteWaits histogram
 	MostPhases            int64 // the largest number of reader phases that began while one writer waited
 	CPU                   time.Duration
@@ -168,8 +168,8 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is the size of a row. It has three numbers: of the processes, of the readers in each
-// process, and of the writers in the first process.
+// shelf is the size of a row: the number of processes, the number of readers in each process,
+// and the number of writers in the first process.
 type shelf struct{ processes, readers, writers int }
 
 // lendingTurn has the result and the cost of one turn.

@@ -13,9 +13,9 @@ import (
 )
 
 // asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so in the
-// bench each waiter asks again after 1 ms. (The documentation of asynq proposes something else: a
-// handler without a permit fails, and its task is retried much later.) A permit belongs to a task,
-// so each caller is a task of asynq that runs during the whole turn.
+// bench each waiter asks again after 1 ms. (The documentation of asynq proposes that a handler
+// without a permit fails. Its task is then retried much later.) A permit belongs to a task, so
+// each caller is a task of asynq that runs during the whole turn.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },

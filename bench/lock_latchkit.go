@@ -19,8 +19,7 @@ const (
 	latchkitScriptless = "latchkit NewScriptless"
 )
 
-// variant is latchkit with the fastest options for one kind of load. Each of its options makes a
-// row faster.
+// variant is one way to use latchkit: with this client, these calls and these options.
 type variant struct {
 	name    string
 	plain   bool // the client has go-redis' default options; otherwise it has ContextTimeoutEnabled, as in the README
@@ -82,13 +81,13 @@ type latchkitLocks struct {
 func (l *latchkitLocks) Lock(ctx context.Context, key string) (hold, error) {
 	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key})
 	if err != nil {
-		return nil, err // nil, because a nil lease would make an interface that is not nil
+		return nil, err // an explicit nil, because a nil lease in an interface is not nil
 	}
 	return lease, nil
 }
 
 func (l *latchkitLocks) Close() {
-	_ = l.engine.Close(context.Background()) // no lease is left
+	_ = l.engine.Close(context.Background()) // no lease is held, so Close has nothing to wait for
 	for _, c := range l.clients {
 		_ = c.Close()
 	}

@@ -20,8 +20,8 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks are locks that also count acquisitions: those with a single round trip, and all of
-// them.
+// quorumLocks are locks that also count all acquisitions, and the acquisitions with a single
+// round trip.
 type quorumLocks interface {
 	locks
 	OneRound() (once, all uint64)
@@ -62,7 +62,8 @@ func (l *latchkitOnSeveral) OneRound() (once, all uint64) {
 	return l.rounds.once.Load(), l.rounds.all.Load()
 }
 
-// rounds is an Observer that counts acquisitions: those with a single round trip, and all of them.
+// rounds is an Observer that counts all acquisitions, and the acquisitions with a single round
+// trip.
 type rounds struct{ once, all atomic.Uint64 }
 
 func (r *rounds) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {

@@ -30,8 +30,8 @@ type redislockLocks struct {
 	options *redislock.Options
 }
 
-// Lock gives Obtain a deadline, because without a deadline Obtain waits for at most one TTL. The
-// deadline adds no cost, because otherwise Obtain would make a deadline itself.
+// Lock gives Obtain a deadline, because without a deadline Obtain waits for at most one TTL.
+// The deadline adds no cost: without it, Obtain would make a deadline itself.
 func (r redislockLocks) Lock(ctx context.Context, key string) (hold, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()

@@ -18,8 +18,8 @@ var (
 )
 
 func goRedsync(name string, options ...redsync.Option) contestant {
-	// By default, redsync gives up after 32 tries. Such a failed wait would be missing in the
-	// results.
+	// By default, redsync gives up after 32 tries. The wait of a worker that gives up would be
+	// missing in the results.
 	options = append(options, redsync.WithTries(math.MaxInt32))
 	return contestant{name: name, kind: peer, sends: []string{"set"}, open: func(s settings) (locks, error) {
 		c := redis.NewClient(&redis.Options{Addr: s.Addr})

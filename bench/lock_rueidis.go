@@ -11,12 +11,13 @@ import (
 
 // rueidislock is measured in two forms: with the settings of its README for one server, and with
 // its default settings. With the default settings, a lock takes two of three keys. The server's
-// invalidations wake the waiters of rueidislock. It pipelines the commands of all goroutines.
+// invalidations wake the waiters of rueidislock. rueidislock pipelines the commands of all
+// goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
-// invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on a
-// busy machine, because whole turns would pass without a lock. With one second, rueidislock works
-// as it should.
+// invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on
+// a busy machine: whole turns would pass without a lock. So the bench sets TryNextAfter to one
+// second.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -65,7 +66,7 @@ func (h *rueidislockHold) Release(context.Context) error {
 	return err
 }
 
-// rueidisFloor does the work of the floor through rueidis, which pipelines by itself.
+// rueidisFloor does the work of bareFloor through rueidis, which pipelines commands by itself.
 var rueidisFloor = contestant{name: "floor-rueidis", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DisableCache: true})
 	if err != nil {

@@ -27,7 +27,7 @@ var throughRueidis = contestant{name: latchkitOnRueidis, kind: ours, open: func(
 	return rueidisClientLocks{&latchkitLocks{engine: engine}, c}, nil
 }}
 
-// rueidisClientLocks also closes its client.
+// rueidisClientLocks are latchkit's locks, and a client of rueidis that Close closes too.
 type rueidisClientLocks struct {
 	*latchkitLocks
 	client rueidis.Client

@@ -14,9 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Some contestants are named after scripts. They send latchkit's scripts, and do nothing else:
-// they renew no leases, repeat no lost calls, and detect no losses. They show a limit: no lock
-// that sends these scripts is faster.
+// Some contestants have the word scripts in their names. These contestants only send latchkit's
+// scripts: they renew no leases, repeat no lost calls, and detect no losses. Their figures are
+// a limit, because no lock that sends these scripts is faster.
 const (
 	scripts         = "scripts"
 	scriptsTogether = "scripts together"
@@ -61,7 +61,7 @@ func openScripts(s settings) (*scriptLocks, error) {
 
 func (l *scriptLocks) call(ctx context.Context, words []any) (string, error) {
 	cmd := redis.NewStringCmd(ctx, words...)
-	_ = l.client.Process(ctx, cmd) // the error is also in the command
+	_ = l.client.Process(ctx, cmd) // cmd also has the error
 	return cmd.Result()
 }
 
@@ -101,8 +101,8 @@ func (s *scriptLease) Release(ctx context.Context) error {
 
 func (l *scriptLocks) Close() { _ = l.client.Close() }
 
-// granted reports whether an answer of acquire.lua grants the lease, by the short way or by the
-// long one.
+// granted reports whether an answer of acquire.lua grants the lease. The script has a short and
+// a long way to grant a lease, with different answers.
 func granted(text string) bool {
 	return strings.HasPrefix(text, "granted ") || text != "" && text[0] <= '9' && strings.Count(text, " ") == 1
 }
@@ -116,8 +116,8 @@ func wanted(text string, is func(string) bool) error {
 	return nil
 }
 
-// renewedLocks are scriptLocks with renewals. One goroutine renews all leases, each one after a
-// third of its TTL.
+// renewedLocks are scriptLocks with renewals. One goroutine renews all leases, each lease after
+// a third of its TTL.
 type renewedLocks struct {
 	*scriptLocks
 	taken chan *scriptLease

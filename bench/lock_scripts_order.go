@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 )
 
-// inOrderLocks wait in the server's queue, and get the grant as a message.
+// inOrderLocks are locks whose callers wait in the server's queue. A waiting caller receives
+// the grant as a message.
 type inOrderLocks struct {
 	*scriptLocks
 	inbox *redis.PubSub
@@ -112,7 +113,7 @@ type handedLocks struct {
 	*inOrderLocks
 
 	local   sync.Mutex
-	held    bool // a caller of this process holds the lock, or asks for it
+	held    bool // true: a caller of this process holds the lock, or asks the server for it
 	callers []chan *handed
 }
 
@@ -184,7 +185,7 @@ func (l *handedLocks) leave(turn chan *handed) {
 	}
 	l.local.Unlock()
 	if h := <-turn; h.lease != nil {
-		_ = h.Release(context.Background()) // the error does not matter, because the turn is over
+		_ = h.Release(context.Background()) // the error does not matter: the caller has given up
 	} else {
 		l.next(h)
 	}

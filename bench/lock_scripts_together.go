@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// togetherLocks collect the calls of all callers. One goroutine sends them, all waiting acquires
-// in one script, and all waiting releases in another script.
+// togetherLocks collect the calls of all callers. One goroutine sends all waiting acquires in
+// one script, and all waiting releases in another script.
 type togetherLocks struct {
 	*scriptLocks
 	wake chan struct{}
@@ -43,7 +43,7 @@ func openTogether(s settings) (locks, error) {
 	return t, nil
 }
 
-// Lock sends the acquire alone when the script for several leases has left it out.
+// Lock sends the acquire alone if the script for several leases has not executed this acquire.
 func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
 	g := &gathered{t, t.lease(key), make(chan string, 1)}
 	text := t.ask(toAcquire, g)

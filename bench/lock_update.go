@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-// These are three ways to count in Redis. Each of them reads a number, adds one, and writes the
-// sum.
+// These contestants are three ways to count in Redis. Each contestant reads a number, adds one,
+// and writes the sum.
 var (
 	// The server does not count a SET that EXEC refuses. Each MULTI comes with one SET. So MULTI
 	// is listed twice here, once in place of SET.
@@ -70,7 +70,7 @@ func (c counting) Run(ctx context.Context, key string, fn func()) error {
 	return err
 }
 
-// Lock is only called before the turn.
+// Lock is called only before the turn, to open connections.
 func (c counting) Lock(ctx context.Context, key string) (hold, error) {
 	return counted{}, c.count(ctx, key)
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // scriptVotes is a contestant that asks for votes and releases them, as latchkit's quorum does,
-// and does nothing else. It does not check the nodes' markers, and does not undo votes that come
-// late. So it leaves keys behind.
+// and does nothing else. This contestant does not check the nodes' markers. It does not undo
+// votes that come late, so it leaves keys behind.
 const scriptVotes = "scripts"
 
 var (
@@ -26,8 +26,8 @@ var (
 	takeBackScript = link.NewScript(quorum.ScriptTexts["quorum_release"])
 )
 
-// voteLocks have one goroutine for each node. The goroutine sends one call after the other to its
-// node.
+// voteLocks have one goroutine for each node. This goroutine sends calls to the node one after
+// the other.
 type voteLocks struct {
 	ttl   time.Duration
 	nodes []*voter

@@ -11,8 +11,8 @@ import (
 // subscriber that waits. No hand-off by message is faster.
 var wakeFloor = contestant{name: "wake-pub", kind: floor, noLock: true, sends: []string{"publish"}, open: openWake}
 
-// wakeLocks has the lock of one process. To lock a key is to receive a message from the other
-// process. For its first lock, process 0 needs no message.
+// wakeLocks is the lock of one process. A process holds the lock when it has received a message
+// from the other process. For its first lock, process 0 needs no message.
 type wakeLocks struct {
 	client *redis.Client
 	inbox  *redis.PubSub

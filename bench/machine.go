@@ -68,7 +68,7 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// commit returns git's description of the source tree, if there is one.
+// commit returns git's description of the source tree, or "unknown commit" if git fails.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
 	if err != nil {

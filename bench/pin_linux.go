@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinned runs launch on one processor. All threads of the processes that launch starts stay on
-// that processor. The threads of this process are pinned only until launch returns.
+// pinned runs the function launch on one processor. All threads of the processes that launch
+// starts stay on that processor. This process is pinned to the processor only until launch
+// returns.
 func pinned(launch func() error) (err error) {
 	runtime.LockOSThread()
 	// UnlockOSThread is deferred first, so that it runs last. If the thread's affinity cannot be

@@ -57,8 +57,8 @@ func writePlots() error {
 	return nil
 }
 
-// measured reports whether the results contain the row. For a row that must be there, it
-// always returns true.
+// measured reports whether the results contain the row. For a row that the results must
+// contain, it always returns true.
 func (d drawing) measured(results string) bool {
 	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
 }

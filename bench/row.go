@@ -16,15 +16,15 @@ type row struct {
 	run   func(context.Context, order) (finding, error)
 }
 
-// order says how much to measure.
+// order defines how much to measure.
 type order struct {
 	rounds int
 	turn   time.Duration
 
 	// aloneRounds is for the row on one processor. The turns of this row are half as long.
 	aloneRounds int
-	// These numbers are for the row about held leases. The turns of this row last longer than a
-	// TTL.
+	// The next fields are for the row about held leases. The turns of this row last longer than
+	// a TTL.
 	hoardRounds        int
 	hoardTTL           time.Duration
 	leases, peerLeases int

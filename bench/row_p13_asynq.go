@@ -101,7 +101,8 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// lockByHand runs each task under the simplest lock, with the payload as its key.
+// lockByHand runs each task under the simplest possible lock. The key of the lock is the
+// payload of the task.
 func lockByHand(c *redis.Client) asynq.MiddlewareFunc {
 	locks := floorLocks{client: c, ttl: 30 * time.Second}
 	return func(next asynq.Handler) asynq.Handler {

@@ -93,7 +93,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// transactionLimits are the targets of the row, by way.
+// transactionLimits are the targets of the row, by the name of the way.
 var transactionLimits = map[string]float64{"PostgreSQL, Do": 1.8, "PostgreSQL, pgxlock.Do": 1.8, "MariaDB, Do": 2.2}
 
 const (
@@ -144,8 +144,8 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 	return append(ways, transactionsOfPgx(pool, rule, l)...), nil
 }
 
-// openDatabase opens a database with two groups of tables: those of the claims, and those of the
-// work.
+// openDatabase opens a database with two groups of tables: the tables for the claims, and the
+// tables for the work.
 func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver, database string) (*sql.DB, error) {
 	db, err := sql.Open(driver, server.DSN(database))
 	if err != nil {

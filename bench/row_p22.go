@@ -62,7 +62,8 @@ func runHeads(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// behind returns, for each light waiter, how long after the strike it got its unit.
+// behind returns, for each light waiter, the time from the call of strike until the waiter got
+// its unit.
 func behind(ctx context.Context, on server, strike func(holder, heavy *child) error, ttl time.Duration) (late []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*ttl+patience)
 	defer cancel()
@@ -103,8 +104,8 @@ func behind(ctx context.Context, on server, strike func(holder, heavy *child) er
 	return late, nil
 }
 
-// inQueue waits until n processes are in the queue. The callers of one process that want equally
-// many units share an entry.
+// inQueue waits until n processes are in the queue. The callers of one process that want the
+// same number of units share an entry in the queue.
 func inQueue(ctx context.Context, on server, n int) error {
 	for on.witness.ZCard(ctx, redisstore.QueueKey(unitsKey)).Val() < int64(n) {
 		if ctx.Err() != nil {
@@ -112,6 +113,6 @@ func inQueue(ctx context.Context, on server, n int) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(between) // by then, the waiters have their answers, and wait
+	time.Sleep(between) // after this pause, the waiters have the answers to their calls, and wait
 	return nil
 }

@@ -109,8 +109,8 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 func (d dialogue) p50() float64 { return d.percentile(50) }
 func (d dialogue) p99() float64 { return d.percentile(99) }
 
-// percentile returns NaN if there was no hand-off. This can happen, because a process that polls
-// may sleep during the whole of a short turn.
+// percentile returns NaN if there was no hand-off. A short turn may have no hand-off, because a
+// process that polls may sleep during the whole turn.
 func (d dialogue) percentile(p float64) float64 {
 	if len(d.Took) == 0 {
 		return math.NaN()

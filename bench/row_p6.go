@@ -167,14 +167,15 @@ func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.
 func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach returns the memory for one lease. If the stacks have shrunk, they count as zero, so
-// that they do not reduce the part of the heap.
+// memoryEach returns the memory for one lease. If the stacks have shrunk, they count as zero,
+// so that they do not make the heap look smaller.
 func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }
 func (k kept) lost() float64       { return float64(k.Lost) }
 
-// calls returns the number of calls without the PINGs of the bench.
+// The method calls returns the number of calls that the server has executed, without the PINGs
+// of the bench.
 func (k kept) calls() float64 {
 	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
 }

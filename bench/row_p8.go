@@ -54,11 +54,12 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 
 // inheritance has the figures of one turn.
 type inheritance struct {
-	late  []time.Duration // how late each waiter was that got a lock
+	late  []time.Duration // for each waiter with a lock: the time from the lock's expiry until then
 	never int
 }
 
-// allOf returns, for each waiter of each turn, how late the waiter was, in ms.
+// allOf returns, for each waiter that got a lock in any turn, the time from the expiry until
+// then, in ms.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
 		late = append(late, each(t.late, millis)...)

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a redis-server or a cluster that only one row uses. The clients in this struct look at
-// the server outside of the timed turns.
+// server is a redis-server or a cluster that only one row uses. The clients in this struct read
+// the server's state outside of the timed turns.
 type server struct {
 	*redistest.Server // the server, or the first master of a cluster
 	witness           *redis.Client
@@ -148,8 +148,8 @@ func (l load) since(before load) load {
 	return d
 }
 
-// housekeeping reports whether a command is not counted, because it sets up a connection, or
-// because the bench itself sends it.
+// housekeeping returns true for commands that are not counted: they set up a connection, or the
+// bench itself sends them.
 func housekeeping(command string) bool {
 	family, _, _ := strings.Cut(command, "|")
 	switch family {
@@ -166,9 +166,9 @@ var onlyByClients = map[string]bool{
 }
 
 // commands returns the number of commands that clients have sent. The server counts the commands
-// of scripts and of clients together. This function tells them apart by their names. No script
-// runs a script, and a contestant names the other commands that its clients send. A test compares
-// the result with the traffic.
+// of scripts and of clients together. This function distinguishes the two kinds by their names.
+// All EVAL and EVALSHA are from clients, because a script cannot run a script. A contestant
+// lists the other commands that its clients send. A test compares the result with the traffic.
 func (l load) commands(sends []string) (n int) {
 	for command, calls := range l.calls {
 		if onlyByClients[command] {

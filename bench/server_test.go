@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/internal/chaos"
 )
 
-// TestCommandsAreThoseOnTheWire compares two counts of the commands of clients. One count is from
-// the server's statistics, and the other one is from a proxy between clients and server.
+// TestCommandsAreThoseOnTheWire compares two counts of the commands of clients. One count is
+// from the server's statistics, and the other count is from a proxy between clients and server.
 func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	for _, c := range contestants {
 		t.Run(c.name, func(t *testing.T) {
@@ -57,8 +57,8 @@ func onTheWire(p *chaos.Proxy, besides []string) (n int) {
 	return n
 }
 
-// crowd starts workers. Some of them want the same key, and each of the others wants a key of its
-// own.
+// crowd starts workers twice. At first each worker wants a key of its own, and then all workers
+// want the same key. A floor gets only the first part, because it cannot wait.
 func crowd(t *testing.T, c contestant, addr string) {
 	t.Helper()
 	a, err := openArena(arenaFile(t))
@@ -67,7 +67,7 @@ func crowd(t *testing.T, c contestant, addr string) {
 	}
 	keys := []string{"", "wanted"}
 	if c.kind == floor {
-		keys = keys[:1] // only one key, so that the workers do not wait
+		keys = keys[:1] // only keys of their own, so that the workers do not wait
 	}
 	for _, key := range keys {
 		l := open(t, c, addr, 0)

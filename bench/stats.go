@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// median returns the middle of the samples, or the mean of the two in the middle.
+// median returns the sample in the middle, or the mean of the two samples in the middle.
 func median(samples []float64) float64 {
 	if len(samples) == 0 {
 		return math.NaN()
@@ -36,8 +36,8 @@ func rank(p float64, n int) int {
 	return min(max(int(math.Ceil(p/100*float64(n))), 1), n)
 }
 
-// jain returns Jain's index of fairness. It is 1 if all values are equal, and 1/n if all values
-// but one are 0.
+// jain returns Jain's index of fairness. The index is 1 if all n values are equal, and 1/n if
+// only one value is not 0.
 func jain(counts []int) float64 {
 	var sum, squares float64
 	for _, c := range counts {

@@ -32,7 +32,8 @@ func (t table) String() string {
 	return b.String()
 }
 
-// middle returns the median alone. It is for figures that hardly differ between turns.
+// middle returns the median without the range. Use it for figures that hardly differ between
+// turns.
 func middle(format string, samples []float64) string {
 	return figure(format, median(samples))
 }

@@ -32,8 +32,7 @@ type shape struct {
 // expires.
 const lockTTL = 30 * time.Second
 
-// take runs one turn of a contestant. The turn has processes of its own. They begin and end with
-// the turn.
+// take runs one turn of a contestant. Each turn starts processes of its own, and ends them.
 func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
@@ -100,8 +99,8 @@ func gather(ctx context.Context, on server, c contestant, all children, length t
 	return t, nil
 }
 
-// observe runs children from "ready" to "done". It reads the server's statistics before and after
-// that.
+// observe runs children from their line "ready" to their line "done". It reads the server's
+// statistics before and after this run.
 func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
 	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
 		return nil, used, err

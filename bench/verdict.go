@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// verdict says whether the median of some figures has reached a target.
+// verdict shows whether the median of some figures has reached a target.
 type verdict struct {
 	target, got string
 	reached     bool
