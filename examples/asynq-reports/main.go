@@ -35,8 +35,8 @@ func main() {
 
 func run(ctx context.Context, out io.Writer, addr string) error {
 	if addr == "" {
-		// miniredis is enough for a demonstration. It cannot prove that a lock is safe, because it
-		// expires keys only when the program tells it to.
+		// miniredis is enough for a demonstration. It cannot prove that a lock is safe, because
+		// it expires keys only when the program sets its clock.
 		local, err := miniredis.Run()
 		if err != nil {
 			return err

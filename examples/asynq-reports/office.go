@@ -86,7 +86,7 @@ func (o *office) close() {
 		s.Shutdown()
 	}
 	for _, l := range o.lockers {
-		_ = l.Close(ctx) // a lease that is left ends by its TTL
+		_ = l.Close(ctx) // a lease that is still held ends after its TTL
 	}
 }
 
@@ -156,7 +156,7 @@ func (o *office) imports(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// invoices orders an invoice three times. The invoice is sent once.
+// invoices orders an invoice three times. The worker sends the invoice only once.
 func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nInvoice 4711 is ordered three times.")
 	bill := invoice{4711, "ann@example.org"}
@@ -260,7 +260,8 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await waits until the function so returns true. This function looks at the work that was done.
+// await waits until the function so returns true. await calls so again and again, while it
+// holds the mutex of the work.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

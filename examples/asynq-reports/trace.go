@@ -50,7 +50,7 @@ func (s *spans) print(ctx context.Context, out io.Writer) error {
 			return nil
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // look again: the span of the release may not have ended yet
+		case <-time.After(5 * time.Millisecond): // the span of the release may not have ended yet
 		case <-ctx.Done():
 		}
 	}

@@ -22,8 +22,8 @@ type report struct {
 	Month  string `json:"month"`
 }
 
-// An upload is a file of a shop. The files of one shop are imported one at a time, in the order in
-// which they came.
+// An upload is a file of a shop. The files of one shop are imported one at a time, in the order
+// in which their tasks were enqueued.
 type upload struct {
 	Shop string `json:"shop"`
 	File int    `json:"file"`

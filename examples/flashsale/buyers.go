@@ -14,7 +14,7 @@ import (
 
 const (
 	rush        = 200 * time.Millisecond // all buyers make their first click within this time
-	connections = 100                    // the largest number of open connections of all buyers together; the others wait for a free one
+	connections = 100                    // the limit of open connections for all buyers together; other buyers wait
 	tries       = 10                     // after this many refusals, a buyer gives up
 )
 
@@ -23,12 +23,12 @@ type crowd struct {
 	size  int
 	seed  uint64
 	sku   string
-	shops []string // the URLs of the shops; each buyer goes to one of them
+	shops []string // the URLs of the shops; each buyer uses one shop
 	http  http.Client
 	done  atomic.Int64
 }
 
-// An end says how one buyer's purchase has ended.
+// An end records how one buyer's purchase has ended.
 type end struct {
 	how     how
 	refused int           // 409s before the result

@@ -37,8 +37,8 @@ In a database of yours it makes the tables flashsale_stock and flashsale_orders,
 yours its locks are named {flashsale}:…; one counter stays behind, latchkit:f:….
 `
 
-// parse reads the flags. Its errors say how to correct the command line. For -h it prints the
-// usage of the program.
+// parse reads the flags. Its errors explain how to correct the command line. With the flag -h,
+// parse prints the usage of the program.
 func parse(args []string, help io.Writer) (*sale, error) {
 	s := &sale{}
 	f := flag.NewFlagSet("flashsale", flag.ContinueOnError)

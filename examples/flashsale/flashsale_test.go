@@ -99,8 +99,9 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 	}
 }
 
-// There is one item. The first buyer's payment takes longer than the TTL, and the second buyer
-// comes during this payment. The three ways to guard a purchase then have different results.
+// In this test the shop has one item. The first buyer's payment takes longer than the TTL, and
+// the second buyer clicks during this payment. The three ways to guard a purchase then have
+// different results.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1

@@ -13,7 +13,7 @@ import (
 // The times are the same for both locks. One purchase in twenty takes longer than the TTL: see the
 // function work in shop.go.
 const (
-	lockTTL  = 300 * time.Millisecond // a lock without renewals is free again after this
+	lockTTL  = 300 * time.Millisecond // a lock that is not renewed is free again after this time
 	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After
 )
 
@@ -55,18 +55,19 @@ func setnxDel(s *shop) gin.HandlerFunc {
 				return
 			}
 		}
-		// First mistake: nothing renews the lock. So after lockTTL the next buyer's handler runs
-		// beside this one. Second mistake: this handler does not learn that its lock is gone. It
-		// continues, and writes a stock that it has read long ago.
+		// First mistake: nothing renews the lock. So after lockTTL the next buyer's handler
+		// runs at the same time as this handler. Second mistake: this handler does not notice
+		// that its lock is gone. It continues, and writes a stock that it has computed from an
+		// old value.
 		c.Next()
-		// Third mistake: DEL deletes any lock. After a slow purchase this is the next buyer's
-		// lock.
+		// Third mistake: DEL deletes the lock of any holder. After a slow purchase, DEL deletes
+		// the next buyer's lock.
 		s.redis.Del(context.WithoutCancel(ctx), key)
 	}
 }
 
-// latchkit guards a purchase with one line. It renews the lock while the handler runs. If the lock
-// is lost, the handler's context ends. The release never frees another buyer's lock.
+// latchkit guards a purchase with one line. ginlock renews the lock while the handler runs. If
+// the lock is lost, the handler's context ends. The release never frees another buyer's lock.
 func latchkit(s *shop) gin.HandlerFunc {
 	return ginlock.New(s.locks, "sku:{param.id}", ginlock.WithTTL(lockTTL), ginlock.WithWait(lockWait))
 }

@@ -16,7 +16,8 @@ func openRedis(ctx context.Context, url string) (*redis.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; a Redis URL looks like redis://user:password@localhost:6379/0", err)
 	}
-	// go-redis would log each failed attempt, but its error shows the failure anyway.
+	// go-redis would log each failed attempt, but the error that it returns shows the failure
+	// anyway.
 	logging.Disable()
 	options.ContextTimeoutEnabled = true
 	client := redis.NewClient(options)
@@ -43,8 +44,8 @@ const (
 	clockStep = 10 * clockTick
 )
 
-// startRedis starts a server with a running clock. miniredis is made for tests with a fixed time.
-// Without the clock it would expire no keys.
+// startRedis starts a server with a running clock. miniredis is made for tests in which time
+// does not pass. Without the clock it would expire no keys.
 func startRedis() (*localRedis, error) {
 	server, err := miniredis.Run()
 	if err != nil {

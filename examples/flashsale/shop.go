@@ -36,7 +36,8 @@ type shop struct {
 	url    string
 }
 
-// openShop starts a shop. The end of ctx ends only the start.
+// openShop starts a shop. If ctx ends during the start, openShop fails. After the start, ctx
+// does not affect the shop.
 func openShop(ctx context.Context, cfg shopConfig) (*shop, error) {
 	s := &shop{seed: cfg.Seed}
 	if err := s.open(ctx, cfg); err != nil {
@@ -76,8 +77,8 @@ func (s *shop) open(ctx context.Context, cfg shopConfig) (err error) {
 	return nil
 }
 
-// close ends the requests first, and then closes the resources that they use. It does so even when
-// ctx has ended.
+// close ends the requests first, and then closes the resources that they use. It closes all
+// resources even when ctx has ended.
 func (s *shop) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -139,7 +140,7 @@ func (s *shop) buy(c *gin.Context) {
 	c.Status(http.StatusCreated)
 }
 
-// charge takes the money. The payment of each buyer takes the same time in each sale.
+// charge takes the money. A buyer's payment takes the same time in all three sales.
 func (s *shop) charge(ctx context.Context, buyer int) error {
 	ctx, end := step(ctx, "charge the card")
 	defer end()

@@ -98,7 +98,8 @@ func (n *node) waited() bool {
 		acquire.Attributes["latchkit.lock.wait.duration"] != ""
 }
 
-// longer compares the durations of two requests. A request that is nil is shorter than any other.
+// longer compares the durations of two requests. A nil request is shorter than any other
+// request.
 func longer(a, b *node) int {
 	took := func(n *node) time.Duration {
 		if n == nil {
@@ -147,8 +148,8 @@ func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
 	return roots
 }
 
-// slowestPurchase asks each shop for its slowest purchase that waited for the lock. It returns the
-// slowest of them.
+// slowestPurchase asks each shop for its slowest purchase that waited for the lock. It returns
+// the slowest purchase of all shops.
 func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 	found := make([]*node, len(shops))
 	for i, url := range shops {

@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the transcript anew")
 
-// Readers see the transcript without running the program, so the program's output must be equal to
-// the transcript.
+// Readers read the transcript instead of running the program, so the program's output must be
+// equal to the transcript.
 func TestTheTourGoesAsItsTranscriptSays(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	logging.Disable()

@@ -44,7 +44,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	}
 	guard, err := ginlock.FromRules(l, rules,
 		ginlock.WithClaims(claims),
-		ginlock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, this is another Redis
+		ginlock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, use another Redis for this store
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func authenticate(c *gin.Context) {
 func claims(c *gin.Context) map[string]any { return map[string]any{"sub": c.GetString("customer")} }
 
 // stop closes the Locker. Call it before the server's Shutdown. Then requests that wait for a lock
-// get 503 at once, and requests that hold a lock finish. stop takes at most a second. A lock that
-// is held for longer expires by itself.
+// get 503 at once, and requests that hold a lock finish. The method stop takes at most a
+// second. A lock that is held for longer expires after its TTL.
 func (s *shop) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

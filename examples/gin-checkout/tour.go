@@ -118,7 +118,7 @@ func (v *visitor) print(r request, reply string) {
 }
 
 // send sends a request. It returns the reply in one line: the status, two headers, and the code of
-// a problem or the body. These are the same in every run.
+// a problem or the body. These parts of a reply are the same in every run.
 func (v *visitor) send(r request) string {
 	req, err := http.NewRequestWithContext(context.Background(), r.method, v.url+r.path, strings.NewReader(r.body))
 	if err != nil {

@@ -36,8 +36,8 @@ func said(err error) string {
 	return status.Code(err).String()
 }
 
-// busy sends two calls for the same key. The server refuses the second call. After the delay that
-// the server returns, the client's interceptor sends this call again.
+// busy sends two calls for the same key. The server refuses the second call, and returns a
+// delay. After this delay, the client's interceptor sends the second call again.
 func (s *scenes) busy(ctx context.Context) error {
 	s.say("Two boxes of the same item are packed at once")
 	var attempts atomic.Int32
@@ -164,7 +164,7 @@ func (s *scenes) shutdown(ctx context.Context) error {
 		_, err := client.Reserve(ctx, &inventory.ReserveRequest{Sku: "screws", Count: 1})
 		waiting <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // by then the second call waits
+	time.Sleep(100 * time.Millisecond) // after this pause, the second call waits for the lock
 	go func() { stopped <- s.east.shutdown(ctx) }()
 	s.say("  the waiting call is refused at once: %s", said(<-waiting))
 	close(finish)
@@ -182,7 +182,8 @@ func advice(err error) time.Duration {
 	return 0
 }
 
-// caller runs a call of a server to another server under the lock that the first server holds.
+// caller shows a call from one server to another server. The call runs under the lock that the
+// first server holds.
 func (s *scenes) caller(ctx context.Context) error {
 	s.say("One server packs a box, and reserves the item at the other server under the same key")
 	client, err := s.west.dial(s.east)
@@ -196,7 +197,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	s.east.other, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
-	// Wait until the call that was given up has left the queue.
+	// The call without a delegation has given up: wait until it has left the queue.
 	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil {
 		return err
 	}

@@ -87,8 +87,8 @@ func (s *server) stop() {
 	}
 }
 
-// delegating returns an option for a client of another server. With it, the client's calls run
-// under the locks of their caller.
+// delegating returns an option for a client of another server. With this option, the client's
+// calls run under the locks of their caller.
 func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
 	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))
 	return grpc.WithUnaryInterceptor(delegated), err

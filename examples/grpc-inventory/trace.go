@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// trace records the spans of a server. A real server has an exporter instead. The locks need only
-// their Observer.
+// trace records the spans of a server. A real server has an exporter instead. To make spans, a
+// Locker needs only its Observer.
 type trace struct {
 	once  sync.Once
 	spans *tracetest.SpanRecorder
@@ -26,7 +26,7 @@ func (t *trace) observer() locker.Observer {
 	t.once.Do(func() {
 		t.spans = tracetest.NewSpanRecorder()
 		tracers := sdk.NewTracerProvider(sdk.WithSpanProcessor(t.spans))
-		t.looks, _ = otellock.New(otellock.WithTracerProvider(tracers)) // fails for a nil option only
+		t.looks, _ = otellock.New(otellock.WithTracerProvider(tracers)) // fails only for a nil option
 	})
 	return t.looks
 }

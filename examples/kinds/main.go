@@ -1,5 +1,6 @@
-// Command kinds shows the kinds of lock beside the usual one: a semaphore, stripes, a leader, an
-// update without a lock, and a lock without scripts. It starts a Redis in this process.
+// Command kinds shows what latchkit offers in addition to the usual lock: a semaphore, stripes,
+// a leader, an update without a lock, and a lock without scripts. It starts a Redis in this
+// process.
 //
 //	go run ./examples/kinds
 //	go run ./examples/kinds -redis redis://localhost:6379
@@ -23,7 +24,7 @@ import (
 func main() {
 	url := flag.String("redis", "", "URL of a Redis; without one the program starts its own")
 	flag.Parse()
-	slog.SetLogLoggerLevel(slog.LevelWarn) // package lead logs who leads; the transcript shows it
+	slog.SetLogLoggerLevel(slog.LevelWarn) // hides what package lead logs: the transcript shows the leader
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	if err != nil {
 		return err
 	}
-	options.ContextTimeoutEnabled = true // so a lone lock needs no change of goroutine
+	options.ContextTimeoutEnabled = true // so a lone call runs on its caller's goroutine
 	client := redis.NewClient(options)
 	defer client.Close()
 	observer, err := otellock.New() // spans go to the global TracerProvider

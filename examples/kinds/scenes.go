@@ -62,8 +62,8 @@ func fewLocks(ctx context.Context, out io.Writer, client *redis.Client, traced l
 	})
 }
 
-// oneLeader has two candidates. The first candidate leads until it stops. Then the second one
-// leads.
+// oneLeader has two candidates. The first candidate leads until it stops. Then the second
+// candidate leads.
 func oneLeader(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
 	l, err := locker.NewSingle(client, traced)
 	if err != nil {
@@ -124,7 +124,7 @@ func noScripts(ctx context.Context, out io.Writer, client *redis.Client, traced 
 	})
 }
 
-// together calls f n times at once, and returns all errors.
+// together calls the function f n times at the same time, and returns all errors.
 func together(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var work sync.WaitGroup

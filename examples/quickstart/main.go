@@ -14,7 +14,7 @@ import (
 func main() {
 	client := redis.NewClient(&redis.Options{
 		Addr:                  "localhost:6379",
-		ContextTimeoutEnabled: true, // so a lone lock needs no change of goroutine
+		ContextTimeoutEnabled: true, // so a lone call runs on its caller's goroutine
 	})
 	l, err := locker.NewSingle(client)
 	if err != nil {
@@ -23,9 +23,9 @@ func main() {
 	err = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		fmt.Println("order 42 is mine, fence", lease.Fence())
-		return nil // ctx ends, with a cause, the moment the lock is lost
+		return nil // if the lock is lost, ctx ends at once, with a cause
 	})
 	if err != nil {
-		log.Fatal(err) // errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
+		log.Fatal(err) // test it with errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
 	}
 }

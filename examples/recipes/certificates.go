@@ -11,8 +11,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// CertificateStorage is a storage of certmagic with latchkit's lock: certmagic.FileStorage on a
-// shared disk, or any other. One pod obtains a certificate, and the others load it.
+// CertificateStorage adds latchkit's lock to a storage of certmagic, such as
+// certmagic.FileStorage on a shared disk. One pod obtains a certificate, and the other pods
+// load it.
 type CertificateStorage struct {
 	certmagic.Storage
 	l locker.Locker

@@ -41,7 +41,7 @@ func newAuthority(t *testing.T) *authority {
 // IssuerKey is the authority's name.
 func (a *authority) IssuerKey() string { return "test" }
 
-// Issue takes as long as a real authority may take.
+// Issue makes a certificate. It takes as long as a real authority may take.
 func (a *authority) Issue(_ context.Context, request *x509.CertificateRequest) (*certmagic.IssuedCertificate, error) {
 	<-time.After(50 * time.Millisecond)
 	leaf := &x509.Certificate{

@@ -8,18 +8,18 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Tick does a job at most once for each tick of a schedule, on the pod that comes first. Every pod
-// calls Tick at every tick. The parameter at is the planned time of the tick. It is the same on all
-// pods, even if their clocks differ.
+// Tick does a job at most once for each tick of a schedule, on the pod that calls Tick first.
+// Every pod calls Tick at every tick. The parameter at is the planned time of the tick. This
+// time is the same on all pods, even if their clocks differ.
 func Tick(ctx context.Context, l locker.Locker, job string, at time.Time, do func(context.Context) error) error {
 	err := locker.Run(ctx, l, locker.Rule{
 		Key:  "cron:" + job + ":" + at.UTC().Format(time.RFC3339),
 		Name: "cron:" + job,
 		Wait: locker.NoWait,
-		Once: 24 * time.Hour, // longer than any pod may be late
+		Once: 24 * time.Hour, // longer than the delay of any pod
 	}, do)
 	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrDone) {
-		return nil // another pod does it, or has done it
+		return nil // another pod does the job, or has done it
 	}
 	return err
 }

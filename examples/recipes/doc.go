@@ -1,5 +1,5 @@
-// Package recipes has one file for each recipe of docs/recipes.md. The file has what a service
-// must contain to use latchkit for one common job. Copy what you need.
+// Package recipes has one file for each recipe of docs/recipes.md. Each file has the code with
+// which a service uses latchkit for one common job. Copy the code that you need.
 //
 // Each test runs two instances of the service on one Redis, with the real framework.
 package recipes

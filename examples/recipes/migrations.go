@@ -11,8 +11,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Migrate brings a database up to date. All pods call Migrate when they start. One pod migrates,
-// and the others find that the migration is done.
+// Migrate brings a database up to date. All pods call Migrate when they start. One pod
+// migrates, and the other pods find that the migration is done.
 func Migrate(ctx context.Context, l locker.Locker, db *sql.DB, dialect goose.Dialect, migrations fs.FS, opts ...goose.ProviderOption) error {
 	opts = append(opts, goose.WithSessionLocker(&migrationLock{l: l}))
 	p, err := goose.NewProvider(dialect, db, migrations, opts...)
@@ -23,7 +23,8 @@ func Migrate(ctx context.Context, l locker.Locker, db *sql.DB, dialect goose.Dia
 	return err
 }
 
-// migrationLock is goose's lock. A provider of goose takes it once at a time.
+// migrationLock implements goose's SessionLocker. It holds one lease, because a provider of
+// goose locks it only once at a time.
 type migrationLock struct {
 	l     locker.Locker
 	lease *locker.Lease

@@ -16,14 +16,14 @@ import (
 	"github.com/latchkit/latchkit/examples/recipes"
 )
 
-// migrations return an error if they run twice. They take so long that the runs of two pods would
-// overlap.
+// migrations are migrations that return an error if they run twice. They take so long that
+// without a lock the runs of two pods would overlap.
 var migrations = fstest.MapFS{
 	"00001_orders.sql": {Data: []byte("-- +goose Up\nCREATE TABLE orders (id INTEGER);\nINSERT INTO orders VALUES (1);\n")},
 	"00002_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INTEGER);\nINSERT INTO orders VALUES (2);\n")},
 }
 
-// Two pods start twice each. They use the real goose and one database.
+// Each of two pods starts twice. The pods use the real goose and one database.
 func TestMigrationsRunOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop.db")

@@ -24,7 +24,7 @@ type pod struct {
 	l     *locker.Engine
 }
 
-// newPods returns two instances on one Redis. Their keys are used by no other test.
+// newPods returns two instances on one Redis. No other test uses their keys.
 func newPods(t *testing.T) [2]pod {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -47,7 +47,8 @@ func newPods(t *testing.T) [2]pod {
 	return pods
 }
 
-// together calls do n times on each pod at the same time, and returns when all calls have returned.
+// together calls the function do n times on each pod at the same time, and returns when all
+// calls have returned.
 func together(pods [2]pod, n int, do func(p pod)) {
 	var all sync.WaitGroup
 	for _, p := range pods {

@@ -13,9 +13,9 @@ type Job struct {
 	Do     func(ctx context.Context) error
 }
 
-// Work does jobs with a number of workers until the channel is closed. Of the jobs of one tenant,
-// only one runs at a time on all pods together. Jobs of different tenants run at the same time. The
-// function failed is called with the errors.
+// Work does jobs with a number of workers until the channel is closed. Of the jobs of one
+// tenant, only one job runs at a time on all pods together. Jobs of different tenants can run
+// at the same time. Work calls the function failed for each job that fails.
 func Work(ctx context.Context, l locker.Locker, workers int, jobs <-chan Job, failed func(Job, error)) {
 	var all sync.WaitGroup
 	for range workers {

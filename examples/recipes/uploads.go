@@ -16,7 +16,7 @@ type UploadLocker struct {
 	l locker.Locker
 
 	mu      sync.Mutex
-	waiting map[string]int // callers of this process, by upload
+	waiting map[string]int // the number of callers of this process that wait, by upload
 }
 
 var _ handler.Locker = (*UploadLocker)(nil)
@@ -53,7 +53,7 @@ type uploadLock struct {
 
 // Lock asks the holder to release the upload, and waits for the release until ctx ends.
 func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error) {
-	// The lease must not keep ctx, because tusd changes ctx while it writes the upload.
+	// The lease must not use ctx, because tusd changes ctx while it writes the upload.
 	waits, stop := context.WithCancel(context.Background())
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
@@ -71,8 +71,8 @@ func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error)
 	return nil
 }
 
-// watch requests the end of this hold when the lease is lost, or when another caller waits for the
-// upload.
+// watch asks tusd to unlock the upload when the lease is lost, or when another caller waits for
+// the upload.
 func (k *uploadLock) watch(requestUnlock func()) {
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()
@@ -92,7 +92,7 @@ func (k *uploadLock) watch(requestUnlock func()) {
 	}
 }
 
-// wanted reports whether a caller of this pod or of another one waits.
+// wanted reports whether a caller of this pod or of another pod waits for the upload.
 func (k *uploadLock) wanted() bool {
 	k.of.mu.Lock()
 	here := k.of.waiting[k.id]

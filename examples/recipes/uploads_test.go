@@ -31,8 +31,8 @@ func uploads(t *testing.T, p pod, disk string) *httptest.Server {
 	return s
 }
 
-// A client loses its connection, and resumes its upload on another pod. The first pod notices the
-// loss later.
+// A client loses its connection, and resumes its upload on another pod. The first pod notices
+// the lost connection later.
 func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)
@@ -44,7 +44,7 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 	id := made.upload()
 
-	body, sends := io.Pipe() // nothing ends this body, so the pod waits for more
+	body, sends := io.Pipe() // the client never ends this body, so the pod waits for more data
 	slow := make(chan reply, 1)
 	go func() { slow <- tus(t, http.MethodPatch, first.URL+"/files"+id, body, "Upload-Offset", "0") }()
 	if _, err := io.WriteString(sends, text[:7]); err != nil {
@@ -76,7 +76,7 @@ func TestAnUploadIsResumedOnAnotherPod(t *testing.T) {
 	}
 }
 
-// Both pods append to one upload at the same offset. Exactly one of them succeeds.
+// Both pods append to one upload at the same offset. Exactly one pod succeeds.
 func TestAnUploadIsWrittenByOnePod(t *testing.T) {
 	t.Parallel()
 	disk, pods := t.TempDir(), newPods(t)

@@ -1,7 +1,7 @@
 // Command sql-outbox enqueues a job if and only if the job's transaction commits. The transaction
 // writes the job into a table of the same database, the outbox. A relay moves the job from there
 // to asynq. Two relays may run at once, a relay may be killed at any moment, and Redis may lose
-// its data. Nevertheless each order is paid once, and its mail is sent.
+// its data. Nevertheless, each order is paid only once, and the mail about the order is sent.
 //
 //	go run ./examples/sql-outbox
 package main
@@ -49,8 +49,9 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 }
 
 // relay moves the jobs of the outbox to the queue, and returns their number. The id of a job is
-// also the id of its task. A relay may be killed when it has enqueued a job and has not deleted
-// the row. Then the next relay enqueues the job again, and asynq refuses the second task.
+// also the id of its task. A relay may be killed after it has enqueued a job and before it has
+// deleted the row. Then the next relay enqueues the job again, and asynq refuses the second
+// task.
 func (s *shop) relay(ctx context.Context) (moved int, err error) {
 	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		jobs, err := jobsOf(ctx, tx)

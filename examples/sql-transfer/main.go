@@ -1,6 +1,7 @@
-// Command sql-transfer moves money between two accounts in an SQLite file. It does this under
-// locks, and claims the fence of each lock in the transaction. The program makes a tour of the
-// faults: it starts a Redis in this process, acts as the clients, and prints their results.
+// Command sql-transfer moves money between two accounts in an SQLite file. Each transfer holds
+// a lock for each account, and claims the fences of both locks in its transaction. The program
+// makes a tour of the faults: it starts a Redis in this process, acts as the clients, and
+// prints their results.
 //
 //	go run ./examples/sql-transfer
 package main

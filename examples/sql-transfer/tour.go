@@ -58,7 +58,7 @@ func tour(ctx context.Context, out io.Writer) error {
 
 	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
 	v.got("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
-		server.Del("account:alice") // Redis deletes the key in the same way when the lease ends
+		server.Del("account:alice") // Redis also deletes the key when a lease expires
 		server.Del("account:bob")
 		v.got("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
 	}), sqllock.WithStrategy(sqllock.VerifyLast)))
@@ -121,8 +121,8 @@ func (v *visitor) got(what string, err error) {
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", what, said, float64(alice)/100, float64(bob)/100)
 }
 
-// trace prints the results of the transactions. It leaves out the transactions before the one that
-// first names.
+// trace prints the results of the transactions. The parameter first is how many transactions it
+// leaves out at the beginning.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, first int) {
 	n := 0
 	for _, s := range spans {

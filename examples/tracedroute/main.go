@@ -23,7 +23,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// redisLog passes the reports of go-redis about its connections on to slog.
+// redisLog passes the messages of go-redis about its connections on to slog.
 type redisLog struct{}
 
 func (redisLog) Printf(ctx context.Context, format string, v ...any) {
@@ -62,8 +62,8 @@ func serve(stopping context.Context, client redis.UniversalClient, listener net.
 	context.AfterFunc(stopping, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		// The Locker closes before the server. Then requests that wait for a lock get 503 at once.
-		// Requests that hold a lock have time until ctx ends.
+		// The Locker closes before the server. Requests that wait for a lock then get 503 at
+		// once. Requests that hold a lock may continue until ctx ends.
 		closed := l.Close(ctx)
 		shutDown <- errors.Join(closed, server.Shutdown(ctx))
 	})

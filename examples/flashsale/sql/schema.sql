@@ -1,4 +1,5 @@
--- The stock of each article, and its orders. SQLite and PostgreSQL both accept this.
+-- The stock of each article, and its orders. SQLite and PostgreSQL both accept these
+-- statements.
 CREATE TABLE IF NOT EXISTS flashsale_stock (
 	sku  TEXT PRIMARY KEY,
 	left_over INTEGER NOT NULL
