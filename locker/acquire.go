@@ -9,16 +9,16 @@ import (
 )
 
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
-// cohort). If it leads them, or shares nothing with them, it waits at the server. While it waits
-// for an answer of the Store, it also watches the caller's context, its Wait and Close. The table
-// shows what can happen, and how the acquisition reacts:
+// cohort). The acquisition waits at the server if it leads these callers, or shares no lease with
+// them. While it waits for an answer of the Store, it also watches the caller's context, its Wait
+// and Close. The table shows what can happen, and how the acquisition reacts:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
 //	busy      wait in the server's queue for a message, or for a pause; then ask again with the
 //	          same token
 //	refused   an error if the refusal is permanent; otherwise ask again, for at most min(Wait, 1 s)
 //	          while no holder was seen
-//	unclear   ask again with the same token, which finds the grant if there was one; the same bound
+//	unclear   ask again with the same token, which finds an earlier grant; time limit as above
 //	an end    ctx or Wait ends, or the Locker closes: the call is abandoned. The token leaves the
 //	          queue and is undone in the background, so that a late execution takes nothing. If the
 //	          server grants the key meanwhile, the grant goes to the next waiter
@@ -27,7 +27,7 @@ type acquisition struct {
 	rule     Rule
 	adaptive bool            // the Engine chose the TTL
 	caller   context.Context // the caller's own context; the lease's contexts descend from it
-	ctx      context.Context // caller with the Observer's additions; the calls use it
+	ctx      context.Context // the context of the calls: caller with the Observer's additions
 	began    time.Time
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	meta     string           // the signed metadata
@@ -50,12 +50,12 @@ type acquisition struct {
 	spare  chan turn // turn of an earlier acquire, to be used again
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
 
-	recalled *departure // the background release whose hold is taken back; nil: none
+	recalled *departure // the background release whose hold this acquisition takes back; nil: none
 
 	calls     int
 	rounds    int           // the round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
-	heldSince time.Time     // when the holder got the key, as far as that is known
+	heldSince time.Time     // when the holder got the key; zero: unknown
 	expects   time.Duration // the estimated length of the wait
 	failure   error         // the error of the last call that gave no answer
 	admitted  bool          // the caller is counted as a waiter
@@ -83,10 +83,10 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 }
 
 // isPrivate reports whether no other goroutine can still refer to an acquisition that has got a
-// lease. The cohort removes a waiter before it sends the turn. The post forgets a mailbox when the
-// token holds the key. A Store knows only the claim. isPrivate returns false in three cases. Two
-// cases are readers and permits, because several acquisitions share their leases. The third case is
-// a ticket that is part of another acquisition.
+// lease. Usually this is true: the cohort has removed the waiter before it sent the turn. The post
+// has forgotten the mailbox, because the token holds the key. A Store knows only the claim.
+// isPrivate returns false in three cases. Two cases are readers and permits, because several
+// acquisitions share their leases. The third case is a ticket that is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
 	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
 }
@@ -143,7 +143,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	case ok:
 		return a.among(t)
 	case a.rule.Mode == Shared:
-		a.cohort = &cohort{terms: t} // a cohort of its own
+		a.cohort = &cohort{terms: t} // this caller gets a cohort of its own
 	}
 	return a.start()
 }

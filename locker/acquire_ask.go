@@ -90,7 +90,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	return nil, a.leave(q, reason, wasCurrent)
 }
 
-// leave ends a question without an answer. It returns nil if the caller asks again. wasCurrent is
+// leave ends a question that has no answer. It returns nil if the caller asks again. wasCurrent is
 // true if the answer to the previous question was recent when this question was asked.
 func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
@@ -178,8 +178,9 @@ func (a *acquisition) busy(g store.Grant) {
 }
 
 // newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
-// handed is how long the server keeps the lease when the grant came by message. If the grant came
-// in a reply, handed is 0. If the caller has left when the grant arrives, the lock is given back.
+// The parameter handed is how long the server keeps the lease when the grant came by message. If
+// the grant came in a reply, handed is 0. If the caller has left when the grant arrives, the lock
+// is given back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()

@@ -25,7 +25,8 @@ type ticket struct {
 	expected bool      // the post knows the token
 	clock    anchor    // made from the last answer
 
-	// The last answer was busy. So the fields below are up to date, and events of the key matter.
+	// True if the last answer was that the key is busy. Then the fields below are up to date, and
+	// events of the key matter.
 	current      bool
 	holder       store.Holder
 	place        int
@@ -35,8 +36,8 @@ type ticket struct {
 }
 
 // prepare makes the ticket ready for its first acquire. The ticket queues at the server if the rule
-// allows that and this process receives messages. A Store without messages may also keep an order
-// of waiters. The ticket asks a Store without messages again and again.
+// allows that and this process receives messages. It also queues at a Store without messages, which
+// may keep its waiters in order too. Such a Store is asked again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
@@ -112,7 +113,7 @@ func (a *acquisition) open() (string, error) {
 		if r.Err == nil {
 			return r.Value, nil
 		}
-	case <-timer.C: // wait without notification
+	case <-timer.C: // the waiter then waits without notifications
 	case <-a.caller.Done():
 		return "", a.giveUp(a.caller.Err())
 	case <-a.expiry:
@@ -171,9 +172,9 @@ func (a *acquisition) handOver() *ticket {
 var errNoAnswer = errors.New("no answer")
 
 // silence returns a channel for an acquire that begins now. The channel is signalled when the
-// acquire must be given up. It is only for a Store that a user has written, because a user's Store
-// may ignore its context and hang. Other Stores give up their calls by themselves. The caller must
-// call end.
+// acquire must be given up. silence is only for a Store that a user has written, because a user's
+// Store may ignore its context and hang. Other Stores give up their calls by themselves. The caller
+// must call end.
 func (e *Engine) silence() (over <-chan time.Time, end func()) {
 	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}

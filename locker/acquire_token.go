@@ -66,8 +66,8 @@ type token struct {
 	before tokenState // the state before the call that is under way, or before the last call
 }
 
-// ask begins a call that names the token. It reports whether the server has nothing of the token
-// before this call.
+// ask begins a call that names the token. It reports whether the server has stored nothing for the
+// token before this call.
 func (t *token) ask() (first bool) {
 	t.state, t.before = tokenUnclear, t.state
 	return t.before == tokenNowhere

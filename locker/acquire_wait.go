@@ -26,14 +26,14 @@ const (
 	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
-// anchor ties the server's clock to the local clock. When the server's clock showed the time
-// server, the local clock showed the time local, or a later time.
+// anchor ties the server's clock to the local clock. When the server's clock showed anchor.server,
+// the local clock showed anchor.local, or a later time.
 type anchor struct{ local, server time.Time }
 
-// The method at is about an event that happened at the time server on the server's clock. It
+// The method at converts the time of an event from the server's clock to the local clock. It
 // returns the earliest local time of the event, and by how much that time may be wrong. The error
 // grows with the length of the wait, because the rates of the clocks may differ by 1 %, as in
-// drift.
+// config.drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100

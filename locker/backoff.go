@@ -21,8 +21,8 @@ func Constant(d time.Duration) Backoff {
 	}
 }
 
-// Exponential returns a Backoff whose first pause is first. Each later pause is twice as long as
-// the pause before it, but not longer than most.
+// Exponential returns a Backoff that begins with a pause of the length first. Each later pause is
+// twice as long as the pause before it, but never longer than the parameter most.
 func Exponential(first, most time.Duration) Backoff { return calls.Doubling(first, most) }
 
 // Jitter replaces each pause of b by a random pause between half of its length and its full length.

@@ -13,11 +13,11 @@ import (
 const streakWithin = 10 * time.Millisecond
 
 // A cohort consists of the callers of this process that want one key on the same terms. One of
-// them, the leader, asks the server or holds the lock. The others wait here, in order, and cost the
-// server nothing. This is lock cohorting, after Dice, Marathe and Shavit (PPoPP 2012). While a
-// streak lasts, a hold that its user releases goes to the next caller of the cohort, with the next
-// fence of its block. After the streak, the hold goes back to the server. In the same step, the
-// next waiter becomes the leader and queues at the server.
+// them, the leader, asks the server or holds the lock. The other callers wait in the cohort, in
+// order, and send nothing to the server. This is lock cohorting, after Dice, Marathe and Shavit
+// (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next caller of the
+// cohort, with the next fence of its block. After the streak, the hold goes back to the server. In
+// the same step, the next waiter becomes the leader and queues at the server.
 //
 // The table shows the events of a cohort with waiters, and what follows:
 //
@@ -140,7 +140,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // the phase opened after a looked for an open phase, and no later event would wake a
+	if c.open { // the phase opened after the caller had looked for it; no later event would wake it
 		a.cohort = c
 		a.expectTurn()
 		c.hold.users++
@@ -164,7 +164,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave removes the acquisition from the waiters, and tells the acquisition what is known about the
+// leave removes the acquisition from the waiters, and gives it what the cohort knows about the
 // holder. If the acquisition has got its turn, leave returns false, and the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
@@ -179,7 +179,7 @@ func (cs *cohorts) leave(a *acquisition) bool {
 	return true
 }
 
-// show tells the acquisition what the cohort knows about the holder. The cohorts' mutex is held.
+// show gives the acquisition what the cohort knows about the holder. The cohorts' mutex is held.
 func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
@@ -210,9 +210,9 @@ func (cs *cohorts) noteFailure(a *acquisition) {
 	a.cohort.noteError(a.failure)
 }
 
-// makeRoom is called when a leader must wait and WithMaxWaiters is reached. This can happen because
-// other callers were counted meanwhile. The caller that came last is refused. makeRoom returns
-// false when that caller is the leader itself.
+// makeRoom is called when a leader must wait and WithMaxWaiters is reached. The limit can be
+// reached only now because other callers were counted meanwhile. The caller that came last is
+// refused. makeRoom returns false when this caller is the leader itself.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -248,10 +248,10 @@ func (cs *cohorts) granted(h *hold) {
 	}
 }
 
-// release is called when the user of h releases it. passed is true if h was handed over. Otherwise
-// h must go back to the server. If the cohort has waiters but no leader, rest is the cohort. Then
-// the caller must call lead or released. Until that call, the waiters stay in the cohort, and can
-// leave it.
+// release is called when the user of h releases it. passed is true if h was handed over. If passed
+// is false, h must go back to the server. If the cohort has waiters but no leader, rest is the
+// cohort. In that case the caller must call lead or released. Until that call, the waiters stay in
+// the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -348,7 +348,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 		return
 	}
 	t := turn{seen: c.seen}
-	c.show(next) // the new leader's wait may be over before the server has answered it
+	c.show(next) // the new leader's wait may end before its first answer
 	if a.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}

@@ -52,8 +52,8 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 }
 
 // nested checks whether the caller's context holds this key already. It refuses an acquire that
-// would wait for its own caller. It also refuses an acquire that needs a Store with readers, if the
-// Store has none. within is the lease under which the caller reads, if there is one.
+// would wait for its own caller. It also refuses an acquire with Shared if the Store does not
+// support readers. within is the lease under which the caller reads, if there is one.
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
@@ -143,7 +143,7 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 }
 
 // leavePhase is called when a user of h releases it. It returns true when h has other users or is
-// lost. If it returns false, h must be released. cs.mu is held.
+// lost. If leavePhase returns false, the caller must release h. cs.mu is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {

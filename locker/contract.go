@@ -15,10 +15,10 @@ type (
 	Permit = store.Permit
 	// A Reader is one of the leases that share a key: see [Engine.Inspect].
 	Reader = store.Reader
-	// A Warning reports a setting of the server that can lose locks: see [Warner].
+	// A Warning reports a setting of the server that can cause the loss of locks: see [Warner].
 	Warning = store.Warning
-	// NodeError is the error of one node of a quorum. [ErrQuorum] contains one for each node;
-	// [errors.As] finds the first.
+	// NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each
+	// node; [errors.As] finds the first NodeError.
 	NodeError = store.NodeError
 	// Node is the state of one node of a quorum: see [Engine.Nodes].
 	Node = store.Node

@@ -1,4 +1,4 @@
-// Package locker locks things across processes, on Redis.
+// Package locker provides locks between processes and machines, on Redis.
 //
 // A [Rule] says what to guard. A [Locker] turns a Rule into a [Lease]. [Run] holds the lease around
 // a function. The context of that function ends, with a cause, as soon as the lease ends:

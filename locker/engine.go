@@ -160,8 +160,8 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	return a, nil
 }
 
-// Inspect returns the holder of key now. The answer may be out of date when it arrives: Inspect
-// does not lock.
+// Inspect returns the present holder of key. The answer may be out of date when it arrives, because
+// Inspect does not lock the key.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
@@ -177,9 +177,9 @@ func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
 	return info, err
 }
 
-// Revoke takes the lease away from the holder of key that [Engine.Inspect] showed with this fence.
+// Revoke takes the lease of key away from the holder with this fence, which [Engine.Inspect] shows.
 // The holder learns of the revocation (ErrRevoked) at its next renewal, or at its deadline if the
-// lease is never renewed. Until then the holder may continue to work, so let the data check the
+// lease is never renewed. Until then the holder may continue to work, so let the database check the
 // fence. reason is shown to the holder, so do not put secrets in it.
 //
 // Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
@@ -250,14 +250,14 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 	}
 }
 
-// Close stops the Locker. It admits no new callers. Waiters, and the contexts of leases, end with
-// ErrClosed. Close then waits until the functions of [Run] have returned, their leases are released
-// and unclear calls are undone. It waits at most until ctx ends. While Close waits, the leases are
-// renewed. A key that is still held after Close stays locked until its TTL is over. Leases that
-// were taken with Acquire may be released after Close. The Store's client belongs to the caller and
-// stays open.
+// Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
+// contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
+// returned, their leases are released and unclear calls are undone. It waits at most until ctx
+// ends. While Close waits, the leases are renewed. A key that is still held after Close stays
+// locked until its TTL is over. Leases that were taken with Acquire may be released after Close.
+// The Store's client belongs to the caller and stays open.
 //
-// If calls were still running when ctx ended, the error is the error of ctx. A second Close waits
+// If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
@@ -311,7 +311,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	select {
 	case <-silent:
-	case <-ctx.Done(): // go-redis ends a subscription that hangs
+	case <-ctx.Done(): // Close does not wait for a subscription that hangs: go-redis ends it
 		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
@@ -355,9 +355,9 @@ func (c *config) warn(w Warning) {
 }
 
 // Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
-// vote, and for how long they will not vote. Like every acquire, Nodes also takes the steps after
-// which a node votes again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for
-// each node. A Locker that is no quorum returns [ErrUnsupported].
+// vote, and for how long they will not vote. Like every acquire, Nodes also performs the steps that
+// let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
+// node. A Locker that is no quorum returns [ErrUnsupported].
 func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	m, ok := e.store.(store.Membership)
 	if !ok {

@@ -43,10 +43,10 @@ var (
 	// ErrRefused: Join was called with a Delegation that is not valid any more. The lease is over,
 	// or it was never delegated for this key.
 	ErrRefused = errors.New("the lease cannot be joined: it is over, or was not delegated")
-	// ErrInvalidKey: the key cannot be locked. The text says what is allowed.
+	// ErrInvalidKey: the key cannot be locked. The text of the error says which keys are allowed.
 	ErrInvalidKey = store.ErrInvalidKey
-	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits. The text says what is
-	// allowed.
+	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits. The text of the error
+	// says which values are allowed.
 	ErrInvalidRule = errors.New("invalid rule")
 	// ErrUnguarded: a function that needs a lease in its context was called without one.
 	ErrUnguarded = errors.New("there is no lease in the context")
@@ -60,8 +60,8 @@ func (revoked) Error() string        { return "the lock was revoked by an operat
 func (revoked) Is(target error) bool { return target == ErrLost }
 
 // An Error says which operation failed, on which key, and why. Find it with errors.As, like
-// fs.PathError. For the reason, use errors.Is with the sentinels above. An Error never contains an
-// owner's token.
+// fs.PathError. For the reason, use errors.Is with one of the errors above, such as [ErrBusy]. An
+// Error never contains an owner's token.
 type Error struct {
 	Op  Op
 	Key string

@@ -131,9 +131,9 @@ func (k *keeper) rouse() {
 	}
 }
 
-// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal that is under
-// way can only lengthen a lease that is still held. remove returns the deadline of the hold, and
-// the longest time for which the server may keep the lease.
+// remove takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
+// already under way can only lengthen a lease that is still held. remove returns the deadline of
+// the hold, and the longest time for which the server may keep the lease.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -2,9 +2,9 @@ package locker
 
 import "time"
 
-// instant is a time on the monotonic clock, in ns; 0 is none. A keeper has several instants for
-// each hold and compares them all the time. An instant needs one word of memory, and a time.Time
-// needs three.
+// instant is a time on the monotonic clock, in ns; 0 means that there is no time. A keeper has
+// several instants for each hold and compares them all the time. An instant needs one word of
+// memory, and a time.Time needs three.
 type instant int64
 
 // epoch is the time from which instants count.

@@ -24,7 +24,7 @@ type renewal struct {
 	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
 	unanswered int8            // the number of renewals under way
 	final      bool            // no further renewal is intended
-	adaptive   bool            // the Engine chooses each
+	adaptive   bool            // the Engine chooses the TTL in the field each
 	joinable   bool            // the hold was delegated, so it is not handed over
 }
 
@@ -60,9 +60,9 @@ func (r *renewal) at() instant {
 }
 
 // schedule orders holds by the time at which the keeper must look at each hold. Holds whose time is
-// near are in a heap. All other holds are kept, without an order, in slots of 17 ms each, until
-// their slot comes. The slots save work, because a renewal moves a hold twice. In a heap of a
-// hundred thousand holds, each move reads distant memory at each level.
+// near are in a heap. All other holds are kept, without an order, in slots of 17 ms each, until the
+// time of their slot is near. The slots save work, because a renewal moves a hold twice. In a heap
+// of a hundred thousand holds, each move reads distant memory at each level.
 type schedule struct {
 	near nearby
 	far  map[int64][]*hold // the holds that are not near, by slot

@@ -103,7 +103,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 	return false
 }
 
-// failureOf returns why an answer does not confirm a renewal, or nil when it does.
+// failureOf returns why an answer does not confirm a renewal, or nil when the answer confirms it.
 func failureOf(g store.Grant) error {
 	switch g.State {
 	case store.Granted:

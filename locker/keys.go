@@ -11,8 +11,8 @@ import (
 // pattern is a glob-style pattern of Redis, such as "order:*"; "*" matches all keys. Keys looks at
 // every key of the server, in many steps that do not block the server (SCAN). On a server with many
 // keys, Keys takes seconds, so use it for operators and not in each request. A key that is locked
-// or freed meanwhile may be missing. If another library holds a key, the key is listed only while a
-// waiter of latchkit waits for it.
+// or freed while Keys runs may be missing. If another library holds a key, the key is listed only
+// while a waiter of latchkit waits for it.
 //
 // The end of ctx ends the call. Errors: ErrUnavailable, ErrUnsupported, ErrClosed, ctx.Err().
 func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {

@@ -12,10 +12,10 @@ import (
 )
 
 // A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
-// lock may go to the next caller in this process without a round trip. Callers cannot see the
-// difference. A Lease is safe for concurrent use, and its zero value is not usable. The context of
-// a Lease ends when the work must stop. The lease itself can last longer, because Engine.Close
-// renews the lease until the work has stopped.
+// lock may go to the next caller in this process without a round trip to the server. Callers do not
+// notice whether it did. A Lease is safe for concurrent use, and its zero value is not usable. The
+// context of a Lease ends when the work must stop. The lease itself can last longer, because
+// Engine.Close renews the lease until the work has stopped.
 type Lease struct {
 	engine  *Engine
 	hold    *hold
@@ -26,7 +26,7 @@ type Lease struct {
 	endHold func(Outcome)
 	// part is nil unless the Lease is one of several uses of one hidden Lease: see family.
 	part     *part
-	notified sync.Once // runs when the Observer is notified of the hold's end
+	notified sync.Once // used when the Observer is notified, once, of the hold's end
 
 	// The small fields stay together, because many leases are held at once. mu guards all of these
 	// fields except notified.
@@ -79,12 +79,12 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence. On a quorum they usually have the
-// same fence, but this is not certain. Pass the fence to the database that the lock protects. The
-// database must refuse a fence that is smaller than the largest fence that it has seen. Then a
-// holder that was paused until after the end of its lease can do no harm. This check does not work
-// for a semaphore, because each permit has a fence of its own, and several holders may write at the
-// same time. Fence returns 0 only if the Store cannot make fences.
+// inside a process. All readers of one phase have the same fence. Only on a quorum this is not
+// certain: there, readers may have different fences. Pass the fence to the database that the lock
+// protects. The database must refuse a fence that is smaller than the largest fence that it has
+// seen. Then a holder that was paused until after the end of its lease can do no harm. This check
+// does not work for a semaphore, because each permit has a fence of its own, and several holders
+// may write at the same time. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns the time at which the lease ends unless it is renewed. The time is on the local
@@ -194,7 +194,7 @@ func (l *Lease) notifyObserver(why error) {
 	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
 }
 
-// cancel ends the contexts. The first cause wins.
+// cancel ends the contexts. Only the cause of the first call counts.
 func (l *Lease) cancel(cause error) {
 	l.mu.Lock()
 	if l.cause != nil {

@@ -48,15 +48,16 @@ type departure struct {
 }
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
-// also with [WithBackgroundRelease]. Call it if the result of the function may be used only if the
-// lock was held to the end. An example is a response that is sent after Run has returned.
+// also with [WithBackgroundRelease]. Call AwaitRelease when the result of the function is valid
+// only if the lock was held to the end. An example is a response that is sent after Run has
+// returned.
 func (l *Lease) AwaitRelease() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.awaits = true
 }
 
-// mayLeave reports whether Run need not wait for the answer to the release.
+// mayLeave reports whether Run may return before the answer to the release.
 func (l *Lease) mayLeave() bool {
 	e := l.engine
 	if e.departures.steps == nil || l.part != nil || l.rule.Once != 0 || l.rule.AtLeast != 0 || e.isClosing() {
@@ -69,7 +70,7 @@ func (l *Lease) mayLeave() bool {
 }
 
 // leave gives up the hold without waiting for the server. If the answer must be awaited, leave does
-// nothing and returns false. The function end tells the Observer that the release has ended.
+// nothing and returns false. The function end notifies the Observer that the release has ended.
 func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	e, h := l.engine, l.hold
 	ds := &e.departures

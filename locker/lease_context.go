@@ -24,8 +24,8 @@ func withLease(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, &held{lease: l, outer: heldIn(ctx)})
 }
 
-// FromContext returns the innermost lease from which ctx was derived: the lease of the [Run]
-// around the caller. For a [RunAll], it is the lease whose key sorts last.
+// FromContext returns the innermost lease from which ctx was derived: the lease of the [Run] around
+// the caller. Inside a [RunAll], FromContext returns the lease whose key sorts last.
 func FromContext(ctx context.Context) (*Lease, bool) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		if h.lease != nil {
@@ -51,7 +51,7 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 // Detach returns a context with the values of ctx, but without its leases, its deadline and its
 // cancellation. Use it for a goroutine that outlives the [Run] that started it. Such a goroutine
 // does not count as a holder. So when this goroutine acquires the same key, it waits for the
-// holder. It is not refused as a self-deadlock.
+// holder, and is not refused as a self-deadlock.
 func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
 }

@@ -11,11 +11,11 @@ import (
 
 // Downgrade makes an Exclusive lease Shared in one step, so that no other writer gets the key in
 // between. The lease keeps its fence. Waiting readers enter, and share this fence. Call Downgrade
-// when the writing is done. Readers may have entered even if Downgrade returns an error, unless the
-// error is ErrUnsupported. For a Shared lease, Downgrade returns nil and sends nothing. A downgrade
-// cannot be undone. To write again, release the lease and acquire the key again. The end of ctx
-// ends the call, not the lease. The server may still do the downgrade after the end of ctx: then
-// call Downgrade again, or release.
+// when the writing is done. Readers may have entered even if Downgrade returns an error. Only
+// ErrUnsupported proves that no reader has entered. For a Shared lease, Downgrade returns nil and
+// sends nothing. A downgrade cannot be undone. To write again, release the lease and acquire the
+// key again. The end of ctx ends the call, not the lease. The server may still execute the
+// downgrade after the end of ctx, so then call Downgrade again, or release the lease.
 //
 // Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
 // Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable
@@ -104,8 +104,8 @@ func (l *Lease) becomeShared() {
 
 // downgrading prepares a downgrade of l that is sent now. It returns the claim, and the time from
 // which the TTL counts if the downgrade succeeds. From then on, the server may have an entry that
-// makes the hold a reader and names inbox. So the hold is not handed over any more. downgrading
-// returns false if the hold was handed over already.
+// registers the hold as a reader, with its inbox. So the hold is not handed over any more.
+// downgrading returns false if the hold was handed over already.
 func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

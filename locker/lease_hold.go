@@ -21,7 +21,7 @@ type hold struct {
 	// keep is the time until which Rule.AtLeast keeps the key, counted from when this process
 	// received the grant. 0: the Rule has no AtLeast.
 	keep  instant
-	block int32 // the number of fences
+	block int32 // the number of fences in the block
 
 	// The small fields stay together, because many holds are held at once.
 	unclear   bool // an acquire of token is unanswered, so the release must undo it

@@ -17,8 +17,8 @@ const joinedFor = 3 * time.Second
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
 // own with the same fence. The call can neither release this lease nor keep its own Lease after the
 // end of this lease. The caller of Delegate may give the SHA-256 of a secret. Then Delegate
-// registers the Delegation at the server, and a call must join for the first time within the time
-// within. Without a secret, Delegate calls no server, and the caller must prevent forgeries. depth
+// registers the Delegation at the server, and the first call must join before the duration within
+// is over. Without a secret, Delegate calls no server, and the caller must prevent forgeries. depth
 // is how many times the lease may be delegated again. With depth 1, a call that joins may delegate
 // the lease to a further call, but the further call may not delegate it.
 //
@@ -98,11 +98,12 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 }
 
 // Join joins the lease of rule.Key that another call has delegated by p. The returned Lease has the
-// fence of the joined lease, and ends when the joined lease ends. Join asks the server at least
-// once a second whether the joined lease is held, and ends its part after 3 s without an answer.
-// Release ends this part only. Release returns ErrLost if the joined lease was over before. Only
-// Key, Name and TTL of rule count, and the TTL only if it is shorter than 3 s. Join does not wait
-// for the lock, so ctx only ends the call.
+// fence of the joined lease, and ends when the joined lease ends. Until then, this process asks the
+// server at least once a second whether the joined lease is still held. After 3 s without an
+// answer, the returned Lease ends too. Releasing the returned Lease does not release the joined
+// lease. Its Release returns ErrLost if the joined lease was over before. Only Key, Name and TTL of
+// rule count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so ctx
+// only ends the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
@@ -129,8 +130,8 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 	return e
 }
 
-// joinSteps asks about all leases at once. Each question is a separate call, but calls that are
-// sent at the same time travel together.
+// joinSteps asks about all leases at the same time. Each question is a separate call, but calls
+// that are sent at the same time travel together.
 type joinSteps struct {
 	*calls.Foreign
 	of calls.Joins

@@ -35,7 +35,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	defer l.endRelease()
 
 	// An Observer looks up values in ctx. Below WithoutCancel each lookup allocates memory, so the
-	// Observer comes first.
+	// Observer gets ctx before WithoutCancel is applied.
 	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)

@@ -35,11 +35,12 @@ type Rule struct {
 	// Mode is Exclusive by default.
 	Mode Mode
 	// TTL is how long the server keeps the lock after the last renewal. After a crash, the next
-	// holder waits this long. The lease is renewed while it is held. Default: the Locker's, 30 s.
+	// holder waits this long. The lease is renewed while it is held. Default: the Locker's TTL,
+	// which is 30 s without [WithTTL].
 	TTL time.Duration
-	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt.
-	// While the server has given no answer at all, Acquire asks for at most 1 s and then fails with
-	// ErrUnavailable.
+	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt. If
+	// the server gives no answer at all, Acquire repeats its question for at most 1 s, and then
+	// fails with ErrUnavailable.
 	Wait time.Duration
 	// AtLeast keeps the key locked for this long after the grant, even if the lease is released
 	// sooner. It suppresses duplicates of a job that several schedulers start at slightly different
@@ -49,12 +50,14 @@ type Rule struct {
 	// healthy. With AtMost = TTL the lease is never renewed; AtMost < TTL shortens the lease.
 	// Default: 0, no limit.
 	AtMost time.Duration
-	// Once makes acquires of the key fail with ErrDone for this long after [Run]'s function (or
-	// [Lease.Complete]) succeeded. Only Rules with Once look for that mark. Default: 0, no mark.
+	// Once is for work that must be done only once. When [Run]'s function or [Lease.Complete]
+	// succeeds, the server marks the key as done for this long. While the mark exists, acquires by
+	// Rules with Once fail with ErrDone. Rules without Once ignore the mark. Default: 0, no mark.
 	Once time.Duration
 	// Limit is how many units of the key may be held at once, on a Locker of [NewSemaphore].
-	// Processes may set different Limits: a lease is granted if it exceeds neither its own Limit
-	// nor the Limit of any lease that is held. Default: the Locker's n. At most 2³¹-1.
+	// Processes may set different Limits: a lease is granted if all units together then exceed
+	// neither its own Limit nor the Limit of any held lease. Default: the Locker's n. At most
+	// 2³¹-1.
 	Limit int
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int

@@ -72,8 +72,8 @@ type RequestObserver interface {
 // RequestEvent is the outcome of the lock of a request.
 type RequestEvent struct {
 	Name   string        // Rule.Name
-	Result string        // in one word of the adapter, such as "acquired" or "invalid_key"; there are few
-	Waited time.Duration // from the question for the lock to the grant; 0 for other results
+	Result string        // one of a few words of the adapter, such as "acquired" or "invalid_key"
+	Waited time.Duration // from the acquire to the grant; 0 when there was no grant
 }
 
 // ObserveRequest notifies the Observer, if the Observer is a RequestObserver. This method is for
@@ -136,8 +136,8 @@ type Outcome struct {
 	Fence uint64
 	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
 	// that handed the lease over to another caller of this process, and for the acquire that
-	// received it. For OpTransact, Calls is how many times the transaction was begun. For OpUpdate,
-	// Calls is how many attempts were made.
+	// received this lease. For OpTransact, Calls is how many times the transaction was begun. For
+	// OpUpdate, Calls is how many attempts were made.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
 	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if

@@ -43,8 +43,8 @@ type RenewalEvent struct {
 	Margin time.Duration
 	// TTL is the requested TTL of the renewal.
 	TTL time.Duration
-	// Err is nil when the server confirmed the renewal. A renewal that failed is repeated, and the
-	// lease is not lost yet, unless Err is ErrLost.
+	// Err is nil when the server confirmed the renewal. If Err is ErrLost, the lease is lost. After
+	// any other error, the lease is still held, and the renewal is repeated.
 	Err error
 }
 
@@ -143,7 +143,8 @@ func (a *acquisition) hears(e store.Event) {
 
 // If a grant with this fence came in an answer, confirmed stores the hand-off that caused the
 // grant. Only the message about a grant names the caller that released the key. If no such message
-// came before the answer, the caller has asked at the very moment of the release.
+// came before the answer, the acquire reached the server just after the release, and confirmed
+// stores nothing.
 func (a *acquisition) confirmed(fence uint64) {
 	s := a.sighting
 	if s == nil {

@@ -23,12 +23,12 @@ type Client interface {
 
 // NewSingle returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,
 // or on a Redis Cluster. Give a *redis.Client, a client of redis.NewFailoverClient, or a
-// *redis.ClusterClient. A lock is one string key, prefix+key. So it excludes other libraries that
-// take the same key with SET NX, and they exclude it. On a Cluster each lock lies on one node, and
-// the locks are spread over all nodes.
+// *redis.ClusterClient. A lock is one string key, prefix+key. So the lock excludes other libraries
+// that take the same key with SET NX, and their locks exclude it. On a Cluster each lock lies on
+// one node, and the locks are spread over all nodes.
 //
 // If another server takes over, that server may not know the newest leases, and then these leases
-// are lost. See [WithReplicaAck], and let the data check the fence. Nothing is sent before the
+// are lost. See [WithReplicaAck], and let the database check the fence. Nothing is sent before the
 // first lock is taken. Close c only after the Locker.
 func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewSingle", c); err != nil {
@@ -65,8 +65,9 @@ func checkClient(constructor string, c Client) error {
 // Phases are fair. After a writer, all waiting readers enter together. After the readers, one
 // writer enters. So a writer waits only for the readers that have entered before it, and a reader
 // waits for at most one writer. Readers of one process with equal TTLs share one lease on the
-// server, so most of them cost no call. This lease ends with the last of these readers. If their
-// process dies, the lease ends with its TTL. The readers of other processes do not prolong it.
+// server, so most of these readers cost no call. This lease ends with the last of these readers. If
+// their process dies, the lease ends with its TTL. The readers of other processes do not prolong
+// it.
 //
 // A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
 // once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]
@@ -204,13 +205,13 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 }
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes. It contains one new server, and does not contain one server of the old list. This
-// old server may be up, down or cut off. All other servers must vote. The old server stops voting
-// at once, and leases that need its vote are soon lost (ErrLost). The new server votes after
-// votesIn, when every lease that the old server granted is over. Any process with the new list can
-// do the step after which the new server votes. Give the new list to all processes before or after
-// the call, in any order: processes with the old list continue with the other nodes. Wait until
-// [Engine.Nodes] shows that all nodes vote before you replace another node.
+// list of nodes, in which one new server stands in the place of one old server. The old server may
+// be up, down or cut off. All other servers must vote. The old server stops voting at once, and
+// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when every
+// lease that the old server granted is over. Any process with the new list can perform the step
+// that lets the new server vote. Give the new list to all processes before or after the call, in
+// any order: processes with the old list continue with the other nodes. Wait until [Engine.Nodes]
+// shows that all nodes vote before you replace another node.
 //
 // If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
 // the call, but steps that were done before stay done. The call may be repeated.
@@ -294,10 +295,10 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // WATCH, MULTI and EXEC on one connection, so that it never touches the lease of another holder. c
 // is a client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
-// Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has
-// no queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the
-// callers in one process, only the first asks. The fence is 0, so databases cannot check it. An
-// acquire takes one round trip. A renewal or a release takes three. Mode Shared is refused with
+// Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has no
+// queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the callers
+// in one process, only the first asks. The fence is 0, so databases cannot check it. An acquire
+// takes one round trip. A renewal or a release takes three round trips. Mode Shared is refused with
 // ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
 // server whose memory is full refuses transactions, so leases on that server are lost (ErrLost).
 //

@@ -25,7 +25,7 @@ type config struct {
 	queue      bool
 	handoffs   int
 	limit      int    // the units of a key; 0: the Locker is no semaphore
-	noUnits    string // why no Rule may have a Limit; "": a Rule may
+	noUnits    string // why no Rule may have a Limit; "": Rules may have a Limit
 
 	maxRetryAfter time.Duration
 	refuseEarly   bool
@@ -120,11 +120,12 @@ func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.m
 // Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. This is a
-// waiter behind a holder of another library, without a subscription, or with [WithoutQueue]. It
-// also sets the pauses after calls without an answer. A waiter in the queue is notified, and asks
-// again only in case a message was lost. Default: 5 ms, doubling up to 100 ms, jittered. While the
-// holder is known, a pause ends at the latest 1 ms after the holder's lease can end.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. A waiter cannot
+// be notified if a holder of another library has the key, if it has no subscription, or with
+// [WithoutQueue]. WithBackoff also sets the pauses after calls without an answer. A waiter in the
+// queue is notified, and asks again only in case a message was lost. Default: 5 ms, doubling up to
+// 100 ms, jittered. While the holder is known, a pause ends at the latest 1 ms after the holder's
+// lease can end.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.
@@ -139,9 +140,9 @@ func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = fa
 // with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
 
-// WithMaxRetryAfter sets the largest [Error.RetryAfter] that is an estimate. The estimate uses
-// three values: how long the holder has held the key, how long leases with this Rule.Name were held
-// in this process, and the place in the queue. The time for which Rule.AtLeast keeps a key is no
+// WithMaxRetryAfter limits [Error.RetryAfter] to d where it is an estimate. The estimate uses three
+// values: how long the holder has held the key, how long leases with this Rule.Name were held in
+// this process, and the place in the queue. The time for which Rule.AtLeast keeps a key is no
 // estimate, so it may be larger than d. Default: [DefaultMaxRetryAfter]. Up to a quarter more is
 // added as jitter.
 func WithMaxRetryAfter(d time.Duration) Option {
@@ -157,8 +158,9 @@ func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarl
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
 // this process. It uses how long the leases were held, and how often another attempt succeeded.
 // Pauses become longer while most attempts fail, and shorter while most attempts succeed, so that
-// about every second attempt succeeds. WithAdaptiveBackoff replaces [WithBackoff]. Both matter only
-// for a waiter that cannot be notified.
+// about every second attempt succeeds. Each pause lies between the parameters least and most.
+// WithAdaptiveBackoff replaces [WithBackoff]. Both options matter only for a waiter that cannot be
+// notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
@@ -177,7 +179,7 @@ const DefaultHandoffs = 64
 
 // WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
 // process use one lease, one after the other. After n callers, the lease goes back to the server,
-// where other processes wait. Each of these callers has a fence of its own. A streak also ends
+// where other processes wait. Each caller in a streak has a fence of its own. A streak also ends
 // after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition, the
 // Rules must allow a wait, and must set neither AtLeast, AtMost, Once nor Metadata. With n = 1 no
 // caller shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
@@ -215,8 +217,9 @@ const DefaultMaxSkew = 500 * time.Millisecond
 // WithMaxSkew sets how far the clocks of a master and of the replica that may replace it can
 // differ. A lease ends by the server's clock. So after a failover, the lease may end sooner by the
 // difference of the two clocks. A holder therefore ends its lease earlier by min(d, TTL/4). On
-// Sentinel and on a Cluster the default is [DefaultMaxSkew]. On one server nothing is subtracted
-// unless this option is given: give it if a hosting service or another tool promotes its replicas.
+// Sentinel and on a Cluster the default is [DefaultMaxSkew]. On one server, nothing is subtracted
+// by default. There, give this option if a hosting service or another tool promotes the server's
+// replicas.
 //
 // On a quorum the default is [DefaultMaxSkew] too, but there the nodes keep a lease for 2 × d
 // longer. So after a holder dies, its key stays locked longer by 2 × d. A node does not vote if its

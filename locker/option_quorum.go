@@ -8,8 +8,8 @@ import (
 const DefaultNodeTimeout = 500 * time.Millisecond
 
 // WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
-// step waits only while the answers of the other nodes do not decide it. It is independent of the
-// TTL. Default: [DefaultNodeTimeout].
+// step waits only while the answers of the other nodes do not decide it. This time is independent
+// of the TTL. Default: [DefaultNodeTimeout].
 //
 // For a node that hangs, a d of more than one second is useless. latchkit gives up every call after
 // one second, and then the node counts as silent. A larger d matters only for subscriptions, and

@@ -7,8 +7,8 @@ import "time"
 // with ErrUnavailable. A renewal with too few acknowledgements does not count. If the later
 // renewals also get too few acknowledgements, the lease is lost. So n replicas know every lease
 // that a holder relies on, and a failover to one of these replicas loses no such lease. But Redis
-// chooses the replica by itself, and a failover to another replica may lose leases. Let the data
-// check the fence.
+// chooses the replica by itself, and a failover to another replica may lose leases. Let the
+// database check the fence.
 //
 // With this option, an acquire or a batch of renewals takes until the replicas have answered. One
 // more call confirms a grant that came by message. within must be shorter than the client's
@@ -19,8 +19,8 @@ func WithReplicaAck(n int, within time.Duration) SingleOption {
 }
 
 // WithRenewClient sends renewals through a separate client, so that they do not wait for
-// connections behind other traffic of the service. The client must lead to the same server, or the
-// same cluster. Default: the Locker's client.
+// connections behind other traffic of the service. The client must connect to the same server, or
+// the same cluster. Default: the Locker's client.
 func WithRenewClient(client Client) SingleOption {
 	return singleOption(func(c *config) { c.renewClient, c.renewApart = client, true })
 }
@@ -30,10 +30,10 @@ func WithRenewClient(client Client) SingleOption {
 // not use it for command-line tools.
 //
 // Run returns when its function has returned, if the lease was still valid then by this process's
-// clock. The release travels with the next call to the server, at the latest after 1 ms. The same
-// process sees the key as free at once. Other processes see the key as free a round trip later than
-// without the option. If this process knows of no waiter in another process, the delay can be 1 ms
-// longer. Close waits for all releases.
+// clock. The release travels with the next call to the server, at the latest after 1 ms. Callers of
+// the same process see the key as free at once. Other processes see the key as free a round trip
+// later than without the option. If this process knows of no waiter in another process, the delay
+// can be 1 ms longer. Close waits for all releases.
 //
 // On several servers, the release is sent to all of them at once, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the

@@ -26,7 +26,7 @@ type post struct {
 	warming  atomic.Bool
 
 	mu    sync.Mutex
-	boxes map[string]*mailbox // by token; nil for a token that holds
+	boxes map[string]*mailbox // by token; nil for a token that holds the key
 }
 
 // mailbox has the events that an acquisition has not read yet.
@@ -40,7 +40,7 @@ type mailbox struct {
 	writer bool
 }
 
-// news is what the events have said since the waiter last read them.
+// news summarizes the events that came since the waiter last read the mailbox.
 type news struct {
 	granted  bool
 	grant    store.Event
@@ -167,7 +167,7 @@ func (p *post) granted(box *mailbox) (store.Event, bool) {
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // the readers may have missed the event of a writer; the answer to a renewal tells of the writer
+	case store.EventReopened: // the readers may have missed the event of a writer; the answer to a renewal reports the writer
 		p.engine.keeper.renewReaders(e.Inbox)
 	case store.EventWriter: // after deliver, because the reader may look into the mailbox before the cohorts know its hold
 		p.engine.cohorts.writerWaits(e.Owner)

@@ -17,8 +17,10 @@ import (
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
 // is released with the last hold. A loss ends all holds. From then on, an Acquire with a context of
 // one of these holds is refused with the error of the loss, for example ErrLost. An Acquire with
-// such a context never takes a new lease silently. An Acquire with the context of a released hold
-// is refused, unless a hold around the released hold is still held.
+// such a context never takes a new lease silently. The context of a released hold has ended, so an
+// Acquire with this context fails. A caller may have kept a context without the cancellation, by
+// context.WithoutCancel. An Acquire with such a context gets a part of an outer hold that is still
+// held, or otherwise waits like any other caller.
 //
 // Goroutines with a holder's context, or with contexts derived from it, are one holder. Each of
 // them gets a nested hold, so the lock does not exclude them from each other.
@@ -141,8 +143,7 @@ func (r *reentrant) found(root *Lease, key string) *Lease {
 	return l
 }
 
-// enter makes a part of the key's lease in ctx. It returns neither a lease nor an error if ctx has
-// no such lease.
+// enter makes a part of the key's lease in ctx. If ctx has no such lease, both results are nil.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease

@@ -13,7 +13,7 @@ import (
 // events, and their effect on the other parts:
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
-//	                        completed if all parts with Once were
+//	                        completed if all parts with Once were completed
 //	a part's AtMost is over the same, and its contexts end with ErrExpired
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
@@ -76,7 +76,7 @@ func (f *family) enter(l *Lease) error {
 }
 
 // beginDowngrade reports whether the lease has one part only, so that the part may become Shared.
-// After it has returned true, it always returns true.
+// Once it has returned true, every later call returns true as well.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +132,7 @@ func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *i
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // if the Engine was closing, the part has not been told of the loss yet
+	if lost := f.root.ended(); endedEarly(lost) { // if the Engine was closing, the part does not know of the loss yet
 		l.lose(lost)
 	}
 	switch {

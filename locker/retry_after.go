@@ -14,9 +14,10 @@ const DefaultMaxRetryAfter = 2 * time.Second
 // minimum, callers would ask again and again while nothing is known about the holder.
 const firstGuess = 50 * time.Millisecond
 
-// retryAfter returns when another try may succeed. The result is an estimate with jitter, so that
-// callers that were refused at the same time do not ask again at the same time. The remaining TTL
-// is a poor estimate, because the lease is renewed. Only the time of a kept key is certain.
+// retryAfter returns the time after which another try may succeed. The result is an estimate with
+// jitter, so that callers that were refused at the same time do not ask again at the same time. The
+// remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.AtLeast
+// keeps locked, the remaining time is certain.
 func (a *acquisition) retryAfter() time.Duration {
 	if a.holder.Kept && a.holder.Left > 0 {
 		return a.holder.Left
@@ -30,10 +31,10 @@ func (a *acquisition) retryAfter() time.Duration {
 // holder still needs, plus the time that the waiters ahead need after it.
 //
 // A holder is expected to hold the key as long as earlier holders of this Name in this process did.
-// If this process has seen no earlier holder, or if this holder already takes longer, another guess
-// is used. Then the rest of the hold is expected to be as long as the part that is over. So a
-// caller that waits as advised doubles its pause each time, and comes late by about the length of
-// one hold.
+// If this holder already takes longer, the rest is expected to be half as long as the part that is
+// over. If this process has seen no earlier holder, the rest is expected to be as long as the part
+// that is over. So a caller that waits as advised doubles its pause each time, and comes late by
+// about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
 	if !a.heldSince.IsZero() {

@@ -7,9 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Check returns why l can never grant rule. For example, a time is out of range, or l does not
-// support the Mode or the Once of rule. Check sends nothing to the server, so adapters call it when
-// a program starts. rule may lack a Key, because the key is known only with a request.
+// Check returns an error if l can never grant rule. For example, a time of rule is out of range, or
+// l does not support rule.Mode or rule.Once. Check sends nothing to the server, so adapters call it
+// when a program starts. rule may lack a Key, because the key is known only with a request.
 //
 // Check asks Lockers that have a method Check(Rule) error. These are the Lockers of this package,
 // and wrappers that forward the call. For other Lockers, Check returns nil.
@@ -22,7 +22,7 @@ func Check(l Locker, rule Rule) error {
 	return nil
 }
 
-// Check returns why this Engine can never grant rule; see the function [Check].
+// Check returns an error if this Engine can never grant rule: see the function [Check].
 func (e *Engine) Check(rule Rule) error {
 	rule.Key = cmp.Or(rule.Key, "key")
 	rule, err := e.cfg.resolve(rule)

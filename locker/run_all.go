@@ -11,14 +11,15 @@ import (
 )
 
 // RunAll takes all locks that rules describe, calls fn, and releases them. It takes all locks or
-// none. When one lock cannot be taken, RunAll releases the others and returns the error of this
-// lock, with its key. Without rules, RunAll calls fn at once.
+// none. When one lock cannot be taken, RunAll releases the other locks, and returns the error of
+// the lock that failed, with its key. Without rules, RunAll calls fn at once.
 //
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
 // cannot deadlock. If all keys are free and the Store supports it, RunAll takes all locks in one
-// step. Otherwise RunAll waits in the queue of each held lock, while it holds the locks before this
-// one. So RunAll overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the
-// call of RunAll, so with equal Waits the whole wait is at most one Wait.
+// step. Otherwise RunAll waits in the queue of each held lock in turn. During such a wait, it holds
+// the locks that come earlier in the order. So RunAll overtakes no other waiter, and no waiter
+// starves. Each Rule's Wait counts from the call of RunAll, so with equal Waits the whole wait is
+// at most one Wait.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.
@@ -29,9 +30,10 @@ import (
 // work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
-// is refused with ErrUnsupported. [NewReentrant] makes a Locker that permits this. ctx may also
-// have a lease of another key that comes after a key of rules in the order of keys. Then RunAll
-// does not wait for the key of rules, and if that key is held, the error is ErrBusy.
+// is refused with ErrUnsupported. Two Shared leases, and units of a semaphore, are exceptions.
+// [NewReentrant] makes a Locker that permits such a nested RunAll. If ctx has a lease of another
+// key, RunAll does not wait for any key that comes earlier in the order of keys. If such an earlier
+// key is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)

@@ -125,8 +125,8 @@ func (j *joint) prepare(a *acquisition) {
 	j.claims = append(j.claims, a.claim)
 }
 
-// await waits for the answers. If there are none, failure says why. If ctx, the shortest Wait or
-// Close ended the wait, over is the error for the caller.
+// await waits for the answers. If no answers come, failure is the reason. If ctx, the shortest Wait
+// or Close ended the wait, over is the error for the caller.
 func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {

@@ -7,13 +7,13 @@ import (
 )
 
 // takes is one RunAll while it takes its locks. The context carries it through Lockers of any kind
-// to the Engine. The Engine sees in it which locks the RunAll already has, and the order of their
-// keys.
+// to the Engine. From takes, the Engine learns which locks the RunAll already has, and the order of
+// their keys.
 type takes struct {
 	mu     sync.Mutex
 	leases []*Lease // the leases taken so far
-	// The RunAll has all its leases or has failed. Later acquires with the context do not belong
-	// to it.
+	// True if the RunAll has all its leases or has failed. Later acquires with the context do not
+	// belong to this RunAll.
 	over bool
 }
 

@@ -164,7 +164,7 @@ func (s *striped) of(key string) uint64 {
 }
 
 // If another key of the same stripe has a lease in ctx, enter makes a part of this lease. Otherwise
-// it returns neither a lease nor an error.
+// both results are nil.
 func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
