@@ -15,8 +15,8 @@ import (
 
 // TestAcquiresInUsedMemoryKeepApart runs readers and writers at the same time, and cancels some of
 // them at random times. An acquire uses the memory of an earlier acquire. If the earlier acquire
-// were still in use, the later acquire would get the turn, the message or the rule of the earlier
-// one.
+// still used the memory, the later acquire would get the turn, the message or the rule of the
+// earlier acquire.
 func TestAcquiresInUsedMemoryKeepApart(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	l, err := locker.NewReadWrite([]locker.Client{client})

@@ -7,10 +7,10 @@ import (
 
 // A tokenWorld is one possible state of a token: at the server, and on the way to it.
 type tokenWorld struct {
-	server  uint8 // what the server knows of the token
+	server  uint8 // what the server has stored for the token
 	message uint8 // the message that the acquisition has not read yet
 	late    uint8 // the abandoned calls that may still arrive
-	lost    bool  // there was an abandoned call; the table need not prove that it has arrived
+	lost    bool  // a call was abandoned; the table need not prove that the call has arrived
 	call    uint8 // the call under way: none, sent, or 2 + its answer
 	done    bool  // the work is done: the server queues no token
 }
@@ -110,8 +110,8 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// In every other case, the next owner of the ticket reads the message, so the state is
-		// right.
+		// The condition leaves out the worlds in which the next owner of the ticket will read the
+		// message, because their state is right.
 		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}
@@ -133,7 +133,7 @@ func (ts tokenTruths) needs() tokenState {
 // tokenWalk goes through all orders of calls, answers, losses, refusals and messages.
 type tokenWalk struct {
 	found string            // the first history after which the table is wrong; "": none
-	met   map[[2]uint8]bool // the pairs of an event and the state in which it has happened
+	met   map[[2]uint8]bool // the pairs of an event and the state in which the event has happened
 	moves [tokenEvents][tokenStates]tokenState
 }
 
@@ -224,7 +224,7 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 }
 
 // The table of a token's states is exact. After each order of events, the state in the table
-// requires what the server may know of the token, and no more. The test is not parallel. A parallel
+// requires exactly what the possible worlds need, and no more. The test is not parallel. A parallel
 // test that waits for its turn is a goroutine of this package, and other tests look for such
 // goroutines.
 func TestTheTableOfATokenIsExact(t *testing.T) {
@@ -233,8 +233,8 @@ func TestTheTableOfATokenIsExact(t *testing.T) {
 		t.Fatal(k.found)
 	}
 	t.Logf("%d pairs of a state and an event were met", len(k.met))
-	// Each entry that was used matters. With any other state in its place, the walk finds an
-	// error.
+	// Each entry of the table that was used matters: with any other state in its place, the walk
+	// finds an error.
 	for pair := range k.met {
 		for state := range tokenStates {
 			wrong := tokenMoves

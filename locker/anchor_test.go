@@ -35,9 +35,10 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	})
 }
 
-// The server restarts with another clock, so the anchor of the old clock must not be used. This is
-// so even if the call that would make a new anchor fails. Then an acquire must check each grant
-// that comes by message. Otherwise the lease of the grant would end too late in this process.
+// The server restarts with another clock, so the anchor of the old clock must not be used. This
+// also holds if the call that would make a new anchor fails. In that case an acquire must check
+// each grant that comes by message. Otherwise the lease of the grant would end too late in this
+// process.
 func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -64,9 +65,9 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	})
 }
 
-// The answer that made the anchor is slow, and the message is late. But neither of them is so late
-// that the grant is too old. If the anchor counted from the arrival of the answer, the grant would
-// seem younger than it is. Then the lease would end too late in this process.
+// The answer that made the anchor is slow, and the message is late. But the answer and the message
+// are not so late that the grant is too old. If the anchor counted from the arrival of the answer,
+// the grant would seem younger than it is. Then the lease would end too late in this process.
 func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

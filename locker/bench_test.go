@@ -78,7 +78,8 @@ func contend(b *testing.B, opts ...locker.SingleOption) {
 	}
 }
 
-// Each of many callers has a key of its own. -cpu 1,2,… says how many cores they have.
+// Each of many callers has a key of its own. The flag -cpu 1,2,… sets how many cores the callers
+// have.
 func BenchmarkManyCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		for name, options := range map[string]func(*redis.Options){"direct": func(o *redis.Options) { o.ContextTimeoutEnabled = true }, "by flight": func(*redis.Options) {}} {

@@ -62,7 +62,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-	}) // the end of the bubble fails if a goroutine is left
+	}) // the bubble fails at its end if a goroutine is left
 }
 
 func TestCloseIsBoundedByItsContext(t *testing.T) {

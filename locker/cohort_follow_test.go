@@ -63,9 +63,9 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return d.Store.Release(ctx, c)
 }
 
-// Some Stores cannot carry the next acquire with a release, so a release to such a Store carries
-// none. The next waiter counts only calls that were made. If this waiter leaves meanwhile, there is
-// nothing to undo.
+// Some Stores cannot carry the next acquire with a release, so the release is sent without an
+// acquire. The next waiter counts only calls that were made. If this waiter leaves meanwhile, there
+// is nothing to undo.
 func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 				counted, undos := 0, store.Calls(locker.OpRelease)
 				for _, r := range rec.Records(locker.OpAcquire) {
 					counted += r.Outcome.Calls
-					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // the process did not hand this lease over, so calls were made
+					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // this process did not hand the lease over, so it has made calls
 						undos--
 					}
 				}

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The callers of one process that share a semaphore.
+// These are tests of callers of one process that share a semaphore.
 
 // gates is an Observer that stops callers. A gate is open while it is nil.
 type gates struct {

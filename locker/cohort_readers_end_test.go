@@ -31,7 +31,7 @@ func TestALossEndsAllReadersOfTheProcess(t *testing.T) {
 			t.Fatalf("%d releases were sent for what is not ours", n)
 		}
 		store.Free("a")
-		release(t, acquire(t, l, reading)) // gets a new lease, and not the lost one
+		release(t, acquire(t, l, reading)) // this acquire gets a new lease, and not the lost lease
 	})
 }
 

@@ -37,7 +37,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		for _, l := range ls { // in one Locker is the holder, and in the other one only the leader knows of the holder
+		for _, l := range ls { // one Locker has the holder; in the other Locker only the leader knows of the holder
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
@@ -54,7 +54,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 }
 
 // While the leader waits for its first answer, it is unknown whether it must wait at all.
-// Nevertheless other callers are counted as waiters behind it.
+// Nevertheless other callers are counted as waiters behind the leader.
 func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
@@ -90,7 +90,7 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	})
 }
 
-// What the process has heard about one key does not apply to another key.
+// What the process knows about one key does not apply to another key.
 func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -121,15 +121,16 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 	return ctx, nil
 }
 
-// A hold may end before its cohort learns that it has begun. A waiter that is told of both must
-// not wait for this hold for ever. Scheduling decides the order, so the test repeats this often.
+// A hold may end before its cohort learns that it has begun. A waiter that is notified of the
+// beginning and the end must not wait for this hold for ever. Scheduling decides the order, so the
+// test repeats this often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			const ttl = time.Second
 			l := lockertest.NewLocker(t, store, locker.WithObserver(onHold(func() { <-time.After(ttl) })))
 			var wg sync.WaitGroup
-			for i := range 50 { // all of them run at the same time, so that they disturb each other
+			for i := range 50 { // all 50 run at the same time, so that they disturb each other
 				wg.Go(func() {
 					rule := locker.Rule{Key: fmt.Sprint("a", i), TTL: ttl}
 					lease := acquire(t, l, rule)

@@ -240,8 +240,8 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	})
 }
 
-// Assume that an extended hold were passed on, and that the process of the next holder died. Then
-// the key would stay locked for the extended time of the previous holder.
+// If an extended hold were passed on, and the process of the next holder died, the key would stay
+// locked for the extended time of the previous holder.
 func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -42,8 +42,8 @@ func TestDefectCancelledAcquireLeavesItsKey(t *testing.T) {
 	})
 }
 
-// When an acquire was cancelled, the library returned "failed", so callers could not distinguish
-// this from "busy". This also happened when ctx had ended before the call.
+// When an acquire was cancelled, the library returned "failed", so callers could not distinguish a
+// cancelled acquire from a busy key. This also happened when ctx had ended before the call.
 func TestDefectCancelledLooksBusy(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
@@ -59,8 +59,9 @@ func TestDefectCancelledLooksBusy(t *testing.T) {
 	wantErr(t, err, "defect:2", context.DeadlineExceeded, locker.ErrBusy)
 }
 
-// A caller locked twice through one object, and the first lease had expired. The library silently
-// gave the object another token. So the first holder's release freed the second holder's lock.
+// A caller locked a key twice through one object, and the first lease had expired. The library
+// silently gave the object another token. So the first holder's release freed the second holder's
+// lock.
 func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client, locker.WithoutRenewal())
@@ -75,12 +76,14 @@ func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	release(t, second)
 }
 
-// If a token was the beginning of the holder's token, the library regarded it as the holder.
+// If the token of a caller was the beginning of the holder's token, the library treated this caller
+// as the holder.
 func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	// The lease cannot be parsed, because real tokens have 26 letters. But the key is taken.
+	// latchkit cannot parse this lease, because real tokens have 26 letters. But the key counts as
+	// taken.
 	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {

@@ -62,7 +62,7 @@ func ExampleNewSingle_options() {
 	_ = l.Close(context.Background())
 }
 
-// On Sentinel, with leases that count only when a replica knows them.
+// A Locker on Sentinel, with leases that count only when a replica has them.
 func ExampleNewSingle_sentinel() {
 	sentinels := []string{"localhost:26379", "localhost:26380", "localhost:26381"}
 	l, err := locker.NewSingle(
@@ -75,7 +75,7 @@ func ExampleNewSingle_sentinel() {
 	_ = l.Close(context.Background())
 }
 
-// While another library still polls for the same keys.
+// WithoutQueue is for the time in which another library still polls for the same keys.
 func ExampleWithoutQueue() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	l, err := locker.NewSingle(client, locker.WithoutQueue())

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// MarkDelegated does the last thing that Delegate does before its call to the server.
+// MarkDelegated performs the last step of Delegate before its call to the server.
 func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 
 // DriftOf returns the part of a lease that its holder does not use, for a lease with this TTL.

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// In these tests, other programs lock the same keys with other libraries.
+// In the tests of this file, other programs lock the same keys with other libraries.
 
 // foreign are values that other libraries write under a key that they hold.
 var foreign = map[string]string{
@@ -99,8 +99,8 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 				first.WaitsStill()
 				second.WaitsStill()
 				end.do()
-				// The lease comes within the longest pause of the Backoff, or within the poller's
-				// TTL.
+				// The waiter gets the lease within the longest pause of the Backoff, or within
+				// the poller's TTL.
 				lease := first.Granted(130 * time.Millisecond)
 				if newPoller(t, client, key).obtain(time.Minute) {
 					t.Fatal("a foreign program got the key that we hold")
@@ -187,7 +187,7 @@ func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	const key, enough = "foreign:shared", 30
 	l := newSingle(t, client, locker.WithoutQueue(), locker.WithBackoff(locker.Jitter(locker.Constant(4*time.Millisecond))))
 	stop := make(chan struct{})
-	var ours, theirs, inside int // only the lock under test guards these
+	var ours, theirs, inside int // only the lock under test guards these counters
 	var mu sync.Mutex
 	visit := func(n *int) {
 		mu.Lock()

@@ -14,8 +14,8 @@ import (
 
 // These tests are for claims in docs/guarantees.md that no other test covers.
 
-// A server whose clock steps forward grants keys too early. The earlier holders notice that at
-// their next renewal, and the new holders have larger fences. A server whose clock steps back
+// A server whose clock steps forward grants keys too early. The earlier holders notice their loss
+// at their next renewal, and the new holders have larger fences. A server whose clock steps back
 // keeps keys for longer, and its fences still grow.
 func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {

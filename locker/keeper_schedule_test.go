@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Holds are added, moved and removed in any order. After that, a schedule returns the same due
-// holds as a scan of all holds would return.
+// Holds are added, moved and removed in any order. After these steps, a schedule returns the same
+// due holds as a scan of all holds would return.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the seed is printed, so that the same run can be repeated

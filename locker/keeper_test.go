@@ -70,7 +70,7 @@ func TestAFailedRenewalIsNotALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
-		for range 20 { // again and again, there is no answer in 7 of 10 seconds
+		for range 20 { // 20 times, the server gives no answer in 7 of 10 seconds
 			store.Fail(locker.OpRenew, errors.New("EOF"))
 			time.Sleep(5 * time.Second)
 			store.Fail(locker.OpRenew, nil)

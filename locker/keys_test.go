@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Locker with a prefix lists its own keys, and shows them without the prefix. This is so even if
+// A Locker with a prefix lists its own keys, and shows them without the prefix. It does so even if
 // the prefix looks like a pattern.
 func TestKeysOfAPrefix(t *testing.T) {
 	t.Parallel()

@@ -31,8 +31,8 @@ func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// unanswered returns the number of releases that the server has not answered. There can be some,
-// because a busy machine may stop the server for a while.
+// unanswered returns the number of releases that the server has not answered. The number can be
+// above 0, because a busy machine may stop the server for a while.
 func unanswered(seen *lockertest.Recorder) (n int) {
 	for _, r := range seen.Records(locker.OpRelease) {
 		if r.Outcome.Result == locker.ResultUnavailable {

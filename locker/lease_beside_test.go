@@ -25,7 +25,7 @@ type lane struct {
 	chores interface{ Close(context.Context) error }
 
 	mu     sync.Mutex
-	slow   bool // Prompt is false
+	slow   bool // the method Prompt returns false
 	never  bool // the delayed releases are never sent
 	listed []*listed
 	sends  []steps.When
@@ -192,7 +192,8 @@ func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
 	})
 }
 
-// The release is sent together with the next acquire. If there is no acquire, it is sent alone.
+// The release is sent together with the next acquire. If there is no acquire, the release is sent
+// alone.
 func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
@@ -226,7 +227,7 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 		if n := s.acquires(); n != 3 {
 			t.Errorf("%d acquires for three streaks", n)
 		}
-		// This is so even after the time of a streak.
+		// The release still waits for the next acquire after the time of a streak.
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // in a bubble
 		if s.Len() != 0 {
 			t.Error("the key is held still")
@@ -321,8 +322,8 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	})
 }
 
-// Two callers want the key at the same time. One caller takes the hold over, and the other one
-// waits for this caller.
+// Two callers want the key at the same time. One caller takes the hold over, and the other caller
+// waits for it.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
 	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		var mu sync.Mutex
@@ -370,7 +371,7 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 			t.Errorf("%d keys are held after Close", n)
 		}
 	})
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // here the server does not answer the release at first
+	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // in this run, the server does not answer the release at first
 		s.LoseReplies(locker.OpRelease, 3)
 		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		if err := l.Close(t.Context()); err != nil || s.Len() != 0 {

@@ -322,7 +322,7 @@ func TestTheObserverSeesJoinsAsLeases(t *testing.T) {
 	})
 }
 
-// This test does the same as the test above, but on a real server, whose scripts measure the time.
+// This test repeats the test above on a real server, whose scripts measure the time.
 func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -365,8 +365,7 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		// The expiry of the joins is asked first, because the time goes on between the two
-		// requests.
+		// The expiry of the joins is asked first, because time passes between the two requests.
 		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val()
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)

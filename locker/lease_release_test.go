@@ -209,8 +209,8 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 			backend.Steal("a")
 			backend.Fail(locker.OpRelease, nil)
 		})
-		// The server has refused the earlier attempts, so they did not run. So "not ours" means
-		// that the lease was lost.
+		// The server has refused the earlier attempts, so they did not run. Therefore the answer
+		// "not ours" means that the lease was lost.
 		wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
 	})
 }

@@ -73,9 +73,9 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 // By default, callers of one process share a lease for a streak. A streak has a limited number of
 // leases, and lasts for at most 10 ms. The release that ends the streak also queues the next leader
 // of the process, behind all waiters. So between two turns of a process P, each other process gets
-// at most one streak, because after this streak that process queues behind P. No clock is needed to
-// check this. Take two streaks of one process, in the order of fences. If P had waiting callers
-// when the first of the two ended, P must have a turn between them. The test checks each such pair.
+// at most one streak, because after its streak it queues behind P. No clock is needed to check
+// this. Take two streaks of one process, in the order of fences. If P had waiting callers when the
+// first of the two ended, P must have a turn between them. The test checks each such pair.
 //
 // A waiter gets its lease in one of the first streaks that its process has after the waiter came.
 // The reason is that a process serves its waiters in order.
@@ -146,8 +146,8 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 }
 
 // waited reports whether callers of the same process waited when the streak ended. At least three
-// callers must have waited. One or two callers may have looked at the clock, and then have been
-// delayed on their way into the queue of their process.
+// callers must have waited. One or two callers do not count, because they may have been delayed
+// between their look at the clock and the queue of their process.
 func waited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]

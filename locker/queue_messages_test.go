@@ -144,7 +144,7 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 }
 
 // The server reports that no process listens at the inbox of a waiter. Then the waiter's process
-// subscribes again, and the waiter is told of its turn as before.
+// subscribes again, and the waiter is notified of its turn as before.
 func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
@@ -163,8 +163,8 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	})
 }
 
-// The answer comes so late that the lease has ended in this process. The server counts from a
-// later time, so it still has the lease.
+// The answer to an acquire comes so late that the lease has ended in this process. The server
+// counts the TTL from a later time, so it still has the lease.
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -217,7 +217,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(950)
 			// The first waiter's re-check is sent at 1000 ms and runs at 1040 ms.
 			store.Delay(locker.OpAcquire, 40*time.Millisecond)
-			// Its answer comes at 1060 ms, later than its lease lasts.
+			// The answer to the re-check comes at 1060 ms, after the end of its lease.
 			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)
 			at(1033)
 			release(t, first) // the first waiter gets the message of its grant while its re-check is under way

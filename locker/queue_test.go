@@ -15,8 +15,8 @@ import (
 // These are tests of waiting at the server. Several processes share a server in memory. Each
 // process has its own Engine and its own inbox.
 
-// processes returns the Engines of n processes on one Memory. Each of them has waited once, so
-// that its inbox is open.
+// processes returns the Engines of n processes on one Memory. Each Engine has waited once, so that
+// its inbox is open.
 func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Option) (ls []*locker.Engine, ps []*lockertest.Process) {
 	t.Helper()
 	for range n {
@@ -194,7 +194,7 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
 		third := waits(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(2 * time.Second)
-		release(t, first) // the third waiter is told that it is the head, and that the key is free in an hour at the latest
+		release(t, first) // the third waiter is notified that it is the head, and that the key is free in an hour at the latest
 		lease := second.granted(0)
 		synctest.Wait()
 		ps[2].LoseEvents(1)
@@ -256,7 +256,7 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})
 		second := waits(t, l, locker.Rule{Key: "a"})
-		// Its TTL differs, so it waits at the server, and not in its process.
+		// The third caller has another TTL, so it waits at the server, and not in its process.
 		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second})
 		release(t, first)
 		lease := second.granted(110 * time.Millisecond)

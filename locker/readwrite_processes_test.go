@@ -121,7 +121,7 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 }
 
 // Two processes have 32 readers and one writer each, and at least one reader always reads. Each
-// caller waits for at most one phase that begins after the caller has asked. No writer holds the
+// caller waits for at most one phase that begins after the caller's request. No writer holds the
 // key together with another holder.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	rw, single := newReadWrite(t, server.Client(t)), newSingle(t, server.Client(t))
-	other := newReadWrite(t, server.Client(t)) // a separate Locker, whose readers share no lease with the readers of rw
+	other := newReadWrite(t, server.Client(t)) // a second Locker, whose readers share no lease with the readers of rw
 	key := locker.Rule{Key: "mixed"}
 	shared := locker.Rule{Key: "mixed", Mode: locker.Shared}
 
@@ -67,9 +67,9 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = queues(t, single, key, client)
-	second := queues(t, rw, shared, client) // in rw, because the readers of other have a phase of their own
+	second := queues(t, rw, shared, client) // in rw, because the readers of the Locker other have their own phase
 	release(t, reader)
-	release(t, second.Granted(0)) // this reader had the key alone like a writer, so now it is the readers' turn
+	release(t, second.Granted(0)) // the previous holder had the key alone like a writer, so now readers have their turn
 	release(t, w.Granted(0))
 
 	if !client.SetNX(t.Context(), key.Key, "foreign", time.Second).Val() {

@@ -97,7 +97,8 @@ func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
 	}
 }
 
-// The Wait of a rule counts for all keys of one RunAll together, and not for each key again.
+// The Wait of a rule limits the wait for all keys of one RunAll together, and not for each key
+// separately.
 func TestRunAllWaitsForAllTogether(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {

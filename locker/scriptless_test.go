@@ -55,7 +55,7 @@ func TestScriptlessAndSingleExcludeEachOther(t *testing.T) {
 	}
 }
 
-// Once and AtLeast, for which the server must keep something, also work without scripts.
+// Once and AtLeast, for which the server must store data, also work without scripts.
 func TestScriptlessRemembersWork(t *testing.T) {
 	t.Parallel()
 	c := redistest.Shared(t).Client(t)
@@ -116,8 +116,8 @@ var scriptlessProcess = proc.Register("scriptless", func(args []string) {
 	proc.Listen()
 })
 
-// When a holder is killed or stopped, others get the key after the TTL. When a stopped holder runs
-// again, it learns of its loss, and changes nothing at the server.
+// When a holder is killed or stopped, other callers get the key after the TTL. When a stopped
+// holder runs again, it learns of its loss, and changes nothing at the server.
 func TestScriptlessHoldersThatDieOrStandStill(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

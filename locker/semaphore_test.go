@@ -205,8 +205,8 @@ func TestPermitsAndOtherLockers(t *testing.T) {
 	reader := queues(t, rw, locker.Rule{Key: key.Key, Mode: locker.Shared}, client)
 	fourth := queues(t, newSemaphore(t, server.Client(t), 2), key, client)
 	release(t, lease)
-	// A Locker without permits hands the key to one owner only. So the third caller has the key
-	// alone.
+	// The Locker of the writer hands the key to one owner only, because it has no permits. So the
+	// third caller has the key alone.
 	lease = third.Granted(0)
 	reader.WaitsStill()
 	fourth.WaitsStill()

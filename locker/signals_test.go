@@ -22,7 +22,7 @@ import (
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
-//	released      with an error, if there was one
+//	released      with the error, if the release failed
 //
 // With "stop", the process stops itself as soon as it has the key, as if the kernel did not let it
 // run any further.

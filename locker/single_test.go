@@ -257,7 +257,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 	wantErr(t, err, "a", locker.ErrUnavailable)
 	wantNot(t, err, locker.ErrBusy)
-	backend := locktest.SingleStore(client) // a replica that lags does not have the lease yet, so its "no" would be wrong
+	backend := locktest.SingleStore(client) // the lease may be missing on a replica that lags, so the replica's answer "no" would be wrong
 	stranger := store.Claim{Key: "a", Owner: strings.Repeat("S", 26), TTL: time.Minute}
 	_, renewed := backend.Renew(t.Context(), []store.Claim{stranger})
 	_, released := backend.Release(t.Context(), stranger)
@@ -321,7 +321,7 @@ func TestForeignDataStays(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client)
 	client.Del(t.Context(), "foreign:list", "foreign:lock")
-	client.Del(t.Context(), "foreign:list") // may be left from an earlier run
+	client.Del(t.Context(), "foreign:list") // an earlier run may have left this key
 	client.RPush(t.Context(), "foreign:list", 1, 2, 3)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "foreign:list"})
 	wantErr(t, err, "foreign:list", locker.ErrInvalidKey)
@@ -394,7 +394,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 	}
 	wantErr(t, lease.Release(t.Context()), key, locker.ErrRevoked)
 
-	least := i.Fence + 20_000_000 // only 20 s ahead of the clock, because other keys share the counter
+	least := i.Fence + 20_000_000 // only 20 s ahead of the server's clock, because other keys share the counter
 	if err := l.RaiseFence(t.Context(), key, least); err != nil {
 		t.Fatal(err)
 	}

@@ -190,7 +190,7 @@ func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))
 		var leases []*locker.Lease
-		for i := range 64 { // with this, renewals of some leases are made while renewals of others are under way
+		for i := range 64 { // the renewals of some leases begin while others are under way
 			leases = append(leases, acquire(t, l, locker.Rule{Key: fmt.Sprint("a", i)}))
 		}
 		probe := func() time.Duration {

@@ -30,8 +30,8 @@ var storms = map[string]storm{
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
 	}, 4},
-	// When the server does not know a script, the script is sent again with its text. It must run
-	// only once.
+	// When the server does not know a script, the call is sent again with the text of the script.
+	// The script must run only once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		known, err := c.Info(ctx, "memory").Result()
 		if err != nil {

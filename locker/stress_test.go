@@ -50,8 +50,8 @@ func (s *stress) rule() locker.Rule {
 	return r
 }
 
-// visit tries to take a key. It records until when the caller could rely on the key. This is until
-// the end of the lease, or until the caller's release if the release was earlier.
+// visit tries to take a key. It records until when the caller could rely on the key: until the end
+// of the lease, or until the caller's release if the release was earlier.
 func (s *stress) visit(name string, l *locker.Engine) {
 	rule := s.rule()
 	ctx, cancel := context.WithCancel(s.t.Context())

@@ -156,7 +156,7 @@ func TestALostStripeEndsTheLeasesOfItsKeys(t *testing.T) {
 }
 
 // A nested acquire of another key with the same stripe uses the outer lease. Otherwise the acquire
-// would wait for its own caller if the two keys happen to share a stripe.
+// would wait for its own caller, because the two keys share a stripe.
 func TestANestedKeyOfTheSameStripeJoins(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		s := striped(t, lockertest.NewLocker(t, store), 8)
@@ -247,7 +247,7 @@ func (r *revokes) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (co
 		if info, err := r.engine.Inspect(ctx, r.stripe); err == nil {
 			_ = r.engine.Revoke(ctx, r.stripe, info.Fence, "drill")
 		}
-		<-time.After(time.Hour) // in a bubble, so it costs nothing
+		<-time.After(time.Hour) // in a bubble, so no real time passes
 	}
 	return ctx, nil
 }

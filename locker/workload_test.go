@@ -46,7 +46,7 @@ type section struct {
 	Asked   int64 // in ns
 	Start   int64
 	End     int64
-	Failed  string // the text of a failure; "": there was none
+	Failed  string // the text of a failure; "": no failure
 
 	Unanswered int // number of calls that were not answered in time
 }
@@ -226,8 +226,8 @@ func (h history) longestWait() (longest time.Duration) {
 	return longest
 }
 
-// The checker must find planted errors, because a checker that finds nothing may be unable to find
-// anything.
+// The checker must find planted errors. Without this test, a checker that reports no error could
+// simply be unable to find errors.
 func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	ok := section{Worker: "a", Key: "k", Fence: 1, Start: 10, End: 20}
 	for name, wrong := range map[string]section{
