@@ -41,8 +41,8 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 	return engines
 }
 
-// BenchmarkRequest compares a guarded route with two others, on the Store in memory. One of these
-// has a handler that calls Run itself, and the other has no lock.
+// BenchmarkRequest compares three routes on the Store in memory: a guarded route, a route whose
+// handler calls Run itself, and a route without a lock.
 func BenchmarkRequest(b *testing.B) {
 	for name, e := range routes(b) {
 		b.Run(name, func(b *testing.B) {

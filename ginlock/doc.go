@@ -2,16 +2,17 @@
 //
 //	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}"), pay)
 //
-// Requests for the same order run one at a time, in all processes that share the Redis. The
-// context of the handler's request ends, with a cause, the moment the lock is lost. [FromContext]
-// finds the lease in the context; the lease has the fence. The lock is released when the handler
-// returns or panics, also if the client has left.
+// Requests for the same order run one at a time, in all processes that share the Redis. The context
+// of the handler's request ends, with a cause, the moment the lock is lost. [FromContext] finds the
+// lease, with its fence, in the context. The lock is released when the handler returns or panics,
+// also if the client has left.
 //
 // Package ginlock is httplock for Gin. The documentation of httplock applies here, too.
 //
-// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs it.
-// When the program starts, both report Rules whose route or parameters do not exist. [Idempotency]
-// stores responses, so that a repeated request gets the stored response and does not run again.
+// [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs the
+// table. When the program starts, FromRules reports Rules with wrong parameters, and the function
+// that Mount returns reports Rules without a route. [Idempotency] stores responses, so that a
+// repeated request gets the stored response and does not run again.
 //
 // # Keys
 //
@@ -31,13 +32,13 @@
 //
 // If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
 // part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
-// [WithSecret]. [Join], [Param] and similar functions make the same text with the compiler's help.
-// An empty part is refused.
+// [WithSecret]. [Join], [Param] and similar functions build the same text from calls that the
+// compiler checks. A request with an empty part is refused.
 //
 // # Replies
 //
-// A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
-// code says why:
+// A request that does not get its lock is answered with application/problem+json (RFC 9457). The
+// member code of this reply gives the reason:
 //
 //	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
 //	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
@@ -48,7 +49,7 @@
 //	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	delegation-invalid      400  WithDelegation: the delegation cannot be read
-//	delegation-refused      412  WithDelegation: the delegated lease is over, or another's
+//	delegation-refused      412  WithDelegation: the delegated lease is over, or not of this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
@@ -57,9 +58,10 @@
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
-// [WithBufferedResponse] holds the reply back until the lock is released. c.Error gets each failure
-// that an operator should know of, as a private error. A busy lock is no failure. For loggers,
-// [Outcome] returns the Problem. Neither c.Error nor Outcome shows the key.
+// [WithBufferedResponse] holds the reply back until the lock is released. Each failure that an
+// operator should know of is added to c.Errors as a private error. A busy lock is no failure. For
+// loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of Outcome do not
+// show the key.
 //
 // # Order
 //

@@ -37,7 +37,7 @@ func ExampleNew() {
 	})
 }
 
-// The reply to a refused request has the time after which the client should try again.
+// The reply to a refused request names the time after which the client should try again.
 func ExampleNew_busy() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 1500*time.Millisecond) // another request holds the lock

@@ -17,8 +17,8 @@ import (
 // "order:{param.id}". The package's comment has the grammar of keys.
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is in the program, so it is found when the program starts. Gin treats a route that it cannot
-// register in the same way.
+// is a mistake of the program, so New reports it when the program starts. Gin also panics for a
+// route that it cannot register.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -41,11 +41,11 @@ func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Op
 }
 
 // FromContext returns the lease under which c's handler runs: the innermost lease that is not the
-// lease of [Idempotency]; see [httplock.FromContext]. There is no lease with [WithFailOpen] while
+// lease of [Idempotency]; see [httplock.FromContext]. With [WithFailOpen], there is no lease while
 // the lock server does not answer.
 //
-// If a handler passes c itself as a context to its work, a loss does not end the work, unless the
-// engine's ContextWithFallback is set. Pass c.Request.Context().
+// Pass c.Request.Context() to the work of the handler. If a handler passes c itself, a loss ends
+// the work only if the engine's ContextWithFallback is set.
 func FromContext(c *gin.Context) (*locker.Lease, bool) {
 	if c.Request == nil {
 		return nil, false
@@ -63,7 +63,7 @@ type visit struct {
 	problem *Problem
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
-	paced   pacedWriter        // wrote may point to it
+	paced   pacedWriter        // the field wrote may point to it
 }
 
 type visitKey struct{}
@@ -86,8 +86,8 @@ func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 // would need a new middleware.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
-// serve handles a request with locked, which is resume under a lock. A request without a route has
-// nothing to guard: Gin answers it.
+// serve handles a request with locked, which is resume under a lock. A request without a route is
+// not guarded, and Gin answers it.
 func serve(c *gin.Context, locked http.Handler) {
 	if c.FullPath() == "" {
 		return
@@ -133,8 +133,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	settle()
 }
 
-// carry copies what handlers have read and parsed to the outer request. There the server finds the
-// files of a multipart form, and removes them.
+// carry copies what handlers have read and parsed to the outer request. In the outer request, the
+// server finds the files of a multipart form, and removes them.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

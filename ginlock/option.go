@@ -46,7 +46,7 @@ func WithName(name string) Option { return httplock.WithName(name) }
 func WithStatus(code int) Option { return httplock.WithStatus(code) }
 
 // WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
-// Exclusive for all others. It needs a Locker with readers; see [httplock.WithModeByMethod].
+// Exclusive for all other methods. It needs a Locker with readers; see [httplock.WithModeByMethod].
 func WithModeByMethod() Option { return httplock.WithModeByMethod() }
 
 // WithFailOpen runs requests without a lock while the lock server is unavailable; see
@@ -124,7 +124,8 @@ func WithFingerprint(distinct func(c *gin.Context, body []byte) ([]byte, error))
 }
 
 // WithFilter guards only requests for which guarded returns true. All other requests run without a
-// lock. With several WithFilters, all must return true. Default: every request is guarded.
+// lock. With several WithFilters, all their functions must return true. Default: every request is
+// guarded.
 func WithFilter(guarded func(c *gin.Context) bool) Option {
 	if guarded == nil {
 		return httplock.WithFilter(nil)
@@ -168,8 +169,8 @@ func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 }
 
 // WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
-// Wait or Name empty, the middleware's value is used. With several WithRules, they run in order. A
-// Key that adjust sets is not encoded.
+// Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
+// in order. A Key that adjust sets is not encoded.
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

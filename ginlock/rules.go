@@ -17,7 +17,7 @@ import (
 )
 
 type (
-	// Rules define which routes are guarded, and how. So all locks of a service are on one page. A
+	// Rules define which routes are guarded, and how. So one table shows all locks of a service. A
 	// name in this map is the method and the path of a route as registered, such as "POST
 	// /orders/:id/pay". [ParseRules] reads Rules from YAML.
 	Rules = httplock.Rules
@@ -102,8 +102,8 @@ func (g *Guard) Handler() gin.HandlerFunc {
 }
 
 // method returns the method of the route that Gin has found. A middleware before the guard may have
-// changed the request's method after Gin found the route. Then the route is looked up among the
-// routes that Validate has seen, and ok is false when several of them match.
+// changed the request's method after Gin found the route. In that case, the route is looked up
+// among the routes that Validate has seen, and ok is false when several routes match.
 func (g *Guard) method(c *gin.Context) (method string, ok bool) {
 	known := g.methods.Load()
 	if known == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// asked is a Locker that refuses every Rule, and records it in rules.
+// asked returns a Locker that refuses every Rule, and records each Rule in rules.
 func asked(rules *[]locker.Rule) locker.Locker {
 	return lockerFunc(func(r locker.Rule) error {
 		*rules = append(*rules, r)
@@ -105,7 +105,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 			t.Errorf("%q is missing in\n%v", want, err)
 		}
 	}
-	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one error also contains the name of another rule
+	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
 		t.Errorf("%d rules in\n%v", n, err)
 	}
 	if _, err := ginlock.FromRules(nil, ginlock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {

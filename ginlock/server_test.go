@@ -47,7 +47,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			const clients = 200
 			var inside, most atomic.Int32
 			var last uint64
-			sold := 0 // only the lock guards it, so the race detector finds two holders
+			sold := 0 // only the lock guards this counter, so the race detector finds two holders
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
 				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Minute)), func(c *gin.Context) {
@@ -205,7 +205,8 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 }
 
 // A process notices that its key was evicted or deleted only when it asks the server. If the
-// response was held back, it is not sent then. A response that was not held back is sent already.
+// response was held back, the process then does not send it. A response that was not held back has
+// already been sent.
 func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := onRedis(t, client)

@@ -201,8 +201,7 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	}
 }
 
-// Here the guard is outside and Idempotency is inside. FromContext finds the guard's lease in this
-// case, too.
+// If the guard is outside and Idempotency is inside, FromContext finds the guard's lease, too.
 func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()

@@ -28,7 +28,7 @@ import (
 //	POST /visits:
 //	  lock: none                   # this route needs none
 //
-// The other members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
+// Further members are name, ttl, at-least, at-most, once, status, fail-open, lifetime,
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
 // stall-timeout. An unknown or repeated member is an error with its position. A text without rules
 // is an error, too.

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// BenchmarkCall compares a guarded call with two others, on the Store in memory and without a
-// network. One of these has a handler that calls Run itself, and the other has no lock.
+// BenchmarkCall compares three calls on the Store in memory, without a network: a guarded call, a
+// call whose handler calls Run itself, and a call without a lock.
 func BenchmarkCall(b *testing.B) {
 	l := lockertest.NewLocker(b, lockertest.NewMemory())
 	order := &shop.Order{OrderId: "42", Item: &shop.Item{Sku: "screw"}}

@@ -198,7 +198,7 @@ func TestAnOutageThatFailsOpenCostsOnlyTheFirstCalls(t *testing.T) {
 		t.Errorf("observed %d problems: %q", len(observed), observed)
 	}
 	_, err := client.Place(t.Context(), &shop.Order{})
-	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // fail-open applies only when the lock server is down
+	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey) // WithFailOpen applies only when the lock server is down
 }
 
 func TestAStreamFailsOpenAtItsFirstMessage(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// call is one call, with the data on which its rule depends.
+// call is one call, with the data on which the rule of the call depends.
 type call struct {
 	name     string // the full method
 	method   *method
@@ -114,7 +114,7 @@ func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	return locks, nil
 }
 
-// dictated is an error whose status a KeyProvider has chosen.
+// dictated is an error of a KeyProvider that has chosen the status itself.
 type dictated struct{ error }
 
 // methodName returns a full method as a name, without the slash at its beginning.

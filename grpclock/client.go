@@ -15,12 +15,12 @@ import (
 )
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
-// permits that. Each repetition follows after the time in the RetryInfo of a status of this
-// package. A refused call has had no effect. The interceptor repeats a call up to [WithRetries]
+// permits that. The server's status has a RetryInfo with the time after which the call may be
+// repeated. A refused call has had no effect. The interceptor repeats a call up to [WithRetries]
 // times, and only while the call's deadline leaves time for it. It returns other errors unchanged.
 //
-// gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use only one of
-// them: with both, each would repeat the repetitions of the other.
+// gRPC's own retries do the same inside the transport, see [RetryServiceConfig]. Use either the
+// interceptor or gRPC's retries: with both, each would repeat the repetitions of the other.
 func UnaryClientInterceptor(opts ...ClientOption) (grpc.UnaryClientInterceptor, error) {
 	c, err := newClient("UnaryClientInterceptor", opts)
 	if err != nil {
@@ -99,8 +99,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	}
 }
 
-// retryAfter returns when a call that ended with err may be repeated. It returns false if the
-// server sent no time.
+// retryAfter returns the time after which a call that ended with err may be repeated. It returns
+// false if the server sent no time.
 func retryAfter(err error) (time.Duration, bool) {
 	if _, ours := Reason(err); !ours {
 		return 0, false
@@ -116,7 +116,7 @@ func retryAfter(err error) (time.Duration, bool) {
 // Reason returns why a call was refused, such as [ReasonBusy]. err is the error that a client got
 // from a server with this package's interceptors. For other errors, ok is false.
 func Reason(err error) (reason string, ok bool) {
-	if p, ok := errtype.As[*Problem](err); ok { // in the server's own process
+	if p, ok := errtype.As[*Problem](err); ok { // if client and server are in one process
 		return p.Reason, true
 	}
 	for _, d := range status.Convert(err).Details() {

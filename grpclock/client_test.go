@@ -45,8 +45,8 @@ func (b *busyOnce) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, e
 	return b.Locker.Acquire(ctx, r)
 }
 
-// gRPC's own client tries again at the time that the server's reply names. A second run without
-// this time shows that the first pause would be at most 50 ms.
+// gRPC's own client tries again after the time that the server's reply names. A second run, without
+// such a time in the reply, shows that the first pause would be at most 50 ms.
 func TestARetryingClientFollowsThePushback(t *testing.T) {
 	const after = 400 * time.Millisecond
 	for name, tc := range map[string]struct {

@@ -170,8 +170,8 @@ func TestADelegationThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// A call that runs without a lock does not forward the delegation that it got. This is so whether
-// or not the service accepts delegations.
+// A call that runs without a lock does not forward the delegation that it got, even if the service
+// accepts delegations.
 func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	never := grpclock.WithFilter(func(context.Context, string) bool { return false })
 	for name, opts := range map[string][]grpclock.Option{"taken": {never, grpclock.WithDelegation()}, "not taken": {never}} {
@@ -194,7 +194,7 @@ func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	}
 }
 
-// A target has a short and a full name. A client may use either of them.
+// A target has a short name and a full name, and a client may use any of the two.
 func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
 	conn, err := grpc.NewClient("inventory:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

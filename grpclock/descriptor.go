@@ -14,8 +14,8 @@ import (
 
 // option is the full name of the annotation. The option is found by its name instead of its number,
 // because the number can differ. If an organisation uses the number 57305 for an option of its own,
-// it changes the number in a copy of lock.proto. It generates the code of its services with the
-// copy. For the same reason, this package does not import lockpb, which registers the number.
+// it changes the number in a copy of lock.proto. Then it generates the code of its services with
+// this copy. For the same reason, this package does not import lockpb, which registers the number.
 const option protoreflect.FullName = "latchkit.lock.v1.lock"
 
 // annotation returns the rule in the .proto file, or the zero Rule.
@@ -55,7 +55,7 @@ func optionOf(m protoreflect.MethodDescriptor) (lock protoreflect.Message, found
 	return lock, found
 }
 
-// set applies one field of the annotation to the rule.
+// set copies one field of the annotation into the rule.
 func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	switch kind := f.Kind(); {
 	case f.Name() == "keys" && f.IsList() && kind == protoreflect.StringKind:

@@ -36,7 +36,7 @@
 //
 //	{req.order_id}      a field of the request; {req.item.sku} inside a message
 //	{req.items.*.sku}   a field of each element of a list: a key, and a lock, for each
-//	{meta.x-tenant}     metadata; of several values the first
+//	{meta.x-tenant}     a value of the metadata; if there are several, the first
 //	{claim.sub}         a claim that authentication has found: see Rules.WithClaims
 //	{peer}              the address of the other end
 //	{region}            what a function of the program returns: see Rules.WithPart
@@ -51,14 +51,14 @@
 // # The number of the annotation
 //
 // The option has the number 57305, from the range for in-house use. If your organisation uses that
-// number for an option of its own, a program cannot contain both. Copy lock.proto, change the
-// number and go_package in the copy, keep everything else, and generate the code of your services
-// with the copy. The option is found by its full name, so [FromDescriptors] reads the copy.
-// Programs then must not import grpclock/lockpb.
+// number for an option of its own, a program cannot contain both options. Copy lock.proto, change
+// the number and go_package in the copy, keep everything else, and generate the code of your
+// services with the copy. The option is found by its full name, so [FromDescriptors] reads the
+// copy. Programs then must not import grpclock/lockpb.
 //
 // # Streams
 //
-// If the key of a stream needs no request, the stream has its lock before the first message, and
+// If the key of a stream needs no request, the stream holds its lock from before the first message
 // until the end. Otherwise the stream acquires the lock when its first message arrives, before the
 // handler receives the message. A method with one request and streamed replies therefore has its
 // lock before the handler runs. gRPC's client can repeat a refused stream only if nothing was sent
@@ -69,8 +69,8 @@
 // still receives. A panic in a function that makes the key reaches the recovery interceptors
 // outside of this one, even if the handler receives on another goroutine.
 //
-// A client that does not read, or sends no message, would hold the lock for as long as it likes.
-// [WithMaxStall] limits this time.
+// A client that does not read, or sends no message, could hold the lock for ever. [WithMaxStall]
+// limits this time.
 //
 // # Idempotency
 //
@@ -80,7 +80,7 @@
 // # Replies
 //
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
-// ErrorInfo is [Domain], and its reason is in the table. RetryInfo and the trailer
+// ErrorInfo is [Domain], and the table shows its reasons. RetryInfo and the trailer
 // grpc-retry-pushback-ms have the time after which the client may retry. gRPC's own clients obey
 // the trailer if their retry policy has the code: see [RetryServiceConfig].
 // [UnaryClientInterceptor] retries by the RetryInfo.
@@ -105,9 +105,9 @@
 //
 // # Order
 //
-// Chain tracing, recovery, authentication and limits before grpclock. Then a panic arrives after
-// the release of the lock, and a caller that is not allowed does not wait. If an interceptor sends
-// a header before grpclock refuses a call, gRPC's client cannot retry the call automatically.
+// Chain tracing, recovery, authentication and limits before grpclock. Then a panic arrives at the
+// recovery after the release of the lock, and unauthorised callers do not wait. If an interceptor
+// sends a header before grpclock refuses a call, gRPC's client cannot retry the call automatically.
 //
 // # Shutdown
 //

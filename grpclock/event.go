@@ -21,7 +21,7 @@ const (
 	eventUnguarded = "unguarded"
 )
 
-// unnamed is the name of a call that was refused before its rule was looked up.
+// unnamed is the lock's name for a call that was refused before its rule was looked up.
 const unnamed = "lock"
 
 // event reports the result of the lock called name to the Locker's Observer.

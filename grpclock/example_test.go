@@ -73,8 +73,8 @@ func ExampleFromMap() {
 	// without a lock: 6 methods
 }
 
-// While another caller holds the lock, a client gets this status. With a retry policy, the client
-// would retry by itself.
+// While another caller holds the lock, a client gets this status. With a retry policy, gRPC's
+// client would repeat the call by itself.
 func ExampleRetryServiceConfig() {
 	store := lockertest.NewMemory()
 	store.Occupy("order:42", 0) // another call holds the lock
@@ -108,7 +108,8 @@ func ExampleRetryServiceConfig() {
 	// Output: Aborted LOCK_BUSY
 }
 
-// A service calls another service under its own locks. The other service accepts the delegations.
+// A service calls another service while it holds locks, and delegates its leases with the call. The
+// other service accepts the delegations.
 func ExampleWithDelegated() {
 	sender, err := delegate.NewSender()
 	if err != nil {

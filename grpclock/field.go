@@ -19,7 +19,7 @@ type path struct {
 	list    int // the index in fields of the list whose elements are read; -1: there is no list
 }
 
-// anyElement is the step of a path for each element of the list before it.
+// anyElement is the step of a path that stands for each element of the list before this step.
 const anyElement = "*"
 
 // pathOf finds the fields of a path when the rule is compiled, so that each call only reads these

@@ -62,7 +62,7 @@ func TestFiftyCallsRunOneAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const calls = 50
-			sold := 0 // only the lock guards it, so the race detector finds two holders
+			sold := 0 // only the lock guards this counter, so the race detector finds two holders
 			client := serve(t, setup{locker: newLocker(t), service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
 				sold++
 				return receipt(ctx), nil
@@ -289,7 +289,8 @@ func TestAWaitHasAnEndByDefault(t *testing.T) {
 }
 
 // interceptor returns a function that makes a call through the unary interceptor, without a
-// network. So it can be used in a bubble, with virtual time. The handler answers with its lease.
+// network. So the function can be used in a bubble, with virtual time. The handler answers with its
+// lease.
 func interceptor(t testing.TB, l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) func(ctx context.Context, method string, req any) (*shop.Receipt, error) {
 	t.Helper()
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)

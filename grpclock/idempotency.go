@@ -29,7 +29,7 @@ import (
 // answer is looked up before any lock is taken. A repeated call waits while the first call is under
 // way. Then it gets the first call's answer, with "true" in the header [ReplayedKey]. The handler's
 // context does not end when the client leaves: the handler finishes, and a repeated call finds the
-// answer. The locks of the rule's other keys are taken after the look-up, so locker.FromContext
+// answer. After the look-up, the locks of the rule's Key or Keys are taken, so locker.FromContext
 // finds the lease of one of these locks.
 type Idempotency struct {
 	_ struct{} // keyed literals only
@@ -45,7 +45,7 @@ type Idempotency struct {
 	// Store keeps only the fact that the work is done, and a repeated call is answered with
 	// ALREADY_EXISTS. Default: 64 KiB.
 	MaxResponse int
-	// Storable reports whether an answer with this status is stored. If it is not stored, a
+	// Storable reports whether an answer with this status is stored. If the answer is not stored, a
 	// repeated call runs again. Default: OK, and the failures that a repeated call would meet
 	// again: INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED, FAILED_PRECONDITION
 	// and OUT_OF_RANGE.
@@ -56,8 +56,8 @@ type Idempotency struct {
 	Fingerprint func(ctx context.Context, fullMethod string, req any) ([]byte, error)
 }
 
-// WithIdempotency stores the answers of methods whose rule has [Rule].Idempotency. Default: such
-// rules are refused by [Rules.Bind].
+// WithIdempotency stores the answers of methods whose rule has [Rule].Idempotency. Without this
+// option, [Rules.Bind] refuses such rules.
 func WithIdempotency(i Idempotency) Option {
 	return func(c *config) { c.Idempotency, c.idempotent = i, true }
 }
@@ -123,7 +123,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	switch {
 	case w.ran && err == nil:
 		return w.resp, w.failure
-	case w.ran && errors.Is(err, idempotency.ErrNotStored): // the call still succeeds, because after an error the client would repeat work that is done
+	case w.ran && errors.Is(err, idempotency.ErrNotStored): // the call still succeeds: after an error the client would repeat work that is done
 		g.report(ctx, unavailable.problem(c, err))
 		return w.resp, w.failure
 	case w.ran && endedEarly(err):

@@ -23,7 +23,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// payments is a server whose method Place is idempotent: its key is in the metadata.
+// payments is a server whose method Place is idempotent, with the idempotency key in the metadata.
 type payments struct {
 	runs   atomic.Int32
 	client shop.ShopClient

@@ -28,8 +28,8 @@ func Meta(name string) key.Key { return key.Part("meta", name) }
 // {claim.sub}.
 func Claim(name string) key.Key { return key.Part("claim", name) }
 
-// Peer returns the part for the address of the connection's other end, without its port. If there
-// is a proxy, it is the address of the proxy. In a template it is {peer}.
+// Peer returns the part for the address of the connection's other end, without its port. Behind a
+// proxy, this is the address of the proxy. In a template the part is {peer}.
 func Peer() key.Key { return key.Part("peer", "") }
 
 // Part returns the part that a function given to [Rules.WithPart] reads. In a template it is
@@ -43,8 +43,8 @@ type KeyFunc struct {
 }
 
 // KeyOf makes the key of a call by a function of its request. KeyOf is the fastest way to make a
-// key. A field can be renamed without a change of the rule. The result "" is refused as a missing
-// part. The key is not encoded: make it with [key.Of] if a client can choose a part of it.
+// key. The compiler checks the fields that the function reads. The result "" is refused as a
+// missing part. The key is not encoded: make it with [key.Of] if a client can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}

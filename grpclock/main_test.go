@@ -76,7 +76,8 @@ func receipt(ctx context.Context) *shop.Receipt {
 	return &shop.Receipt{Fence: lease.Fence(), Key: lease.Key()}
 }
 
-// setup says how a server is started. Its interceptors are chained outside of those of grpclock.
+// setup says how a server is started. The interceptors in setup are chained outside of the
+// interceptors of grpclock.
 type setup struct {
 	locker  locker.Locker
 	rules   *grpclock.Rules // default: the rules of the .proto file

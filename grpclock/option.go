@@ -110,43 +110,44 @@ func WithBusyCode(code codes.Code) Option { return func(c *config) { c.busy = co
 func WithMaxStall(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithFailOpen runs calls without a lock while the lock server is unavailable. Then two calls can
-// run at the same time, and no call is idempotent. Choose it if an outage is worse than work that
-// runs twice. Only the calls that are under way when the outage begins wait for the lock server.
-// Later calls run at once, while a probe in the background asks whether the server answers again.
-// WithObserve receives each call that runs without a lock. Default: without the lock server, calls
-// are refused with UNAVAILABLE.
+// run at the same time, and no call is idempotent. Choose WithFailOpen if an outage is worse than
+// work that runs twice. Only the calls that are under way when the outage begins wait for the lock
+// server. Later calls run at once, while a probe in the background asks whether the server answers
+// again. WithObserve receives each call that runs without a lock. Default: without the lock server,
+// calls are refused with UNAVAILABLE.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
 // WithObserve calls see with each Problem. There is a Problem when a call did not get its locks,
 // lost a lock, or ran without locks (see [WithFailOpen]). There is also a Problem when a call
 // succeeded, but the server has not confirmed that the mark of Rule.Once, or the answer, is stored.
 // The function see is for logs and counters. ctx is the context of the call, so it has the
-// surrounding span. With several WithObserves, all functions are called.
+// surrounding span. With several WithObserves, all their functions are called.
 func WithObserve(see func(ctx context.Context, p *Problem)) Option {
 	return func(c *config) { c.observe = append(c.observe, see) }
 }
 
 // WithBoundRules refuses every call with INTERNAL until [Rules.Bind] has succeeded. [ServerOptions]
-// includes this option. Give it if you install the interceptors one by one.
+// includes this option. Give this option if you install the interceptors one by one.
 func WithBoundRules() Option { return func(c *config) { c.mustBind = true } }
 
 // WithFilter guards only calls for which guarded returns true. All other calls run without a lock.
-// With several WithFilters, all must return true. Default: every call that has a rule is guarded.
+// With several WithFilters, all their functions must return true. Default: every call that has a
+// rule is guarded.
 func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Option {
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
-// WithRule lets adjust change the Rule of a call: for example its Wait by the caller's tier, or
-// its Mode. A call with several keys has a Rule for each key. req is nil for a stream whose key
-// needs no request. If adjust leaves Wait or Name empty, the interceptor's value is used. With
-// several WithRules, they run in order. A Key that adjust sets is not encoded.
+// WithRule lets adjust change the Rule of a call: for example its Wait by the caller's tier, or its
+// Mode. A call with several keys has a Rule for each key. req is nil for a stream whose key needs
+// no request. If adjust leaves Wait or Name empty, the interceptor's value is used. With several
+// WithRules, their functions run in order. A Key that adjust sets is not encoded.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
 }
 
-// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of
-// that lease. opts are options of package delegate. Give the same options to the Sender of the
-// caller. Use it for services that only your own services can reach. Default: a delegation that
+// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of that
+// lease. opts are options of package delegate. Give the same options to the Sender of the caller.
+// Use WithDelegation for services that only your own services can reach. Default: a delegation that
 // comes with a call is removed from its metadata and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegation, c.delegated = true, opts }

@@ -61,7 +61,7 @@ type Problem struct {
 	Rule       string        // the lock's name; "" where there is no rule
 	Method     string        // the full method; "" where it is not known
 	Field      string        // with ReasonInvalidKey: the part that the request lacks
-	RetryAfter time.Duration // the time after which the client may try again; 0: it may not
+	RetryAfter time.Duration // the time after which the client may try again; 0: it must not try again
 
 	err error
 }
@@ -110,8 +110,8 @@ func (p *Problem) retryAfterMS() int64 {
 	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
 }
 
-// trailer returns the trailer by which gRPC's own clients decide whether to retry, and when. It
-// returns nil if the clients would not retry anyway.
+// trailer returns the trailer by which gRPC's own clients decide whether and when to retry. It
+// returns nil if these clients would not retry even without the trailer.
 func (p *Problem) trailer() metadata.MD {
 	switch {
 	case p.RetryAfter > 0:
@@ -131,7 +131,8 @@ type reply struct {
 	retry   bool // the reply has a time for the retry
 }
 
-// replies has the reply for each error of a refused call. The first match counts.
+// replies has the reply for each error of a refused call. The first entry that matches the error
+// counts.
 var replies = []reply{
 	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
 		message: "the idempotency key belongs to a different request; use a new key for a new request"},
@@ -171,7 +172,7 @@ var overtaken = reply{code: codes.Aborted, reason: ReasonLost,
 var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 	message: "the service is stopping; the call may or may not have been completed"}
 
-// stalled is the reply to a stream whose client neither reads nor writes.
+// stalled is the reply to a stream whose client does not read and does not write.
 var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
 
@@ -250,8 +251,8 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 	return unavailable.problem(c, err)
 }
 
-// spoiled handles an error of the lock of a call that was run. If it returns nil, the handler's
-// reply stands.
+// spoiled handles an error of the lock of a call that was run. If spoiled returns nil, the client
+// gets the handler's reply.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
 		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.

@@ -37,8 +37,8 @@ type Rule struct {
 	// Wait is how long a call waits for its locks. With locker.NoWait it does not wait. Default:
 	// [WithWait].
 	Wait time.Duration
-	// TTL, AtLeast, AtMost and Once are those of [locker.Rule]. Default of TTL: the value of
-	// [WithTTL].
+	// TTL, AtLeast, AtMost and Once have the same meaning as in [locker.Rule]. Default of TTL: the
+	// value of [WithTTL].
 	TTL, AtLeast, AtMost, Once time.Duration
 	// Limit is how many units of a key may be held at once, and Weight how many units a call
 	// takes: see [locker.Rule]. They need a Locker of locker.NewSemaphore.

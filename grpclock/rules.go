@@ -100,14 +100,14 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 }
 
 // Bind compiles the rules of all methods of a server. Call it when the services are registered,
-// before Serve. Its error names every mistake and what to do about it:
+// before Serve. Its error names every mistake and how to correct it:
 //
 //   - an invalid rule: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
 //   - a rule for a method that the server does not have;
 //   - a rule for a stream, if no stream interceptor was made of these Rules; also a rule for a
 //     unary method without a unary interceptor;
-//   - no rule at all.
+//   - that there is no rule at all.
 func (r *Rules) Bind(server interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 },
@@ -191,7 +191,7 @@ func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
 }
 
 // Unguarded returns the known methods that run without a lock. After Bind, all methods of the
-// server are known. A service that is a [KeyProvider] may guard some of them.
+// server are known. A service that is a [KeyProvider] may guard some of these methods.
 func (r *Rules) Unguarded() []string {
 	var names []string
 	if known := r.known.Load(); known != nil {
@@ -238,7 +238,7 @@ func (r *Rules) method(fullMethod string) *method {
 		}
 	}
 	m, exists := r.resolve(fullMethod)
-	if !exists { // the name is not remembered, because a client may have made it up
+	if !exists { // the name is not stored, because a client may have invented it
 		return nil
 	}
 	r.mu.Lock()

@@ -39,7 +39,7 @@ var theShop = func() registered {
 	return s.GetServiceInfo()
 }()
 
-// asked calls a method under rules. It returns the Rule that the Locker was asked for.
+// asked calls a method under rules. It returns the Rule with which the Locker was called.
 func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
 	t.Helper()
 	var got locker.Rule
@@ -192,8 +192,8 @@ func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
 // service stays registered even when its test is repeated.
 var annotated atomic.Int32
 
-// annotate registers a service whose method has this option. It does this as the code does that
-// protoc makes from a .proto file.
+// annotate registers a service whose method has this option. It registers the service in the same
+// way as code that protoc makes from a .proto file.
 func annotate(t *testing.T, lock *lockpb.Lock) (pkg, service string) {
 	t.Helper()
 	pkg = fmt.Sprintf("latchkit.odd%d", annotated.Add(1))
@@ -253,7 +253,7 @@ func TestWhoDecides(t *testing.T) {
 	order := &shop.Order{OrderId: "42"}
 	for name, tc := range map[string]struct {
 		rules *grpclock.Rules
-		want  locker.Rule // the zero Rule means that no lock was asked for
+		want  locker.Rule // the zero Rule means that the Locker was not called
 	}{
 		"the .proto file":         {grpclock.FromDescriptors(), locker.Rule{Key: "order:42", Name: "order", Wait: locker.NoWait}},
 		"a map comes first":       {grpclock.FromDescriptors().With(grpclock.RuleMap{place: {Key: "mine:{req.order_id}"}}), locker.Rule{Key: "mine:42", Name: "mine", Wait: 5 * time.Second}},

@@ -69,7 +69,8 @@ func (w *watch) look() {
 	}
 }
 
-// tooLong reports whether the client has used up the limit. If it has not, look is called again.
+// tooLong reports whether the client has used up the limit. If the client has time left, look is
+// called again later.
 func (w *watch) tooLong() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stream is the interceptor. It ends as unary does, or in one more way:
+// stream is the interceptor for streams. A stream ends in one of the ways of unary, or in this way:
 //
 //	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -38,10 +38,10 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 
 // guardedStream is a stream that is under a lock, or will be when its first message is received.
 //
-// A goroutine of its own, the holder, holds the lock in locker.Run, because the handler has begun
+// A separate goroutine, the holder, holds the lock in locker.Run, because the handler has begun
 // already when the first message arrives. Three goroutines use a stream. The interceptor's
 // goroutine runs the handler. The receiver, which may be any goroutine of the handler, acquires the
-// lock. The holder holds it. mu decides their order:
+// lock. The holder holds the lock. The mutex mu decides the order of the goroutines:
 //
 //	the lock is asked for, then the handler returns     settle waits for the holder to end
 //	the handler returns, then the lock is needed        the lock is not asked for
@@ -83,8 +83,8 @@ func newGuardedStream(outer context.Context, g *guard, c *call, ss grpc.ServerSt
 	return s
 }
 
-// end ends the contexts of the stream. The context with the lease ends first, because
-// context.Cause looks for the cause there as soon as the handler's context has ended.
+// end ends the contexts of the stream. The context with the lease ends first, because context.Cause
+// looks for the cause in this context as soon as the handler's context has ended.
 func (s *guardedStream) end(cause error) {
 	s.endHeld(cause)
 	s.endBase(cause)
@@ -207,7 +207,7 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	return failure
 }
 
-// settle ends the holder, and returns how the lock ended; nil if the handler never had the lock.
+// settle ends the holder, and returns how the lock ended, or nil if the handler never had the lock.
 func (s *guardedStream) settle(result error) error {
 	s.mu.Lock()
 	asked, granted := s.asked, s.granted
@@ -283,7 +283,7 @@ func (s *guardedStream) await(f func() error) error {
 		if stopped := s.stopped(); stopped != nil {
 			return stopped
 		}
-		return <-done // the call has ended, and so f ends as well
+		return <-done // the call has ended, so f ends as well
 	}
 }
 
@@ -295,7 +295,7 @@ func (s *guardedStream) stop(reason error) error {
 	return *s.failed.Load()
 }
 
-// stall stops a stream whose client neither reads nor writes.
+// stall stops a stream whose client does not read and does not write.
 func (s *guardedStream) stall() {
 	p := stalled.problem(s.call, errStalled)
 	_ = grpc.SetTrailer(s.base, p.trailer()) // fails when the handler has just returned
@@ -323,8 +323,8 @@ func (s *guardedStream) stopped() error {
 }
 
 // streamContext is the context of a stream that may take its lock only after the handler has asked
-// for the context. It ends with the stream or with the lock, and has the lease as soon as there is
-// one.
+// for the context. The context ends with the stream or with the lock, and has the lease as soon as
+// the lock is held.
 type streamContext struct {
 	context.Context
 	lease atomic.Pointer[context.Context] // Run's context, which descends from Context
@@ -340,8 +340,8 @@ func (c *streamContext) Value(name any) any {
 	return c.Context.Value(name)
 }
 
-// AfterFunc lets package context watch c without a goroutine. The method is needed because Value
-// can find a parent that is another context than c.
+// AfterFunc lets package context watch c without a goroutine. Package context needs this method,
+// because Value can return a value of another context than c.
 func (c *streamContext) AfterFunc(f func()) (stop func() bool) {
 	return context.AfterFunc(c.Context, f)
 }

@@ -69,7 +69,7 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 			l := lateGrant{lockertest.NewLocker(t, store), func() {
 				close(granted)
 				<-returning
-				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned some time ago
+				time.Sleep(20 * time.Millisecond) //nolint:forbidigo // by now, the handler has returned
 			}}
 			own := status.Error(codes.NotFound, "no such order")
 			client := serve(t, setup{locker: l, rules: byRequest, service: &service{
@@ -96,8 +96,8 @@ func TestAHandlerThatReturnsJustAfterTheGrantLeavesNoLock(t *testing.T) {
 	}
 }
 
-// The handler of a stream may return before the grant. Then it has done nothing under the lock. So
-// its work is not recorded as done, and the next stream runs.
+// The handler of a stream may return before the grant. Such a handler has done nothing under the
+// lock. So its work is not recorded as done, and the next stream runs.
 func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 	for name, result := range map[string]error{"success": nil, "failure": status.Error(codes.NotFound, "no such order")} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				late.Do(func() {
 					close(granted)
 					<-returning
-					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // the handler has returned some time ago
+					time.Sleep(20 * time.Millisecond) //nolint:forbidigo // by now, the handler has returned
 				})
 			}}
 			first := true
@@ -286,7 +286,8 @@ func TestALostLockEndsASendThatWaits(t *testing.T) {
 	want(t, <-sending, codes.Aborted, grpclock.ReasonLost)
 }
 
-// A client that neither reads nor writes holds the lock no longer than the time of WithMaxStall.
+// A client that does not read and does not write holds the lock no longer than the time of
+// WithMaxStall.
 func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		open  func(ctx context.Context, client shop.ShopClient) error
@@ -354,8 +355,8 @@ func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	}
 }
 
-// script is a stream in virtual time. Each Recv and each Send takes as long as the next entry
-// says.
+// script is a stream in virtual time. The next entry of the script is the time that a Recv or a
+// Send takes.
 type script struct {
 	grpc.ServerStream
 	ctx   context.Context

@@ -25,8 +25,8 @@ func (d *discard) WriteHeader(code int)        { d.status = code }
 
 var done = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 
-// handlers returns two handlers that do the same work. The first takes the lock itself. For the
-// second, the adapter takes it.
+// handlers returns two handlers that do the same work. The first handler takes the lock itself. For
+// the second handler, the adapter takes the lock.
 func handlers(tb testing.TB) map[string]http.Handler {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())

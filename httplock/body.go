@@ -139,7 +139,7 @@ func (c *config) bodySteps(path string) ([]string, error) {
 }
 
 // jsonBody returns the body for a key. A body that is not JSON is refused. The handler could read
-// such a body differently, and then the lock would be on one thing and the work on another.
+// such a body differently, and then the lock would be on one value and the work on another value.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 	if !c.readsJSON(r.Header.Get("Content-Type")) {
 		return nil, errNotJSONType

@@ -92,7 +92,7 @@ func (h *held) SetWriteDeadline(t time.Time) error {
 }
 
 // send sends the response. If the handler has written nothing, a middleware outside of this one may
-// still write the reply. Such a reply is sent as it is written.
+// still write the reply. The reply of such a middleware is sent as it is written.
 func (h *held) send() {
 	h.sent = true
 	if h.over {

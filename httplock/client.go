@@ -66,7 +66,8 @@ var past = time.Unix(1, 0)
 
 // The method called within ends the handler's context when the limit is over. It calls interrupt to
 // end the read or write in which the handler is blocked. If the server does not support deadlines,
-// only the context ends. Such a server must have time-outs of its own for reads and writes.
+// only the context ends. A server without deadlines must have time-outs of its own for reads and
+// writes.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }

@@ -4,10 +4,10 @@
 //
 //	mux.Handle("POST /orders/{id}/pay", httplock.New(l, "order:{param.id}")(pay))
 //
-// Requests for the same order run one at a time, in all processes that share the Redis. The
-// context of the handler's request ends, with a cause, the moment the lock is lost. [FromContext]
-// finds the lease in the context; the lease has the fence. The lock is released when the handler
-// returns or panics, also if the client has left.
+// Requests for the same order run one at a time, in all processes that share the Redis. The context
+// of the handler's request ends, with a cause, the moment the lock is lost. [FromContext] finds the
+// lease, with its fence, in the context. The lock is released when the handler returns or panics,
+// also if the client has left.
 //
 // [FromRules] guards many routes by one table. [Idempotency] stores responses, so that a repeated
 // request gets the stored response and does not run again.
@@ -30,12 +30,12 @@
 //
 // If a part has several values, the first value counts. Redis sees a part that ends with |hmac,
 // such as {header.Authorization|hmac}, only as its HMAC, see [WithSecret]. [Join], [Param] and
-// similar functions make the same text with the compiler's help.
+// similar functions build the same text from calls that the compiler checks.
 //
 // # Replies
 //
-// A request that does not get its lock is answered with application/problem+json (RFC 9457). Its
-// code says why:
+// A request that does not get its lock is answered with application/problem+json (RFC 9457). The
+// member code of this reply gives the reason:
 //
 //	lock-busy               409  another request holds the lock; Retry-After (WithStatus)
 //	too-many-waiters        429  locker.WithMaxWaiters is reached; Retry-After
@@ -46,7 +46,7 @@
 //	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
 //	delegation-invalid      400  WithDelegation: the delegation cannot be read
-//	delegation-refused      412  WithDelegation: the delegated lease is over, or another's
+//	delegation-refused      412  WithDelegation: the delegated lease is over, or not of this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did
@@ -56,7 +56,7 @@
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
 // [WithBufferedResponse] holds the reply back until the lock is released. For loggers,
-// [WithObserve] receives each Problem. Neither the reply nor the Problem shows the key.
+// [WithObserve] receives each Problem. The reply and the Problem do not show the key.
 //
 // # Slow clients
 //
@@ -68,8 +68,8 @@
 // # Clients
 //
 // A [Transport] is for the clients of such a handler, for example for services that call one
-// another. It repeats a refused request at the time that the server names, with one Idempotency-Key
-// for all attempts.
+// another. It repeats a refused request after the time that the server's reply names, with one
+// Idempotency-Key for all attempts.
 //
 // # Shutdown
 //

@@ -14,7 +14,7 @@ import (
 // a server that does not answer.
 type breaker struct {
 	mu      sync.Mutex
-	open    time.Time     // until then, no request asks the server
+	open    time.Time     // until this time, no request asks the server
 	pause   time.Duration // 0: there is no outage
 	probing bool          // a request is asking the server
 }
@@ -51,7 +51,7 @@ func (b *breaker) asked(err error) {
 	switch {
 	case !errors.Is(err, locker.ErrUnavailable):
 		b.pause = 0
-	case time.Now().After(b.open): // of several requests that have waited, only the first failure counts
+	case time.Now().After(b.open): // if several requests have waited, only the first failure counts
 		b.pause = min(max(2*b.pause, firstPause), longestPause)
 		b.open = time.Now().Add(b.pause)
 	}

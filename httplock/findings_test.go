@@ -15,7 +15,7 @@ import (
 )
 
 // The text of a form can also be valid JSON. If keys were read from forms, such a form could lock
-// one article and sell another one.
+// one article and sell another article.
 func TestAKeyReadsJSONTypesOnly(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := httplock.New(l, "stock:{body.sku}")(paid)
@@ -93,7 +93,7 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 }
 
 // While the lock server is down, each request that asks it has to wait. So only some requests may
-// ask the server. Otherwise all of them would queue up.
+// ask the server. Otherwise all requests would queue up.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {

@@ -33,7 +33,7 @@ func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
 	return &Guard{made: made, wrapped: make(map[string]bool)}, nil
 }
 
-// Wrap returns h under the lock of route's Rule, or h itself if there is none:
+// Wrap returns h under the lock of route's Rule, or h itself if the route has no Rule:
 //
 //	mux.Handle("POST /orders/{id}", guard.Wrap("POST /orders/{id}", pay))
 func (g *Guard) Wrap(route string, h http.Handler) http.Handler {

@@ -25,8 +25,8 @@ type Key = key.Key
 // keys, see [WithKeys].
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is in the program, so it is found when the program starts. ServeMux treats a pattern that it
-// cannot register in the same way. For keys that are read from configuration call [Make].
+// is a mistake of the program, so New reports it when the program starts. ServeMux also panics for
+// a pattern that it cannot register. For keys that are read from configuration, call [Make].
 func New(l locker.Locker, k Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := Make(l, k, opts...)
 	if err != nil {
@@ -323,8 +323,9 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 	next.ServeHTTP(w, inner)
 }
 
-// carry copies the parsed forms and the route to the request of the outer middlewares. There the
-// server finds the files of the multipart form, and removes them. Access logs find the route there.
+// carry copies the parsed forms and the route to the request of the outer middlewares. In the outer
+// request, the server finds the files of the multipart form, and removes them. Access logs find the
+// route in it.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 	if to.Pattern == from.Pattern {
@@ -373,7 +374,7 @@ func (m *middleware) hold(out response) *held {
 	}
 }
 
-// leasesOf returns the leases that this middleware has taken: those in ctx that are not in the
+// leasesOf returns the leases that this middleware has taken: the leases in ctx that are not in the
 // context of r.
 func leasesOf(ctx context.Context, r *http.Request) []*locker.Lease {
 	all := locker.LeasesFromContext(ctx)

@@ -43,7 +43,7 @@ func post(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 	const clients = 200
 	redisServer := redistest.Shared(t)
-	sold := 0 // only the lock guards it, so the race detector finds two holders
+	sold := 0 // only the lock guards this counter, so the race detector finds two holders
 	var services []*httptest.Server
 	for range 2 {
 		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))
@@ -227,9 +227,9 @@ func TestAHeldBackResponse(t *testing.T) {
 	}
 }
 
-// A hand-off inside the process makes no call to the server. So the hand-off proves nothing about
-// the lease. If a held-back response depends on a lease, this lease is therefore not handed off in
-// the process.
+// A hand-off inside the process makes no call to the server. So the hand-off does not prove that
+// the lease was held. Therefore a lease is not handed off in the process if a held-back response
+// depends on it.
 func TestAHeldBackResponseIsProvedAlsoWhileOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()

@@ -28,7 +28,7 @@ import (
 // as X-Tenant, a client could name another tenant and get the response to that tenant's request.
 // For a service with a single client, the scope may be a constant text.
 //
-// These requests get a reply without a run of the handler:
+// In these cases, a request gets a reply and the handler does not run:
 //
 //	without an Idempotency-Key          400  invalid-key; WithFilter can let these requests run
 //	that was answered before            the same response, with Idempotency-Replayed: true
@@ -40,12 +40,12 @@ import (
 // min after the client has left ([WithFinishWithin]). So a retry gets the answer of the finished
 // work.
 //
-// A response is stored for 24 h ([WithLifetime]). A response is not stored, so that the request
-// runs again, if its status is 5xx, 408, 425 or 429, or if it has Retry-After. It is also not
-// stored if its status is 400 or more and the client has left, or if another lock inside has
-// refused the request. If a handler has written nothing, nothing is stored, and the handler has not
-// succeeded: write a status, such as 204. Set-Cookie and the headers of a connection are not
-// stored. A response may be larger than 64 KiB, or than the size of [WithBufferedResponse]. Then it
+// A response is stored for 24 h ([WithLifetime]). A response with the status 5xx, 408, 425 or 429,
+// or with Retry-After, is not stored, so a repeated request runs again. Also not stored are
+// responses with a status of 400 or more after the client has left, and refusals by another lock
+// inside. If a handler has written nothing, nothing is stored, and the handler has not succeeded:
+// write a status, such as 204. Set-Cookie and the headers of a connection are not stored. A
+// response may be larger than 64 KiB, or than the size of [WithBufferedResponse]. Such a response
 // is sent as it is written, and only the mark "done" is stored.
 //
 // A record "in progress" is written before the handler runs. If the process dies, the record
@@ -136,7 +136,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
 	// If the handler failed and has written nothing, a middleware outside of this one writes the
-	// response later. If the client has left, this may be the reason of the failure.
+	// response later. The failure may be caused by the client, if the client has left.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
 		DoneOnly: h.over,

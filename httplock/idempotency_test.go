@@ -38,7 +38,7 @@ func TestARequestThatComesAgainIsAnsweredAndNotRun(t *testing.T) {
 	var runs atomic.Int32
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := shop(httplock.Idempotency(l, idempotency.NewMemory(), "{header.X-Tenant}"), numbered(&runs))
-	// The headers that the outer handler sets belong to each request.
+	// The outer handler sets headers for each request, and these headers are not stored.
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
 		h.ServeHTTP(w, r)

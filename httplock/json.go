@@ -24,8 +24,9 @@ const every = "*"
 // member returns the value at steps, or "" when there is none.
 //
 // If an object has a member several times, encoding/json takes the last of them, and it ignores the
-// case of members' names. Other libraries may take another member. A body in which two libraries
-// could find different values is refused: the lock could be on one value and the work on the other.
+// case of members' names. Other libraries may take another member. If two libraries could find
+// different values in a body, the body is refused. Otherwise the lock could be on one value and the
+// work on the other value.
 func member(data []byte, steps []string) (string, error) {
 	values, err := members(data, steps)
 	if err != nil || len(values) == 0 {
@@ -111,7 +112,7 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 }
 
 // indexOf returns the index that a step names, or -1 when it names no index. "01" and "+1" are no
-// indexes: otherwise an element could have several keys.
+// indexes, because otherwise an element could have several keys.
 func indexOf(step string) int {
 	n, err := strconv.Atoi(step)
 	if err != nil || strconv.Itoa(n) != step {

@@ -184,7 +184,8 @@ func (e *partError) Error() string { return e.err.Error() }
 func (e *partError) Unwrap() error { return e.err }
 
 // idempotencySource is the source for the header Idempotency-Key. The value may have quotation
-// marks, as in the IETF's draft. In services that are older than the draft, it has none.
+// marks, as in the IETF's draft. In services that are older than the draft, the value has no
+// quotation marks.
 const idempotencySource = "idempotency-key"
 
 // idempotencyHeader is the header in which a client names its request.

@@ -138,13 +138,13 @@ func WithName(name string) Option { return func(c *config) { c.name = name } }
 func WithStatus(code int) Option { return func(c *config) { c.status = code } }
 
 // WithModeByMethod takes the lock Shared for the safe methods (GET, HEAD, OPTIONS, TRACE) and
-// Exclusive for all others: readers run together, a writer alone. It needs a Locker from
-// locker.NewReadWrite. With other Lockers, a safe request is answered 500, lock-misconfigured.
+// Exclusive for all other methods: readers run together, and a writer runs alone. It needs a Locker
+// from locker.NewReadWrite. With other Lockers, a safe request is answered 500, lock-misconfigured.
 // Default: Exclusive for all methods.
 func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true } }
 
-// WithFailOpen runs requests without a lock while the lock server is unavailable. Then two
-// requests can run at the same time: choose it if an outage is worse than work that runs twice.
+// WithFailOpen runs requests without a lock while the lock server is unavailable. Then two requests
+// can run at the same time: choose WithFailOpen if an outage is worse than work that runs twice.
 // WithObserve receives the Problem also in this case. Default: without the lock server, requests
 // are answered 503.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
@@ -164,9 +164,9 @@ func WithBufferedResponse(most int) Option {
 
 // WithDelegation lets a request that carries a delegation join the lease of its caller. opts are
 // options of package delegate. Give the same options to the Sender of the caller, whose Transport
-// sends the delegation. Use it for services that only your own services can reach. If several
-// middlewares are around a handler, give the option to the outermost middleware as well. Default: a
-// delegation that comes with a request is removed from its header and has no effect.
+// sends the delegation. Use WithDelegation for services that only your own services can reach. If
+// several middlewares are around a handler, give the option to the outermost middleware as well.
+// Default: a delegation that comes with a request is removed from its header and has no effect.
 func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
@@ -234,7 +234,8 @@ func WithClientIP(ip func(r *http.Request) string) Option {
 }
 
 // WithFilter guards only requests for which guarded returns true. All other requests run without a
-// lock. With several WithFilters, all must return true. Default: every request is guarded.
+// lock. With several WithFilters, all their functions must return true. Default: every request is
+// guarded.
 func WithFilter(guarded func(r *http.Request) bool) Option {
 	return func(c *config) {
 		if !c.refuse(guarded == nil, "WithFilter(nil); leave it out to guard every request") {
@@ -276,8 +277,8 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 }
 
 // WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
-// Wait or Name empty, the middleware's value is used. With several WithRules, they run in order. A
-// Key that adjust sets is not encoded.
+// Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
+// in order. A Key that adjust sets is not encoded.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	return func(c *config) {
 		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {
@@ -310,9 +311,9 @@ func withFixed(adjust func(rule *locker.Rule)) Option {
 	return func(c *config) { c.fixed = append(c.fixed, adjust) }
 }
 
-// WithKeys locks more keys together with the first key. All keys are locked or none, in an order
-// that excludes deadlocks (see locker.RunAll). A single key such as "stock:{body.items.*.sku}" can
-// make several keys, too. A request can lock at most 100 keys.
+// WithKeys locks more keys together with the first key. Either all keys are locked or none, in an
+// order that excludes deadlocks (see locker.RunAll). A single key such as
+// "stock:{body.items.*.sku}" can make several keys, too. A request can lock at most 100 keys.
 func WithKeys(keys ...Key) Option {
 	return func(c *config) { c.keys = append(slices.Clip(c.keys), keys...) }
 }
@@ -327,7 +328,7 @@ func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 // blocks the handler if it sends nothing of the body that the handler reads, or takes less than 64
 // KiB of the response. When this time is over, the read or write fails, and the handler's context
 // ends with [ErrStalled]. A request without a reply is then answered 408. The time in which a
-// handler does other things does not count, so a quiet stream of events is not a stall. 0: no
+// handler does not read or write does not count, so a quiet stream of events is not a stall. 0: no
 // limit. Default: 30 s.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
@@ -336,8 +337,8 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 // with +json, and requests without a type. Requests of other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
-// WithStore makes [New] store responses under its key, as [Idempotency] does. Use it for requests
-// that are recognized by something else than the header Idempotency-Key, for example by
+// WithStore makes [New] store responses under its key, as [Idempotency] does. Use WithStore for
+// requests that are not identified by the header Idempotency-Key but, for example, by
 // "payment:{body.request_id}". Responses to every method are stored.
 func WithStore(store idempotency.Store) Option {
 	return func(c *config) {
@@ -375,8 +376,8 @@ func WithFingerprint(distinct func(r *http.Request, body []byte) ([]byte, error)
 	}
 }
 
-// WithStorable says which responses are stored. Default: all responses are stored, except responses
-// with the status 5xx, 408, 425 or 429, and responses with a Retry-After.
+// WithStorable says which responses are stored. Default: all responses are stored except those with
+// the status 5xx, 408, 425 or 429, or with a Retry-After.
 func WithStorable(storable func(status int, h http.Header) bool) Option {
 	return func(c *config) {
 		if !c.refuse(storable == nil, "WithStorable(nil); leave it out to go by the status") {

@@ -82,9 +82,9 @@ func (p *Problem) Unwrap() error { return p.err }
 // ErrorType returns the value that OpenTelemetry's instrumentations use for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
 
-// Failure reports whether an operator should know of the Problem: the lock server is unavailable,
-// a lock was lost, or something is set up wrongly. A busy lock and a client's mistake are no
-// failures.
+// Failure reports whether an operator should know of the Problem: the lock server is unavailable, a
+// lock was lost, or something is set up wrongly. A busy lock or a client's mistake is not a
+// failure.
 func (p *Problem) Failure() bool { return p.failure }
 
 // reply is the reply to one kind of error.
@@ -98,7 +98,8 @@ type reply struct {
 	failure bool
 }
 
-// replies has the reply for each error of a request that was not run. The first match counts.
+// replies has the reply for each error of a request that was not run. The first entry that matches
+// the error counts.
 var replies = []reply{
 	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
 		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},

@@ -14,13 +14,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Rules define which routes are guarded, and how. So all locks of a service are on one page. A name
+// Rules define which routes are guarded, and how. So one table shows all locks of a service. A name
 // in this map is the method and the path of a route, as the router spells it, such as "POST
 // /orders/{id}/pay".
 type Rules map[string]Rule
 
-// A Rule guards a route. Its fields are those of locker.Rule and of the options. An empty field has
-// the value of the options that come with the Rules, or the default of the option.
+// A Rule guards a route. Most fields have the same meaning as a field of locker.Rule or an option
+// such as [WithTTL]. An empty field has the value of the options that come with the Rules, or the
+// default of the option.
 type Rule struct {
 	_ struct{} // keyed literals only
 

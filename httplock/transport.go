@@ -18,11 +18,11 @@ import (
 //
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
-// It repeats requests with a reply of status 409, 423, 429 or 503 and a Retry-After. Such a reply
-// means that the server did nothing, and it names the time of the retry. If the reply is from this
-// package, the Transport uses the member retry_after_ms, which is more exact. The pauses grow: the
-// first pause is at least 100 ms, and each further pause is at least twice as long. All other
-// replies, such as lock-lost, are returned.
+// It repeats a request whose reply has the status 409, 423, 429 or 503 and a Retry-After. Such a
+// reply means that the server did nothing, and it names the time of the retry. If the reply is from
+// this package, the Transport uses the member retry_after_ms, which is more exact. The pauses grow:
+// the first pause is at least 100 ms, and each further pause is at least twice as long. The
+// Transport returns all other replies, such as lock-lost, to the caller.
 //
 // A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
 // repeated after an error of the connection. Then it is unknown whether the server has served the

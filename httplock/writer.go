@@ -25,8 +25,8 @@ func watch(w http.ResponseWriter) response {
 	return &watched{ResponseWriter: w}
 }
 
-// begun reports whether the reply has begun. It also works for a writer that collects the reply,
-// such as gin-contrib/timeout's, whose own Written returns false.
+// begun reports whether the reply has begun. The result is also right for a writer that collects
+// the reply, such as gin-contrib/timeout's, whose own Written returns false.
 func begun(out response) bool {
 	if out.Written() {
 		return true

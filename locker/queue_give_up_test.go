@@ -68,7 +68,7 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			second := waits(t, ls[1], locker.Rule{Key: "a"})
 			third := waits(t, ls[2], locker.Rule{Key: "a"})
-			<-time.After(600 * time.Millisecond) // by then, the server has notified the waiter about the winner
+			<-time.After(600 * time.Millisecond) // now the server will notify the third waiter of the second's grant
 			ps[1].Pause()
 			release(t, first)
 			lease := third.granted(2100 * time.Millisecond)
