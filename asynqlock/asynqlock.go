@@ -54,8 +54,8 @@ type Guard struct {
 //	the handler panicked                  the panic continues after the release
 //
 // The lock is held until the handler has returned, even if asynq has given up the run. asynq starts
-// a task again when the task's time-out is over or asynq's lease of the task is lost. asynq does
-// not wait for the handler that still runs.
+// a task again when the task's time-out is over or asynq's lease of the task is lost, and does not
+// wait for the handler that still runs.
 func (g *Guard) Middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if g.propagator != nil {

@@ -39,8 +39,8 @@ func TestAPanicGivesTheKeyUp(t *testing.T) {
 	}
 }
 
-// A panic in the function that makes the key is handled like a panic in a handler. Afterwards
-// neither the key nor the task's own ID is locked.
+// A panic in the function that makes the key is handled like a panic in a handler. After the panic,
+// the key and the task's own ID are free.
 func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -63,8 +63,8 @@ func TestAPanicOfAKeyFunctionCostsARetryAndNoMore(t *testing.T) {
 	}
 }
 
-// When a task has lost its lock, another task may have run meanwhile. So its success is unknown,
-// even if the handler returned nil.
+// When a task has lost its lock, another task may have run meanwhile. So the success of the task
+// that lost its lock is unknown, even if its handler returned nil.
 func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	t.Parallel()
 	theirs := errors.New("theirs")

@@ -18,8 +18,8 @@ type shipment struct {
 
 var shipping = asynq.NewTaskWithHeaders("order:ship", []byte(`{"id":"42","customer":"ann"}`), map[string]string{"order": "42"})
 
-// handlers returns handlers on the Store in memory: one without a lock, one that calls Run itself,
-// and guarded ones.
+// handlers returns handlers on the Store in memory: a handler without a lock, a handler that calls
+// Run itself, and handlers under a Guard.
 func handlers(t testing.TB) map[string]asynq.Handler {
 	t.Helper()
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -23,7 +23,7 @@ import (
 // runs. [Guard.Client] returns a Client. A Client is safe for concurrent use.
 //
 // The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique in
-// its queue for exactly as long as it exists there. It exists while it is scheduled, pending,
+// its queue for exactly as long as it exists there. A task exists while it is scheduled, pending,
 // running, put off or kept as completed. [asynq.Unique] uses a separate lock instead, which can end
 // before or after the task. If the Client has an Inspector, a new task can be enqueued beside an
 // archived task.

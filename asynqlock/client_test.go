@@ -52,8 +52,8 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 	_, err = enqueue(asynq.NewTask("job:other", []byte(`{"account":"42"}`)))
 	want("", "", err)
 
-	// The next task is refused in three states of the first one: while it waits, while it runs,
-	// and while it is archived.
+	// The next task is refused in three states of the first task: while the first task waits, while
+	// it runs, and while it is archived.
 	if err := q.inspector.RunTask(q.name, id); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 	q := newQueue(t)
 	c := guard(t, q.locker(), asynqlock.Unique()).Client(q.client, q.inspector)
 	seen := make(map[string]bool)
-	for i := range 150 { // so many that most of them are archived within the same second
+	for i := range 150 { // so many tasks that most are archived within the same second
 		info, err := c.EnqueueContext(t.Context(), job("42"), asynq.Queue(q.name), asynq.ProcessIn(time.Hour))
 		if err != nil || seen[info.ID] {
 			t.Fatalf("task %d: %v", i, err)
@@ -105,8 +105,8 @@ func TestArchivedTasksDoNotStandInTheWayOfANewOne(t *testing.T) {
 }
 
 // asynq.Unique takes its lock before asynq notices that the ID is in use. When asynq then refuses
-// the task, the lock stays. Until the lock expires, no such task can be enqueued, although none
-// exists.
+// the task, the lock stays. Until the lock expires, no equal task can be enqueued, although no
+// equal task exists.
 func TestARefusedTaskLeavesNoUniquenessBehind(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -187,7 +187,7 @@ func TestWhatAClientCannotEnqueueIsRefused(t *testing.T) {
 }
 
 // asynq does not export the options that NewTask was given. The Client uses these options
-// nevertheless. The options of EnqueueContext override them.
+// nevertheless. The options of EnqueueContext override the options of NewTask.
 func TestATaskKeepsTheOptionsThatItWasMadeWith(t *testing.T) {
 	t.Parallel()
 	for name, policies := range map[string][]asynqlock.Policy{"unique": {asynqlock.Unique()}, "not unique": nil} {

@@ -12,7 +12,7 @@ import (
 
 const (
 	// taskCheckInterval is how often a configured server looks for tasks, on average, when it is
-	// idle. With asynq's default of 1 s, a task that is called would wait too long.
+	// idle. With asynq's default of 1 s, a task that is called from its line would wait too long.
 	taskCheckInterval = 50 * time.Millisecond
 	// delayedTaskCheckInterval is how often a configured server looks for delayed tasks that are
 	// due.

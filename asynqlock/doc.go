@@ -36,15 +36,15 @@
 //
 //	Snooze(d)  the task is put off; this is the default
 //	Drop()     the task is deleted: another run of the key does the work
-//	Archive()  the task goes to the archive
+//	Archive()  the task is moved to asynq's archive
 //	Wait(d)    before any of these, the task waits in its worker, in the key's queue
 //
-// With [WithWaking], a task that was put off runs as soon as the key is free and the tasks ahead
-// of it have run. Without WithWaking, the task comes again after a pause.
+// With [WithWaking], a task that was put off runs as soon as the key is free and the tasks ahead of
+// it have run. Without WithWaking, asynq delivers the task again after a pause.
 //
-// None of the policies uses a retry of the task: see [Guard.Configure] and [WithWaking]. If the
-// key is busy with an earlier run of the same task, Drop and Archive put the task off instead.
-// These are the other Problems of tasks:
+// None of the policies uses a retry of the task: see [Guard.Configure] and [WithWaking]. If the key
+// is busy with an earlier run of the same task, Drop and Archive put the task off instead. A task
+// can also have one of these Problems:
 //
 //	already-done        dropped   Once: the work was done
 //	already-running     snoozed   Drop, Archive: an earlier run of this task has the key
@@ -52,7 +52,7 @@
 //	invalid-key         archived  no key can be made of the task
 //	lock-unavailable    snoozed   the lock server cannot be reached
 //	lock-closed         snoozed   the Locker was closed, or the Guard stopped
-//	lock-misconfigured  snoozed   the Locker, or the rule, cannot do that
+//	lock-misconfigured  snoozed   the rule is wrong, or the Locker does not support it
 //	lock-lost           failed    the lock ended before the handler did
 //
 // A task with lock-lost may have been overtaken by another run. The task is retried as after any

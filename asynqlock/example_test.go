@@ -56,7 +56,7 @@ func ExampleNew() {
 // A middleware outside of the Guard gets the Problem of a task.
 func ExampleProblem() {
 	store := lockertest.NewMemory()
-	store.Occupy("user:42", 0) // another task is at it
+	store.Occupy("user:42", 0) // another task holds the lock
 	l, err := locker.New(store)
 	if err != nil {
 		log.Fatal(err)
@@ -75,7 +75,7 @@ func ExampleProblem() {
 	// Output: lock-busy dropped true true
 }
 
-// Several processes run the same schedule, and one of them enqueues.
+// Several processes run the same schedule, and one process enqueues its tasks.
 func ExampleRunScheduler() {
 	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 	if err != nil {

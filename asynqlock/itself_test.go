@@ -92,8 +92,8 @@ func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	await(t, "nothing is left", func() bool { return q.state(first) == "gone" })
 }
 
-// With AtLeast, a task may find that its own earlier run has left its key busy. This is so even if
-// the retry was not counted.
+// With AtLeast, a task may find that its own earlier run has left its key busy. This can happen
+// even if asynq did not count the retry.
 func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

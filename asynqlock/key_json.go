@@ -18,8 +18,8 @@ import (
 )
 
 // bindMember returns a function that reads the member of a JSON payload at steps. The function
-// decodes the payload into a struct with only this member. So it finds the same value as a handler
-// that decodes a struct, and the other members cost nothing.
+// decodes the payload into a struct with only this member. So the function finds the same value as
+// a handler that decodes a struct, and does not decode the other members.
 func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {

@@ -88,7 +88,7 @@ func TestKeysAreMadeOfTasks(t *testing.T) {
 	}
 }
 
-// Such a task would fail in every attempt, so it is archived.
+// A task without a key would fail in every attempt, so it is archived.
 func TestATaskWithoutAKeyIsArchived(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

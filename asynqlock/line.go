@@ -27,8 +27,8 @@ var (
 
 const (
 	// lateAfter is how long a called task may need to reach a worker. After that time, other tasks
-	// stop waiting for the called task. Its queue has a backlog then, and an idle key would be
-	// worse than a changed order.
+	// stop waiting for the called task. The queue of the called task then has a backlog, and a
+	// changed order is better than an idle key.
 	lateAfter = 5 * time.Second
 	// lateFor is how long tasks of a key may run out of order after a called task was late.
 	lateFor = time.Minute
@@ -60,7 +60,7 @@ var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 // place is a task's place in its line.
 type place struct {
-	ahead  int           // how many tasks are before this one
+	ahead  int           // how many tasks are before this task
 	had    bool          // the task was in the line before
 	called time.Duration // how long ago the front task was called; negative if it was not called
 	late   bool          // tasks of this line may run out of order
@@ -92,8 +92,8 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
 
-// call calls the task at the front. It returns the task and how long ago it was called. If the
-// line is empty, task is "".
+// call records that the task at the front of the line is called. It returns this task, and how long
+// ago it was called. If the line is empty, task is "".
 func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
 	return ls.front(ctx, key, time.Hour)
 }

@@ -16,12 +16,12 @@ type serverClock struct {
 }
 
 // translation relates the clock of this process to the server's clock, by one reply of the server.
-// A translation is used for times from its field from on.
+// A translation applies to the time in its field from, and to later times.
 type translation struct {
 	from   time.Time
 	epoch  time.Time
 	server int64 // the server's time at epoch
-	least  int64 // the previous translation of from; 0 if there was none
+	least  int64 // the server's time for from by the previous translation; 0: none
 }
 
 // remeasureAfter is how long the server's time in a reply is used.

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// abandonedAfter is the longest time that a called task may need to reach a worker. After that,
-	// it loses its place: its queue is paused or has no server, or the worker that had the task has
-	// died.
+	// abandonedAfter is the longest time that a called task may need to reach a worker. After that
+	// time, the task loses its place, because its queue is paused or has no server, or because the
+	// worker of the task has died.
 	abandonedAfter = 10 * time.Second
 	// watchFor is the longest time of one wait of a watcher. The watcher waits again while the line
 	// has tasks.
@@ -138,7 +138,7 @@ func (w *waker) change(key string, change func(in *interest) bool) bool {
 	return changed
 }
 
-// watch starts a watcher that waits for the key, unless there is one.
+// watch starts a watcher that waits for the key, unless the key has a watcher already.
 func (w *waker) watch(lock locker.Rule) {
 	if w.change(lock.Key, func(in *interest) bool {
 		if in.watched || w.watchers == mostWatchers || w.ctx.Err() != nil {
@@ -160,8 +160,9 @@ func (w *waker) watch(lock locker.Rule) {
 // awaitFree waits for the key, releases it, and calls the front task. It returns true if the key
 // stayed busy and tasks still wait for it.
 //
-// The watcher counts as gone before it checks the line. So a task that is put off after that gets a
-// new watcher. A task that was put off before that is in the line when this watcher checks it.
+// Before the watcher checks the line, it no longer counts as a watcher. So a task that is put off
+// later gets a new watcher. A task that was put off earlier is in the line when this watcher checks
+// the line.
 func (w *waker) awaitFree(lock locker.Rule) bool {
 	lease, err := w.locker.Acquire(w.ctx, locker.Rule{Key: lock.Key, Name: "asynq-wake", Mode: lock.Mode, Limit: lock.Limit, Weight: lock.Weight, TTL: watchTTL, Wait: watchFor})
 	if errors.Is(err, locker.ErrBusy) && w.ctx.Err() == nil && w.lines.lookups.exists(w.ctx, w.lines.redis, w.lines.keys(lock.Key)[0]) {

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// quiet is a Logger that drops everything. It is for servers whose errors a test expects.
+// quiet is a Logger that drops everything, for servers whose errors a test expects.
 type quiet struct{}
 
 func (quiet) Debug(...any) {}

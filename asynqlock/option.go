@@ -96,7 +96,8 @@ func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secr
 // Waking uses asynq's Inspector. No worker is blocked. A task without a retry left is replaced by a
 // clone, because asynq would archive the task. A clone has the same payload, time-out, deadline and
 // retention. Its ID is the old ID, '~' and a number. But if the program chose the task's ID, or if
-// the rule has [Unique], the task waits in its worker, unless [WithClones] is given too.
+// the rule has [Unique], the task is not cloned and waits in its worker. With [WithClones], such a
+// task is cloned too.
 //
 // The lines of waiting tasks are sorted sets named asynqlock:line:{KEY}; see [WithKeyPrefix].
 func WithWaking(c redis.UniversalClient) Option {
@@ -122,12 +123,13 @@ func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
 	return func(cfg *config) { cfg.client, cfg.inspector, cfg.clones = c, i, true }
 }
 
-// A Propagator carries the context of a trace in the headers of a task. otellock.Headers is one.
+// A Propagator carries the context of a trace in the headers of a task. otellock.Headers is a
+// Propagator.
 type Propagator interface {
-	// Inject adds to headers what Extract needs.
+	// Inject adds to headers the values that Extract needs.
 	Inject(ctx context.Context, headers map[string]string)
-	// Extract returns ctx with what Inject has added to headers, usually in another process.
-	// headers may be nil.
+	// Extract returns ctx with the values that Inject has added to headers, usually in another
+	// process. headers may be nil.
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 

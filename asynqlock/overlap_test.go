@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// When the time of a task is over, asynq ends the task's context and starts the task again. It
-// does not wait for the handler.
+// When the time of a task is over, asynq ends the task's context and starts the task again. asynq
+// does not wait for the first handler.
 func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 	t.Parallel()
 	for name, guarded := range map[string]bool{"guarded": true, "not guarded": false} {
@@ -31,7 +31,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
-			t.Cleanup(func() { close(w.end) }) // ends all runs, because on a slow machine there are more of them
+			t.Cleanup(func() { close(w.end) }) // on a slow machine there are more runs, and this ends all
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {
@@ -76,7 +76,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 			next(t, w)
 			age(t, q.redis, q.name, id)
 			second := q.serve(fresh(), asynq.Config{}, w)
-			// The Problems of both servers count, because either of them may get the task.
+			// The Problems of both servers count, because either server may get the task.
 			problems := func() []string { return append(first.problems(), second.problems()...) }
 			if !guarded {
 				next(t, w)
@@ -149,8 +149,8 @@ func givenBack(t *testing.T, retries int) {
 	await(t, "it is done", func() bool { return q.state(id) == "completed after 0 retries" })
 }
 
-// A server that stops requeues the tasks that wait in it for their keys. Such a task has not run,
-// and was not refused.
+// A server that stops requeues the tasks that wait in it for their keys. A requeued task has not
+// run, and was not refused.
 func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -213,8 +213,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a separate process. Its handler prints that it runs. It does its work when
-// the parent asks for it, even if its context has ended.
+// worker is a server in a separate process. Its handler prints that it runs. The handler does its
+// work when the parent asks for it, even if the handler's context has ended.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})

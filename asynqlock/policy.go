@@ -93,8 +93,8 @@ func Unique() Policy { return func(r *rule) { r.unique = true } }
 
 // Adjust calls change with the Rule of each task, and change may alter the Rule. An empty Name
 // becomes the task's type. A changed Key is used without encoding. With AtMost, a lock may end
-// before its handler: then the handler's context is cancelled, and another run may overtake the
-// handler.
+// before its handler has returned. Then the handler's context is cancelled, and another run may
+// overtake the handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {
 		if change == nil {
@@ -177,8 +177,9 @@ func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 // rules has the rules sorted by pattern, the longest first.
 type rules []*rule
 
-// match finds the rule of a type as asynq.ServeMux finds a handler. It is the rule whose pattern
-// equals the type, or otherwise the rule with the longest pattern with which the type begins.
+// match finds the rule of a type as asynq.ServeMux finds a handler. The result is the rule whose
+// pattern equals the type, or otherwise the rule with the longest pattern with which the type
+// begins.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
 		if strings.HasPrefix(typename, r.begins()) {

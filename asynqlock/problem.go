@@ -38,9 +38,9 @@ const (
 )
 
 // A Problem is the error that the middleware returns for a task that did not get its lock, or lost
-// it. It contains the reason, and what happens to the task. asynq shows the text of a Problem
-// beside the task, so the text does not contain the key. errors.Is and errors.As find the Locker's
-// error in a Problem.
+// it. A Problem contains the reason, and what happens to the task. asynq shows the text of a
+// Problem beside the task, so the text does not contain the key. errors.Is and errors.As find the
+// Locker's error in a Problem.
 type Problem struct {
 	Code       string
 	Verdict    Verdict

@@ -62,8 +62,8 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 	}
 }
 
-// Tasks that were put off together come back at different times. The first time is when the lock
-// may be free, and the others are soon after that.
+// Tasks that were put off together come back at different times. The first task comes back when the
+// lock may be free, and the other tasks come back soon after it.
 func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -89,7 +89,7 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	}
 }
 
-// Without Configure, a task that waits keeps its worker busy. The Guard must log that.
+// Without Configure, a task that waits keeps its worker busy. The Guard must log this mistake.
 func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -42,7 +42,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 	}}
 	tick := func(s *asynq.Scheduler) (*asynq.Scheduler, error) {
 		// Each process has a payload of its own, so the ticks of two processes have different
-		// slots. So here the claim of a slot cannot prevent a second tick.
+		// slots. In this test, the claim of a slot therefore cannot prevent a second tick.
 		_, err := s.Register("@every 1s", asynq.NewTask("tick", []byte(strconv.Itoa(os.Getpid())), asynq.Queue(queue)))
 		return s, err
 	}
@@ -66,7 +66,7 @@ var replica = proc.Register("scheduler", func(args []string) {
 				PeriodicTaskConfigProvider: schedule(queue), RedisUniversalClient: c, SchedulerOpts: opts,
 			})
 		}, asynqlock.SchedulerTTL(2*time.Second), asynqlock.SchedulerBase(base))
-	case "unguarded": // only the lock, around a scheduler that is not changed
+	case "unguarded": // an unchanged scheduler, which runs under the lock
 		base.PreEnqueueFunc = func(*asynq.Task, []asynq.Option) { begin() }
 		_ = locker.Run(context.Background(), l, locker.Rule{Key: "leader", TTL: 2 * time.Second}, func(ctx context.Context) error {
 			fmt.Println("leads")

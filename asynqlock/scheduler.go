@@ -19,10 +19,10 @@ import (
 // over after the lock's TTL.
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
-// started again. build must make the scheduler with the given options. It may set further options
-// that are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another
-// PreEnqueueFunc, this function must call the given function. RunScheduler checks this once, with a
-// task "asynqlock:probe":
+// started again. build must make the scheduler with the given options. It may also set options that
+// are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another PreEnqueueFunc,
+// this function must call the given function. RunScheduler checks this once, with a task
+// "asynqlock:probe":
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
@@ -114,9 +114,9 @@ func SchedulerClient(c *Client) SchedulerOption {
 //
 // The task of a tick has a TaskID made of entry and slot, unless the entry has a TaskID or the rule
 // has [Unique]. The task also has a Retention of at least a minute. The completed task is kept for
-// that time, so that it is not enqueued again. asynq's history of the schedule does not show such
-// ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the leader
-// changes.
+// that time, so that its tick is not enqueued again. asynq's history of the schedule does not show
+// such ticks. An entry "@every 30s" ticks once for each 30 s since its last tick, also when the
+// leader changes.
 func CatchUp(window time.Duration) SchedulerOption {
 	return func(ls *leadership) {
 		ls.window = window

@@ -254,8 +254,8 @@ func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (boo
 	return n == 1, err
 }
 
-// forget deletes entries that are no longer in the schedule. It waits before it deletes them,
-// because leaders with different entries may follow each other during a rollout.
+// forget deletes entries that are no longer in the schedule. forget waits before it deletes an
+// entry, because leaders with different entries may follow each other during a rollout.
 func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.Time) error {
 	maps.DeleteFunc(rest, func(_, value string) bool {
 		slot, _, ok := parseSlot(value)

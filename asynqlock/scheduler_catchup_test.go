@@ -78,7 +78,7 @@ func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64)
 }
 
 // There may be slots between the last tick of one leader and the first tick of the next leader.
-// Each of them is made up once.
+// Each of these slots is made up once.
 func TestTicksAreMadeUp(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

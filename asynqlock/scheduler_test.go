@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The clocks of two processes differ. Both want to enqueue a tick of the same second, one after
-// the other. The second process finds that the slot is claimed.
+// The clocks of two processes differ. Both processes want to enqueue a tick of the same second, one
+// after the other. The second process finds that the slot is claimed.
 func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Parallel()
 	q, backend := newQueue(t), lockertest.NewMemory()
@@ -232,8 +232,8 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 	}
 }
 
-// A metric shows whether a schedule ticks. It also shows whether processes disagree about who
-// leads it.
+// A metric shows whether a schedule ticks. The metric also shows whether processes disagree about
+// the leader.
 func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	t.Parallel()
 	var recorder lockertest.Recorder

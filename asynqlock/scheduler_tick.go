@@ -32,7 +32,7 @@ type term struct {
 
 	mu     sync.Mutex
 	slot   int64                  // the second of the last tick
-	claims map[string]func() bool // the claims of slot by entry; each is sent once
+	claims map[string]func() bool // the claims of the slot, by entry; each claim is sent once
 }
 
 // The method options returns the options for build.

@@ -18,16 +18,16 @@ import (
 )
 
 // A task that is put off must run in the end, and being put off must use no retry. asynq treats
-// some cases differently, and this test has all of them.
+// some tasks differently, and this test has a task of each kind.
 func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		fails    bool // its first run fails before the key is busy
+		fails    bool // the first run of the task fails before the key is busy
 		plain    bool // the Guard has not configured the server
 		clones   bool
 		opts     []asynq.Option
 		problems []string
-		id       string // the ID of the task that runs in the end, if it is another one
+		id       string // the ID of the task that runs in the end, if another task runs
 		retried  int
 	}{
 		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},

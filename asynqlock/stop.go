@@ -13,11 +13,11 @@ var errStopped = errors.New("the Guard was stopped, because this process stops")
 // Stop ends the waits of tasks for their keys. These tasks are put off without using a retry, so
 // that another process runs them. A task that cannot be put off stays in its worker until the
 // server's ShutdownTimeout is over. Then asynq requeues the task. Running handlers continue. A task
-// that the server still starts gets its lock if the lock is free.
+// that the server starts after Stop gets its lock if the lock is free.
 //
 // Call Stop before the Shutdown of the Guard's servers, or let [Guard.Run] do both. Otherwise
-// Shutdown waits for these tasks. Stop returns when the Guard's goroutines have ended, or when ctx
-// ends.
+// Shutdown waits for the tasks that wait for their keys. Stop returns when the Guard's goroutines
+// have ended, or when ctx ends.
 func (g *Guard) Stop(ctx context.Context) error {
 	g.stop()
 	if g.waker == nil {

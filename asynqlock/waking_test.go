@@ -97,7 +97,7 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.done()) == 10 })
 	took := time.Since(began)
 	t.Logf("10 tasks of 100 ms took %v", took)
-	if took > 4*time.Second { // on a machine that does nothing else, they take 2 s
+	if took > 4*time.Second { // on a machine that does nothing else, the tasks take 2 s
 		t.Errorf("10 tasks of 100 ms took %v", took)
 	}
 	if work.most != 1 {
@@ -208,7 +208,7 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 }
 
 // The first task of the line may have been deleted or archived, or may be in a paused queue. The
-// tasks behind it must not wait for it.
+// tasks behind the first task must not wait for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, q *queue, low, id string){

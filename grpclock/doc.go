@@ -95,7 +95,7 @@
 //	LOCK_LOST               ABORTED             the lock ended before the handler; no retry
 //	STREAM_STALLED          DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
 //	NOT_COMMITTED           UNAVAILABLE         an idempotent transaction is unclear; retry
-//	LOCK_MISCONFIGURED      INTERNAL            the rule, or the Locker, cannot do that
+//	LOCK_MISCONFIGURED      INTERNAL            the rule is wrong, or the Locker does not support it
 //	DELEGATION_INVALID      INVALID_ARGUMENT    a delegation cannot be read
 //	DELEGATION_REFUSED      FAILED_PRECONDITION a delegation is not valid any more
 //	CALLER_GONE             CANCELLED           the call ended while it waited

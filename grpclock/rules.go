@@ -105,7 +105,7 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 //   - an invalid rule: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
 //   - a rule for a method that the server does not have;
-//   - a rule for a stream, if no stream interceptor was made of these Rules; also a rule for a
+//   - a rule for a stream, if no stream interceptor was made of these Rules; the same for a
 //     unary method without a unary interceptor;
 //   - that there is no rule at all.
 func (r *Rules) Bind(server interface {

@@ -9,10 +9,10 @@
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss.
-// The spans of the work under the lock are its children. A transaction of package sqllock is
-// "transact NAME", with the database's own spans inside. A term of package lead is "lead NAME". If
-// the function of a leader still runs after its term, this is "overrun NAME". An update of package
-// optimistic is "update NAME". NAME is the Rule's Name, never its key.
+// The spans of the work under the lock are children of "hold NAME". A transaction of package
+// sqllock is "transact NAME", with the database's own spans inside. A term of package lead is "lead
+// NAME". If the function of a leader still runs after its term, the span "overrun NAME" records
+// this. An update of package optimistic is "update NAME". NAME is the Rule's Name, never its key.
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
 // leads to the acquire of that holder. The link with the role "released_by" leads to the acquire
@@ -26,8 +26,8 @@
 //	latchkit.lock.wait.duration      histogram: mode, result; acquires that met another holder
 //	latchkit.lock.hold.duration      histogram: mode, result
 //	latchkit.lock.release.duration   histogram: mode, result, error.type
-//	latchkit.lock.held.active        how many now: mode
-//	latchkit.lock.waiter.active      how many now: mode
+//	latchkit.lock.held.active        present number: mode
+//	latchkit.lock.waiter.active      present number: mode
 //	latchkit.lock.queue.length       histogram: mode; the place at which a wait began
 //	latchkit.lock.handoffs           counter: mode, handoff.scope (local, remote)
 //	latchkit.lock.renewals           counter: mode, error.type
@@ -40,7 +40,7 @@
 //	latchkit.sql.commits             counter: result
 //	latchkit.idempotency.replays     counter
 //	latchkit.scheduler.ticks         counter: result
-//	latchkit.quorum.nodes.out        how many now, without a name: nodes without a vote
+//	latchkit.quorum.nodes.out        present number, without a name: nodes without a vote
 //
 // Exemplars lead from a histogram to the spans.
 //

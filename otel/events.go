@@ -35,7 +35,7 @@ func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.Renew
 			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].with(attrs).record...)
 		}
 	}
-	lost := errors.Is(e.Err, locker.ErrLost) // then no renewal follows, and the hold's end is logged
+	lost := errors.Is(e.Err, locker.ErrLost) // no renewal follows a loss, and the hold's end is logged
 	if !lost && (e.Err != nil || e.Margin < e.TTL/nearlyLost) {
 		o.logRenewal(ctx, rule, e, kind)
 	}

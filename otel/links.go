@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Traceparent returns the span in ctx as a text, if the span is sampled. Waiters link to it.
+// Traceparent returns the span in ctx as a text, if the span is sampled. Waiters link to this span.
 func (o *observer) Traceparent(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !o.links || !span.IsSampled() || !span.IsValid() {
@@ -27,8 +27,8 @@ func (o *observer) Traceparent(ctx context.Context) string {
 	return string(text[:])
 }
 
-// parse reads a text that Traceparent has returned, in this process or in another one. It ignores
-// all other texts, because other programs can write to the server's keys.
+// parse reads a text that Traceparent has returned, in this process or in another process. It
+// ignores all other texts, because other programs can write to the server's keys.
 func parse(traceparent string) (trace.SpanContext, bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || parts[0] != "00" {

@@ -99,8 +99,8 @@ var (
 
 // The bucket boundaries of the histograms.
 var (
-	// acquireBounds are the usual boundaries for database calls, with larger ones added, because an
-	// acquire is one call or a long wait.
+	// acquireBounds are the usual boundaries for database calls, with larger boundaries added,
+	// because an acquire can be one call or a long wait.
 	acquireBounds = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60}
 	releaseBounds = acquireBounds[:10] // a release takes 2 s at most
 	// holdBounds reach from the time of one statement to the time of a nightly job.

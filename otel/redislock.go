@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Redislock returns a client that locks through c and traces the calls. It is for services that
-// use bsm/redislock directly. The client and its locks have the same methods as those of redislock,
-// so only the constructor changes:
+// Redislock returns a client that locks through c and traces the calls. It is for services that use
+// bsm/redislock directly. The client and its locks have the same methods as in redislock, so only
+// the constructor changes:
 //
 //	client := redislock.New(redisClient)                          // before
 //	client, err := otellock.Redislock(redislock.New(redisClient)) // after
@@ -25,7 +25,7 @@ import (
 // is also "hold NAME", from Obtain to Release. NAME is the key up to its first ':', or "lock" when
 // there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
 // client does not see that it expires, so the lock counts as held. There are no links to the holder
-// and no fences, because redislock shows neither. The methods return the results of redislock.
+// and no fences, because redislock does not show them. The methods return the results of redislock.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -163,10 +163,11 @@ type RedislockLock struct {
 	ended   sync.Once // ends the hold
 
 	mu    sync.Mutex
-	until time.Time // the lock lives until then or longer, by the local clock
+	until time.Time // the lock lasts at least until this time, by the local clock
 }
 
-// The method called lives records that the lock lasts for ttl after the time asked.
+// The method called lives records that the lock lasts for ttl, counted from asked, the time of the
+// call.
 func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -176,7 +176,7 @@ type querier interface {
 }
 
 // The method called apart runs work in a separate transaction. If this transaction collides with
-// another one, it is repeated.
+// another transaction, apart repeats it.
 func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err

@@ -22,9 +22,9 @@ type attempt struct {
 	lent    any    // the value that Begin has returned for the function
 	tx      Transaction
 	spoilt  func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
-	around  *attempt     // the attempt whose function began this one; nil: none
+	around  *attempt     // the attempt whose function began this attempt; nil: none
 	idle    idleness
-	before  int64 // the result of written when the transaction began
+	before  int64 // the result of the method written when the transaction began
 	session bool  // settings of MySQL's session are changed
 
 	borrowed bool // InTx: other code began the transaction, and ends it

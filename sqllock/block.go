@@ -17,7 +17,7 @@ type step struct {
 var withoutBlocks sync.Map
 
 // play runs steps, the last of which may be a query with one row. MariaDB gets all steps in one
-// statement, as a block. MySQL gets them one after the other.
+// statement, as a block. MySQL gets the steps one after the other.
 func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	if _, ok := withoutBlocks.Load(a.pool); !ok {
 		lines := []string{"BEGIN NOT ATOMIC"}

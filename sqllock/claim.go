@@ -33,8 +33,8 @@ func (a *attempt) split() (claims, shares []*locker.Lease) {
 	return claims, shares
 }
 
-// noting returns the step that writes the operation into the ledger. The transaction has one row
-// there, under its first resource.
+// noting returns the step that writes the operation into the ledger. The transaction has one row in
+// the ledger, under its first resource.
 func (a *attempt) noting() step {
 	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
 }

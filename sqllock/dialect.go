@@ -101,7 +101,7 @@ func (d Dialect) statements(prefix string) statements {
 	}
 	all := make(statements)
 	folder := "sql/" + d.String()
-	entries, _ := files.ReadDir(folder) // embedded: it is there
+	entries, _ := files.ReadDir(folder) // the folder is embedded, so it exists
 	for _, e := range entries {
 		text, _ := files.ReadFile(folder + "/" + e.Name())
 		var lines []string

@@ -38,13 +38,13 @@
 // paused holder has written stay locked until then. VerifyLast costs another short transaction, and
 // detects stale work only when the work is done. Use VerifyLast if transactions are long.
 //
-// Both are safe at every isolation level but READ UNCOMMITTED, which is refused. At REPEATABLE READ
-// and SERIALIZABLE, a claim may fail with a serialization failure. Then the transaction is retried:
-// see [WithRetries].
+// Both strategies are safe at every isolation level that is allowed. READ UNCOMMITTED is refused.
+// At REPEATABLE READ and SERIALIZABLE, a claim may fail with a serialization failure. Then the
+// transaction is retried: see [WithRetries].
 //
-// A transaction only reads if all leases are Shared, or if WithTxOptions sets ReadOnly. Such a
-// transaction compares the fence in its first statement. It claims nothing, because many readers
-// have the same fence. It reads one snapshot, at REPEATABLE READ.
+// A transaction is read-only if all leases are Shared, or if WithTxOptions sets ReadOnly. A
+// read-only transaction compares the fence in its first statement. It claims nothing, because many
+// readers have the same fence. It reads one snapshot, at REPEATABLE READ.
 //
 // # When COMMIT gets no answer
 //
@@ -58,6 +58,6 @@
 // The database must be the primary. An asynchronous replica that takes over may lose claims,
 // together with the data that they guard. On SQLite, a paused holder blocks all writers, and no
 // server ends its transaction. On SQLite every transaction of this package begins with a write, so
-// _txlock=immediate is not needed. With a busy_timeout, fewer attempts fail. On MySQL, the function
-// must not run DDL, because DDL commits.
+// _txlock=immediate is not needed. Set a busy_timeout on SQLite, so that fewer attempts fail. On
+// MySQL, the function must not run DDL, because DDL commits.
 package sqllock

@@ -91,8 +91,8 @@ func (e *Error) ErrorType() string {
 }
 
 // A RetriesError wraps the error of the last of several attempts. The database has refused each
-// attempt for a temporary reason. There is no further attempt, because [WithRetries] allows none or
-// the lease is too short for one. Nothing was changed.
+// attempt for a temporary reason. There is no further attempt, because [WithRetries] does not allow
+// it, or the lease is too short for it. Nothing was changed.
 type RetriesError struct {
 	// Attempts is how many attempts were made, with the first attempt.
 	Attempts int

@@ -11,12 +11,12 @@ import (
 )
 
 // InTx claims every lease of ctx in a transaction that other code began and will end, such as a
-// framework that manages transactions. d is the database's kind. The caller must do the rest:
+// framework that manages transactions. d is the database's kind. The caller has these duties:
 //
 //   - Call InTx before the transaction reads anything. On MySQL, and on PostgreSQL at READ
 //     COMMITTED, earlier reads may miss what earlier holders have committed.
 //   - Call [Claim.Verify] just before COMMIT. Verify returns an error if a lease has ended, or if
-//     the transaction is not the one that has claimed.
+//     tx is not in the transaction that has claimed.
 //   - If COMMIT gets no answer, call [Resolve] with [Claim.Op].
 //   - InTx does not retry. Roll back when InTx returns an error.
 //

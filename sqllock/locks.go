@@ -65,8 +65,8 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 }
 
 // neverWaiting returns the rules, with NoWait for each key that the caller's own context holds
-// already. A reentrant Locker grants such a key at once. No other Locker can ever grant it. mine is
-// one of these keys.
+// already. A reentrant Locker grants such a key at once. No other Locker can ever grant such a key.
+// The result mine is one of these keys.
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
 	for i := range rules {

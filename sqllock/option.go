@@ -159,7 +159,8 @@ func WithIdleLimit(d time.Duration) Option { return func(c *config) { c.idleLimi
 func WithAnswerWithin(d time.Duration) Option { return func(c *config) { c.answer = d } }
 
 // WithOwner names the owner of claims. Two claims with the same fence must have the same owner.
-// Several transactions of one lease have the same fence. But if two leases have the same fence, the
-// lock server has made an error. If several processes use one lease, by delegation, set the same
-// owner in all of them: at most 64 bytes. Default: this process.
+// Several transactions of one lease have the same fence and owner. Claims with the same fence and
+// different owners are refused, because two leases have the same fence only by an error of the lock
+// server. If several processes use one lease, by delegation, set the same owner in all of them: at
+// most 64 bytes. Default: this process.
 func WithOwner(owner string) Option { return func(c *config) { c.owner = owner } }

@@ -66,10 +66,10 @@ const ripeAfter = time.Hour
 // No fence can go back. The largest fence that may be removed becomes a floor, and claims with a
 // fence up to the floor are refused for every resource. Claims under way may have read the old
 // floor. So rows are removed by the first call that comes at least an hour after the floor was
-// raised. So each run of a daily job removes fences up to the floor that the run of the day before
-// raised. The floor is smaller than every fence that was claimed within age, so it does not refuse
-// new leases. If fences of different keys cannot be compared, nothing is removed. An example is
-// lockertest.Memory, whose fences begin with 1 for every key.
+// raised. Each run of a daily job therefore removes fences up to the floor that the run of the day
+// before raised. The floor is smaller than every fence that was claimed within age, so it does not
+// refuse new leases. If fences of different keys cannot be compared, nothing is removed. An example
+// is lockertest.Memory, whose fences begin with 1 for every key.
 func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < 24*time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)

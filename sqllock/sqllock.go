@@ -15,6 +15,7 @@ import (
 //
 //	nil                    the transaction is committed
 //	ErrCommitUnknown       COMMIT got no answer; ask Resolve before you do the work again
+//	ErrEnded               fn itself has ended the transaction, perhaps by COMMIT; ask Resolve
 //	any other error        nothing was changed in the database
 //
 // The other errors are: errors of the Locker; locker.ErrUnsupported for a lease whose fence is 0;
@@ -43,7 +44,7 @@ func Do(
 // claimed in the order of their keys, so calls never deadlock on their claims.
 //
 // Rules may be Exclusive and Shared. A Shared resource is not claimed. Its row is locked against
-// claims until the transaction ends. When all rules are Shared, the transaction only reads.
+// claims until the transaction ends. When all rules are Shared, the transaction is read-only.
 func DoAll(
 	ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule,
 	fn func(ctx context.Context, tx *Tx) error, opts ...Option,

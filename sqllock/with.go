@@ -41,8 +41,8 @@ type commitAfterer interface {
 	CommitAfter(ctx context.Context, query string, args ...any) error
 }
 
-// A Database begins transactions of any library. T is what the function works with, such as
-// *gorm.DB.
+// A Database begins transactions of any library. T is the type of the value with which the function
+// works, such as *gorm.DB.
 type Database[T any] struct {
 	// Dialect is the kind of the database.
 	Dialect Dialect
@@ -50,9 +50,9 @@ type Database[T any] struct {
 	// transaction in two forms: for the function, and for this package. opts may be nil.
 	//
 	// ctx ends when the transaction must end. Some libraries then roll back by themselves, as
-	// database/sql does. With them, rows are unlocked before the function returns. On MySQL, ctx
-	// does not end, because the session's settings must be restored before the connection is used
-	// again.
+	// database/sql does. With such a library, rows are unlocked before the function returns. On
+	// MySQL, ctx does not end, because the session's settings must be restored before the
+	// connection is used again.
 	//
 	// Begin must not read, and must not take a snapshot: on MySQL, the snapshot would be older than
 	// the claim. The function must not commit or roll back the transaction: on MySQL, the changed

@@ -1,7 +1,7 @@
 -- line_leave.lua: take a task out of a line, because the task runs or is gone. If the task left
 -- long after it was called, the line is late for a while.
 -- KEYS: the line · the call
--- ARGV: task · after how many µs it is late · for how many µs the line is late then
+-- ARGV: task · µs after its call from which the task is late · µs for which the line is late then
 -- returns: how many tasks are left in the line
 -- first write: ZREM, which a full server does not refuse. A full server may refuse the later HSET,
 --   and then the line does not count as late.

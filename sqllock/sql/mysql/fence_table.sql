@@ -1,7 +1,7 @@
--- fence_table: one row for each resource that was ever claimed: the newest fence, and its owner.
--- The row of the resource '' is the floor of PurgeFences: claims with a fence up to the floor are
--- refused.
--- VARBINARY, because a collation may treat two resources as equal.
+-- fence_table: one row for each resource that was ever claimed, with the newest fence and
+-- its owner. The row of the resource '' is the floor of PurgeFences: claims with a fence up to the
+-- floor are refused.
+-- The column resource is VARBINARY, because a collation may treat two resources as equal.
 CREATE TABLE IF NOT EXISTS latchkit_fence (
 	resource   VARBINARY(512) NOT NULL PRIMARY KEY,
 	fence      BIGINT NOT NULL,

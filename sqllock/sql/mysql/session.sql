@@ -1,6 +1,7 @@
--- session: changes two settings of the session; the statement restore takes the changes back. The
--- server closes a connection that is idle for this many seconds, and so rolls its transaction back,
--- unless the server's own limit is shorter: MySQL and MariaDB have no other limit in common.
+-- session: changes two settings of the session; the statement restore takes the changes back.
+-- The server closes a connection that is idle for this many seconds, and so rolls its transaction
+-- back. If the server's own limit is shorter, that limit stays. MySQL and MariaDB have no other
+-- limit for idle transactions in common.
 -- Without autocommit, statements after a deadlock has ended the transaction are not committed.
 -- ? idle limit in s
 SET @latchkit_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = LEAST(@@SESSION.wait_timeout, ?),

@@ -1,5 +1,5 @@
--- verify: locks the rows of the resources whose claims still stand. It writes the rows anew. The
--- reason: a claim that waits for a row may have a snapshot from before the commit of this
+-- verify: locks the rows of the resources whose claims still stand. It writes the rows anew,
+-- because a claim that waits for a row may have a snapshot from before the commit of this
 -- transaction. PostgreSQL refuses that claim only if the row has changed.
 -- $1 leases as JSON: [{"resource": …, "fence": …}] · $2 owner
 -- Returns how many claims still stand.

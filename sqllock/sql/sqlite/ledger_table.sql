@@ -1,5 +1,6 @@
 -- ledger_table: one row for each transaction that was committed, and a row with fence 0 for each
--- that was given up. Operations begin with their time, so the oldest come first.
+-- transaction that was given up. The name of an operation begins with its time, so the oldest
+-- operations come first.
 CREATE TABLE IF NOT EXISTS latchkit_ledger (
 	op       TEXT NOT NULL PRIMARY KEY,
 	resource TEXT NOT NULL,
