@@ -29,9 +29,9 @@ const (
 // in cfg. With asynq's defaults of 1 s and 5 s, tasks would wait longer. With Configure's values,
 // an idle server sends about 20 small commands per queue and second to Redis.
 //
-// A server that was not configured counts every error as a failure. On such a server, a task is put
-// off like a task without retries left: see [WithWaking] and [WithClones]. The Guard logs an error
-// once.
+// A server that was not configured counts every error as a failure. On a server that was not
+// configured, a task is put off like a task without retries left: see [WithWaking] and
+// [WithClones]. The Guard logs an error once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if cfg.TaskCheckInterval <= 0 {

@@ -42,9 +42,9 @@
 // With [WithWaking], a task that was put off runs as soon as the key is free and the tasks ahead of
 // it have run. Without WithWaking, asynq delivers the task again after a pause.
 //
-// None of the policies uses a retry of the task: see [Guard.Configure] and [WithWaking]. If the key
-// is busy with an earlier run of the same task, Drop and Archive put the task off instead. A task
-// can also have one of these Problems:
+// These policies use no retry of the task: see [Guard.Configure] and [WithWaking]. If the key is
+// busy with an earlier run of the same task, Drop and Archive put the task off instead. A task can
+// also have one of these Problems:
 //
 //	already-done        dropped   Once: the work was done
 //	already-running     snoozed   Drop, Archive: an earlier run of this task has the key
@@ -61,9 +61,9 @@
 // A task is never put off beyond its Deadline. A task that cannot be put off waits in its worker.
 // If the task's time is over before its turn has come, the task is retried or archived.
 //
-// Middleware outside of this one gets a [*Problem]. asynq's ErrorHandler gets the Problems that an
-// operator should see. No Problem shows the key. asynq logs a warning, "revoke task", for each task
-// that is dropped.
+// Middleware outside of [Guard.Middleware] gets a [*Problem]. asynq's ErrorHandler gets the
+// Problems that an operator should see. No Problem shows the key. asynq logs a warning, "revoke
+// task", for each task that is dropped.
 //
 // # Enqueueing
 //

@@ -21,7 +21,7 @@ type translation struct {
 	from   time.Time
 	epoch  time.Time
 	server int64 // the server's time at epoch
-	least  int64 // the server's time for from by the previous translation; 0: none
+	least  int64 // the previous translation of the time in from; 0: there was none
 }
 
 // remeasureAfter is how long the server's time in a reply is used.

@@ -44,7 +44,7 @@ func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line stri
 	return false
 }
 
-// send sends the waiting checks until none is left.
+// send sends the waiting checks until no check waits any more.
 func (s *lookups) send(c redis.UniversalClient) {
 	for {
 		s.mu.Lock()

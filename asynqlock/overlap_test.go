@@ -213,8 +213,8 @@ func age(t testing.TB, c *redis.Client, queue, id string) {
 	}
 }
 
-// worker is a server in a separate process. Its handler prints that it runs. The handler does its
-// work when the parent asks for it, even if the handler's context has ended.
+// worker is a server in a separate process. The handler of the worker prints that it runs. The
+// handler does its work when the parent asks for it, even if the handler's context has ended.
 var worker = proc.Register("asynq worker", func(args []string) {
 	addr, queue, way := args[0], args[1], args[2]
 	c := redis.NewClient(&redis.Options{Addr: addr})

@@ -30,11 +30,11 @@ func Snooze(d time.Duration) Policy {
 }
 
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
-// run before is put off instead. Such a task is a retry, or asynq delivers it again while its
-// earlier run may still hold the key. To recognise such tasks, a task with Drop or [Archive] may
-// hold a second lock on its own ID, until the task has used a retry. If Config.IsFailure does not
-// count a retry, this retry can be distinguished from a duplicate only while the earlier run keeps
-// the key.
+// run before is put off instead. A task that has run before is a retry, or asynq delivers it again
+// while its earlier run may still hold the key. To recognise such tasks, a task with Drop or
+// [Archive] may hold a second lock on its own ID, until the task has used a retry. If
+// Config.IsFailure does not count a retry, this retry can be distinguished from a duplicate only
+// while the earlier run keeps the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where an operator can inspect the task and

@@ -93,8 +93,8 @@ func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 
 // SchedulerClient enqueues ticks through c. Their tasks carry the trace of RunScheduler's ctx and
 // the fence of the leader. A tick of a rule with [Unique] is not enqueued while the task of an
-// earlier tick exists. For such a tick, PostEnqueueFunc gets asynq.ErrDuplicateTask. asynq's
-// history of the schedule does not show ticks that c enqueued.
+// earlier tick exists. For a tick that is not enqueued, PostEnqueueFunc gets
+// asynq.ErrDuplicateTask. asynq's history of the schedule does not show ticks that c enqueued.
 func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
 		ls.client = c

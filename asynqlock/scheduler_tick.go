@@ -107,8 +107,8 @@ const (
 // This method checks the lease's deadline first, because the end of the context may come too late.
 // When a paused process continues, its ticks and the end of its lease are due at the same moment. A
 // tick that passes belongs to this term, even if it reaches asynq later. The ticks of the next term
-// are due later, unless the clocks of the two leaders differ. If the clocks differ, the slots
-// prevent that a tick is enqueued twice.
+// are due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of
+// slots prevent a second enqueueing of the tick.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	switch {
 	case !t.leads():

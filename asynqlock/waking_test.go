@@ -84,8 +84,8 @@ func (r *record) done() []string {
 
 func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + `}` }
 
-// Ten tasks share a key, and each of them works for 100 ms. So together they should need little
-// more than a second. With the default policy they needed 106 s.
+// Ten tasks share a key, and each task works for 100 ms. So together they should need little more
+// than a second. With the default policy they needed 106 s.
 func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	q := newQueue(t)
 	work := &record{each: 100 * time.Millisecond}
@@ -105,7 +105,7 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	}
 }
 
-// Tasks that are put off keep their order, even if there are many of them, and even if they are in
+// Tasks that are put off keep their order, even if many tasks are put off, and even if they are in
 // different queues.
 func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	q := newQueue(t)

@@ -38,7 +38,7 @@ type Guard struct {
 	methods atomic.Pointer[map[string][]string] // the methods by path, as Validate has found them
 }
 
-// FromRules compiles rules. opts apply to each of them. The error has a line for each wrong Rule. A
+// FromRules compiles rules. opts apply to all Rules. The error has a line for each wrong Rule. A
 // Rule is wrong if its key is invalid, reads a parameter that the path does not have, or reads the
 // body of a GET. A Rule is also wrong if its route occurs twice, or if l can never grant its mode
 // or one of its times. Empty rules are an error, too. [Guard.Validate] finds Rules without a route,

@@ -56,7 +56,8 @@ func (g *guard) admit(ctx context.Context, fullMethod string, server any) (conte
 	return ctx, c, nil
 }
 
-// The method locks returns the locks of a call. If there are none, the call runs without a lock.
+// The method locks returns the locks of a call. If the result is empty, the call runs without a
+// lock.
 func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	locks, err := c.locks(ctx)
 	if err != nil {

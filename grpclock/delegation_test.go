@@ -194,7 +194,7 @@ func TestACallWithoutALockDoesNotCarryADelegationOn(t *testing.T) {
 	}
 }
 
-// A target has a short name and a full name, and a client may use any of the two.
+// A target has a short name and a full name, and a client may use either name.
 func TestATargetIsKnownByBothOfItsNames(t *testing.T) {
 	conn, err := grpc.NewClient("inventory:443", grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

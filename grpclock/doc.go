@@ -65,9 +65,9 @@
 // before.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
-// returns. When the handler returns, the lock is released, even if a goroutine of the handler
-// still receives. A panic in a function that makes the key reaches the recovery interceptors
-// outside of this one, even if the handler receives on another goroutine.
+// returns. When the handler returns, the lock is released, even if a goroutine of the handler still
+// receives. A panic in a function that makes the key reaches the recovery interceptors outside of
+// grpclock's interceptor, even if the handler receives on another goroutine.
 //
 // A client that does not read, or sends no message, could hold the lock for ever. [WithMaxStall]
 // limits this time.
@@ -100,8 +100,8 @@
 //	DELEGATION_REFUSED      FAILED_PRECONDITION a delegation is not valid any more
 //	CALLER_GONE             CANCELLED           the call ended while it waited
 //
-// No status shows the key. Interceptors outside of this one get a [*Problem], which wraps the
-// Locker's error. [WithObserve] receives every Problem.
+// No status shows the key. Interceptors outside of grpclock's interceptor get a [*Problem], which
+// wraps the Locker's error. [WithObserve] receives every Problem.
 //
 // # Order
 //

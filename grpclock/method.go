@@ -80,7 +80,8 @@ func timeText(d time.Duration) string {
 	}
 }
 
-// describe returns the descriptor of a method, or nil when this program has none.
+// describe returns the descriptor of a method, or nil when this program has no descriptor of the
+// method.
 func describe(fullMethod string) protoreflect.MethodDescriptor {
 	service, name, ok := strings.Cut(strings.TrimPrefix(fullMethod, "/"), "/")
 	if !ok {

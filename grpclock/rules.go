@@ -230,7 +230,7 @@ func (r *Rules) Describe() string {
 
 var trailingSpace = regexp.MustCompile(" +\n")
 
-// method returns the rule of a method, or nil when it has none.
+// method returns the rule of a method, or nil when the method has no rule.
 func (r *Rules) method(fullMethod string) *method {
 	if known := r.known.Load(); known != nil {
 		if m, ok := (*known)[fullMethod]; ok {

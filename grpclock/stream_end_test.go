@@ -144,7 +144,7 @@ func TestAHandlerThatReturnsBeforeTheGrantHasNotDoneItsWork(t *testing.T) {
 				t.Errorf("%d keys are locked after the stream", n)
 			}
 			want(t, talk(), codes.OK, "")
-			// The second stream has done the work, so this one is refused.
+			// The second stream has done the work, so the third stream is refused.
 			want(t, talk(), codes.AlreadyExists, grpclock.ReasonDone)
 		})
 	}

@@ -91,8 +91,8 @@ func (h *held) SetWriteDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetWriteDeadline(t)
 }
 
-// send sends the response. If the handler has written nothing, a middleware outside of this one may
-// still write the reply. The reply of such a middleware is sent as it is written.
+// send sends the response. If the handler has written nothing, an outer middleware may still write
+// the reply, which is then sent as it is written.
 func (h *held) send() {
 	h.sent = true
 	if h.over {

@@ -67,7 +67,7 @@
 //
 // # Clients
 //
-// A [Transport] is for the clients of such a handler, for example for services that call one
+// A [Transport] is for the clients of a guarded handler, for example for services that call one
 // another. It repeats a refused request after the time that the server's reply names, with one
 // Idempotency-Key for all attempts.
 //

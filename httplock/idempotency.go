@@ -53,7 +53,7 @@ import (
 // the interrupted run.
 //
 // Put Idempotency outside of other locks, so that a replay needs no other lock. With [FromRules],
-// [Rule].Idempotency does so.
+// the middleware of [Rule].Idempotency is outside of the other locks.
 func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) func(http.Handler) http.Handler {
 	middleware, err := MakeIdempotency(l, store, scope, opts...)
 	if err != nil {
@@ -135,8 +135,8 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 // outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
-	// If the handler failed and has written nothing, a middleware outside of this one writes the
-	// response later. The failure may be caused by the client, if the client has left.
+	// If the handler failed and has written nothing, an outer middleware writes the response later.
+	// The failure may be caused by the client, if the client has left.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
 		DoneOnly: h.over,

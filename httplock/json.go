@@ -23,7 +23,7 @@ const every = "*"
 
 // member returns the value at steps, or "" when there is none.
 //
-// If an object has a member several times, encoding/json takes the last of them, and it ignores the
+// If an object has a member several times, encoding/json takes the last value, and it ignores the
 // case of members' names. Other libraries may take another member. If two libraries could find
 // different values in a body, the body is refused. Otherwise the lock could be on one value and the
 // work on the other value.

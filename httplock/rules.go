@@ -19,7 +19,7 @@ import (
 // /orders/{id}/pay".
 type Rules map[string]Rule
 
-// A Rule guards a route. Most fields have the same meaning as a field of locker.Rule or an option
+// A Rule guards a route. Most fields have the meaning of a field of locker.Rule, or of an option
 // such as [WithTTL]. An empty field has the value of the options that come with the Rules, or the
 // default of the option.
 type Rule struct {

@@ -17,7 +17,7 @@ type response interface {
 	Written() bool
 }
 
-// watch makes w a response.
+// watch returns w as a response, which records its progress.
 func watch(w http.ResponseWriter) response {
 	if r, ok := w.(response); ok {
 		return r

@@ -35,7 +35,7 @@ type acquisition struct {
 	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
 	sighting *sighting
 	// behind is a key that the caller's RunAll holds and that comes after rule.Key in the order of
-	// keys. If there is such a key, this acquire must not wait. "" means that there is none.
+	// keys. If there is such a key, this acquire must not wait. "" means that there is no such key.
 	behind string
 	// inside is true if the caller already holds the key as a reader. Then this acquire must not
 	// wait for a writer, because the writer would wait for the caller.

@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	// If the caller has waited, or may have subscribed, began is too early.
+	// If the caller has waited, or may have subscribed, the time in began is too early.
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
 		a.sent = time.Now()
 	}
@@ -220,8 +220,8 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	}
 	f.lease.init(a, &f.hold, g.Fence)
 	if a.cohort != nil {
-		// This call comes first, because afterwards the keeper can find the hold lost and report
-		// the loss to the cohort.
+		// This call must come before the hold is in the schedule, because the keeper may then
+		// report a loss of the hold to the cohort.
 		e.cohorts.granted(&f.hold)
 		a.leads = a.leads && a.rule.Limit == 0
 	}

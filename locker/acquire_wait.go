@@ -118,7 +118,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
 	// After an error or a late grant, a hint that the key may be free does not count. The hint may
-	// come from the undo of this token, and then the wait would be a busy loop.
+	// come from the undo of this token. If such a hint counted, the wait would be a busy loop.
 	return nil, n.maybe && a.current, nil
 }
 

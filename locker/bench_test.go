@@ -47,7 +47,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 }
 
 // 128 goroutines of one process want one key. In a streak, each goroutine passes the key on to the
-// next one, and one waiter queues at the server.
+// next goroutine, and one waiter queues at the server.
 func BenchmarkContendedInProcess(b *testing.B) { contend(b) }
 
 // Each goroutine queues at the server by itself, and gets a message when it is granted the key.

@@ -13,11 +13,11 @@ import (
 const streakWithin = 10 * time.Millisecond
 
 // A cohort consists of the callers of this process that want one key on the same terms. One of
-// them, the leader, asks the server or holds the lock. The other callers wait in the cohort, in
-// order, and send nothing to the server. This is lock cohorting, after Dice, Marathe and Shavit
-// (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next caller of the
-// cohort, with the next fence of its block. After the streak, the hold goes back to the server. In
-// the same step, the next waiter becomes the leader and queues at the server.
+// these callers, the leader, asks the server or holds the lock. The other callers wait in the
+// cohort, in order, and send nothing to the server. This is lock cohorting, after Dice, Marathe and
+// Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next caller
+// of the cohort, with the next fence of its block. After the streak, the hold goes back to the
+// server. In the same step, the next waiter becomes the leader and queues at the server.
 //
 // The table shows the events of a cohort with waiters, and what follows:
 //
@@ -334,7 +334,7 @@ func (cs *cohorts) lost(h *hold) {
 
 // abdicate is called when a leader ends without a hold. The next waiter leads. If the old leader's
 // ticket is in the queue, the new leader gets it. If the server cannot be reached, overdue waiters
-// fail at once. Otherwise each of them would ask the server in vain.
+// fail at once. Otherwise each overdue waiter would ask the server without success.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -18,7 +18,7 @@
 // lease, and the server loses no data.
 //
 // Waiters queue on the server, and each waiter is notified when its turn comes. Callers of one
-// process may hand a lease over among themselves, and each of them gets a fence of its own.
+// process may hand a lease over among themselves, and each caller gets a fence of its own.
 // [WithFair], [WithHandoffs] and [WithoutQueue] change the queue and the hand-over. A lock is a
 // plain key on Redis, so it excludes other libraries that set the same key, and they exclude it.
 //

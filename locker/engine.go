@@ -39,7 +39,7 @@ type Engine struct {
 	// This pool has acquisitions that have ended, so that their memory is used again. No other
 	// goroutine refers to them.
 	acquisitions sync.Pool
-	runs         calls.Tasks // the functions of Run
+	runs         calls.Tasks // the functions that Run is executing
 
 	departures departures // releases in the background
 

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Locker with a prefix lists its own keys, and shows them without the prefix. It does so even if
-// the prefix looks like a pattern.
+// A Locker with a prefix lists its own keys, and shows them without the prefix. The prefix is
+// removed even if it looks like a pattern.
 func TestKeysOfAPrefix(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

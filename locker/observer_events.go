@@ -14,7 +14,7 @@ type WaitObserver interface {
 	Observer
 	// Waiting is called at most once for each acquire, when the acquire begins to wait for another
 	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may be
-	// nil. Otherwise it is called once, before the acquire ends.
+	// nil. A function that is not nil is called once, before the acquire ends.
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
@@ -158,7 +158,7 @@ func (a *acquisition) confirmed(fence uint64) {
 	}
 }
 
-// waited ends the wait, if there was one.
+// waited ends the wait, if the acquire has waited.
 func (a *acquisition) waited() {
 	if s := a.sighting; s != nil && s.over != nil {
 		over := s.over

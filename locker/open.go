@@ -268,12 +268,12 @@ func (c *config) checkForQuorum() error {
 //
 // The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
 // so waiting processes ask again after the pauses of their Backoff, in no order. Of the callers in
-// one process, only the first asks. The fence is 0, so databases cannot check it. Rule.Once and
-// Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and RaiseFence. The
-// remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An acquire without an
-// answer is undone as soon as the server answers again. But the server may execute that acquire
-// after the undo, and the answer to the acquire may be lost as well. Then the key stays locked for
-// its TTL without a holder.
+// one process, only the first asks the server. The fence is 0, so databases cannot check it.
+// Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
+// RaiseFence. The remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An
+// acquire without an answer is undone as soon as the server answers again. But the server may
+// execute that acquire after the undo, and the answer to the acquire may be lost as well. Then the
+// key stays locked for its TTL without a holder.
 //
 // Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
 // answer was lost. The repeated release finds no lock, so a lock that was released is reported as
@@ -297,10 +297,11 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 //
 // Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has no
 // queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the callers
-// in one process, only the first asks. The fence is 0, so databases cannot check it. An acquire
-// takes one round trip. A renewal or a release takes three round trips. Mode Shared is refused with
-// ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and Inspect work. A
-// server whose memory is full refuses transactions, so leases on that server are lost (ErrLost).
+// in one process, only the first asks the server. The fence is 0, so databases cannot check it. An
+// acquire takes one round trip. A renewal or a release takes three round trips. Mode Shared is
+// refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and
+// Inspect work. A server whose memory is full refuses transactions, so leases on that server are
+// lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
 // the keys and on latchkit:*. An acquire uses neither WATCH nor PEXPIRE nor DEL. If the server

@@ -35,7 +35,7 @@ func WithRenewClient(client Client) SingleOption {
 // later than without the option. If this process knows of no waiter in another process, the delay
 // can be 1 ms longer. Close waits for all releases.
 //
-// On several servers, the release is sent to all of them at once, if each server has lately
+// On several servers, the release is sent to all servers at once, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //

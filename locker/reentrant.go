@@ -11,7 +11,7 @@ import (
 
 // NewReentrant returns a Locker over l that grants a lock again to its holder. The context alone
 // identifies the holder. A holder's context is the context of [Run]'s function, [Lease.Context], or
-// a context derived from one of them. An Acquire with a holder's context gets a Lease with the
+// a context derived from these contexts. An Acquire with a holder's context gets a Lease with the
 // holder's fence at once, without a call to the server. All other callers wait.
 //
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
@@ -22,8 +22,8 @@ import (
 // context.WithoutCancel. An Acquire with such a context gets a part of an outer hold that is still
 // held, or otherwise waits like any other caller.
 //
-// Goroutines with a holder's context, or with contexts derived from it, are one holder. Each of
-// them gets a nested hold, so the lock does not exclude them from each other.
+// Goroutines with a holder's context, or with contexts derived from it, are one holder. Each
+// goroutine gets a nested hold, so the lock does not exclude these goroutines from each other.
 //
 // A nested hold has the mode of the first hold. So an acquire with Shared inside an Exclusive hold
 // gets an Exclusive hold. An acquire with Exclusive inside a Shared hold is refused at once with

@@ -6,9 +6,9 @@ import (
 )
 
 // Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
-// context of fn ends with ctx or with the lease, whichever ends first. context.Cause says which of
-// the two has ended. [FromContext] finds the lease in the context of fn. The end of ctx does not
-// prevent the release.
+// context of fn ends with ctx or with the lease, whichever ends first. context.Cause says whether
+// ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
+// does not prevent the release.
 //
 // When the lock was not taken, the error is Acquire's, and fn was not called. When the lease ended
 // while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn returned nil. If fn also

@@ -24,10 +24,10 @@ import (
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.
 //
-// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says which
-// of them has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns what [Run]
-// would return. When several leases were lost, the error names all of them. With Rule.Once, the
-// work counts as done only if fn returned nil and no lease was lost by then.
+// The context of fn ends with ctx, or with the first lease that ends, and context.Cause says
+// whether ctx or a lease has ended. [LeasesFromContext] finds all leases. After fn, RunAll returns
+// what [Run] would return. When several leases were lost, the error names all of them. With
+// Rule.Once, the work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
 // is refused with ErrUnsupported. Two Shared leases, and units of a semaphore, are exceptions.

@@ -60,8 +60,8 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 }
 
 // The method together tries to take all leases in one step. alone is the number of leases that must
-// be taken alone. It is 0 if the step took all leases. Otherwise the step took none of them, and
-// alone counts the leases up to and including the first held one.
+// be taken alone. It is 0 if the step took all leases. Otherwise the step took no lease, and alone
+// counts the leases up to and including the first lease that is held.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {

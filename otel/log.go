@@ -74,7 +74,7 @@ func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.Re
 	o.log(ctx, &o.limits.trouble, slog.LevelWarn, text, rule, e.Err, attrs...)
 }
 
-// logSameTrace logs that a caller has waited in vain for a holder of its own trace.
+// logSameTrace logs that a caller has waited without success for a holder of its own trace.
 func (o *observer) logSameTrace(p *operation, out locker.Outcome) {
 	o.log(p.ctx, &o.limits.hint, slog.LevelWarn,
 		"latchkit: a caller has waited in vain for a lock that is held under its own trace; a call that waits for its caller deadlocks: pass the lease on with Lease.Delegate, or do not take the lock twice",

@@ -21,7 +21,7 @@ type call struct {
 	pool   pool          // identifies the database; nil: unknown
 	begin  begin
 	fn     func(ctx context.Context, a *attempt) error
-	reads  bool // the transaction only reads, so it compares fences and claims none
+	reads  bool // the transaction is read-only: it compares fences and claims no fence
 }
 
 // begin opens a transaction. It returns the transaction in two forms: for the function, and for

@@ -200,9 +200,9 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	return open
 }
 
-// rowsOf returns the rows of a Row, or nil if there are none. Scan closes these rows, and only the
-// rows themselves show whether they are closed. database/sql does not export these rows, so rowsOf
-// reads an unexported field.
+// rowsOf returns the rows of a Row, or nil if the Row has no rows. Scan closes these rows, and only
+// the rows themselves show whether they are closed. database/sql does not export these rows, so
+// rowsOf reads an unexported field.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Sentinels for [errors.Is]. All of them except ErrIdle are wrapped in an [*Error].
+// Sentinels for [errors.Is]. All sentinels except ErrIdle are wrapped in an [*Error].
 var (
 	// ErrStaleFence: a newer holder has claimed the resource, so this holder is too late. Nothing
 	// was changed.

@@ -115,9 +115,8 @@ func WithTablePrefix(prefix string) Option { return func(c *config) { c.prefix =
 
 // WithTxOptions sets the isolation level and the access mode. With ReadOnly the fence is compared
 // and not claimed. Default: the database's isolation level, and ReadOnly if all leases are Shared.
-// A transaction that only reads has REPEATABLE READ by default, so that it reads one snapshot. READ
-// UNCOMMITTED is refused. For transactions that only read, every level below REPEATABLE READ is
-// refused.
+// A read-only transaction has REPEATABLE READ by default, so that it reads one snapshot. READ
+// UNCOMMITTED is refused. For read-only transactions, every level below REPEATABLE READ is refused.
 func WithTxOptions(opts *sql.TxOptions) Option {
 	return func(c *config) {
 		c.tx = opts
