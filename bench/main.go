@@ -109,15 +109,15 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 }
 
 // reading is the text that explains how to read the results.
-const reading = `Written by the command below. All contestants have the same server and, unless a row states
-otherwise, the defaults of their clients. They take turns (A B C A B C …), each in processes of its
-own. A figure is the median of the turns, with the range in brackets. Compare the ratios, which are
-taken within one round: a bare time depends more on the machine than on the lock.
+const reading = `The command below has written this file. All contestants have the same server and, unless a row
+states otherwise, the defaults of their clients. They take turns (A B C A B C …), each in processes
+of its own. A figure is the median of the turns, with the range in brackets. Compare the ratios,
+which are taken within one round: a bare time depends more on the machine than on the lock.
 
 Client commands are the commands that clients send for each acquisition and its release. The
 server's statistics count them together with the commands of scripts, and the bench distinguishes
-the two by name: no script runs a script, and the other commands of each contestant are known. A
-test compares the result with the traffic through a proxy. Server calls are all commands that the
-server executes: scripts, and the commands of scripts. Client CPU is getrusage of the client
-processes, and server CPU is INFO cpu, both for each acquisition unless a row is in percent.
-`
+the two by name: a script cannot run a script, and the bench has a list of the other commands of
+each contestant. A test compares the result with the traffic through a proxy. Server calls are all
+commands that the server executes: scripts, and the commands of scripts. Client CPU is getrusage of
+the client processes, and server CPU is INFO cpu, both for each acquisition unless a row is in
+percent.`

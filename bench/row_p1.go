@@ -9,13 +9,13 @@ import (
 var uncontendedRow = row{
 	name:  "P1",
 	title: "Uncontended acquire and release, one goroutine",
-	about: `Client and server share one processor. On several processors, a round trip has one of
-two speeds, depending on whether client and server share one: row P1u measures that. Turns are half
-as long as in other rows, and there are more rounds. latchkit's client has ContextTimeoutEnabled, as
-in the README. On a machine with other load, the sum of client CPU and server CPU is a better figure
-than the time. Allocations are those of the whole client process; the bench itself makes one in each
-turn of floor, floor-rueidis and rueidislock. The contestant scripts only sends latchkit's scripts.
-latchkit NewScriptless has no fence and no queue.`,
+	about: `Client and server share one processor. On several processors, a round trip has one of two speeds,
+depending on whether client and server share a processor: row P1u measures this effect. Turns are
+half as long as in other rows, and there are more rounds. latchkit's client has
+ContextTimeoutEnabled, as in the README. On a machine with other load, the sum of client CPU and
+server CPU is a better figure than the time. Allocations are those of the whole client process; the
+bench itself makes one in each turn of floor, floor-rueidis and rueidislock. The contestant scripts
+only sends latchkit's scripts. latchkit NewScriptless has no fence and no queue.`,
 	run: runUncontended,
 }
 

@@ -11,10 +11,11 @@ import (
 var shardsRow = row{
 	name:  "P11",
 	title: "Redis Cluster of 3, beside one server",
-	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2. The share
-is the part of all client commands that the busiest master gets; a third would be best. Handed over:
-two processes that pass one lock back and forth, as in P3. All nodes share the processors of this
-machine, so its throughput is not that of a real cluster; the numbers of commands are.`,
+	about: `Own keys: 256 goroutines of one process, each with a key of its own, as in P2. The share is the part
+of all client commands that the busiest master gets; a third would be best. Handed over: two
+processes that pass one lock back and forth, as in P3. All nodes share the processors of this
+machine, so the throughput is not that of a real cluster, but the numbers of commands are the same
+as on a real cluster.`,
 	run: runShards,
 }
 

@@ -10,11 +10,11 @@ import (
 var semaphoreRow = row{
 	name:  "P19",
 	title: "A semaphore of 50: 4 processes × 50 goroutines, 1 ms under a permit",
-	about: `No peer has a semaphore with a queue. The one of asynq's contrib module (x/rate) has none: each
-caller, which must be a task of asynq, asks again after 1 ms here. It counts by the clients' clocks
-in whole seconds, and renews nothing. The callers of redislock and redsync have one lock of 50,
-which is no semaphore: each caller picks one of 50 keys at random, and waits for that key although
-others are free. A violation is a 51st worker inside.`,
+	about: `No peer has a semaphore with a queue. The semaphore of asynq's contrib module (x/rate) has no queue:
+each caller, which must be a task of asynq, asks again after 1 ms here. It counts by the clients'
+clocks in whole seconds, and renews nothing. The callers of redislock and redsync have one lock of
+50, which is no semaphore: each caller picks one of 50 keys at random, and waits for that key
+although others are free. A violation is a 51st worker inside.`,
 	run: runSemaphore,
 }
 

@@ -11,8 +11,8 @@ import (
 var unpinnedRow = row{
 	name:  "P1u",
 	title: "Uncontended acquire and release, one goroutine, not pinned",
-	about: `As P1, but the kernel chooses the processors. The time then depends on whether client
-and server share one; client CPU varies less.`,
+	about: `As P1, but the kernel chooses the processors. The time then depends on whether client and
+server share a processor; client CPU varies less.`,
 	run: runUnpinned,
 }
 
@@ -31,8 +31,9 @@ func runUnpinned(ctx context.Context, o order) (finding, error) {
 var besideRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",
-	about: `Not pinned. Each Run has a new key, so it saves nothing but the wait for the release.`,
-	run:   runBeside,
+	about: `The kernel chooses the processors. Each Run has a new key, so a background release saves
+only the wait for the release.`,
+	run: runBeside,
 }
 
 func runBeside(ctx context.Context, o order) (finding, error) {

@@ -12,12 +12,12 @@ import (
 var manyKeysRow = row{
 	name:  "P2",
 	title: "Uncontended throughput, 8, 64 and 256 goroutines, a key each",
-	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline; floor-rueidis is
-the floor over rueidis. In both, and in rueidislock, all goroutines share connections. All other
-clients have go-redis's defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a
-fence and are renewed. The contestant scripts only sends latchkit's scripts; scripts together sends
-those that make many locks at once. The longest wait shows a worker that hangs: its wait then lasts until the end
-of the turn.`,
+	about: `One client process. floor-ap is the floor over go-redis's AutoPipeline; floor-rueidis is the floor
+over rueidis. In both, and in rueidislock, all goroutines share connections. All other clients have
+go-redis's defaults, and latchkit's ContextTimeoutEnabled. latchkit's leases have a fence and are
+renewed. The contestant scripts only sends latchkit's scripts; scripts together sends the scripts
+that take or release many locks at once. The longest wait shows a worker that hangs: its wait then
+lasts until the end of the turn.`,
 	run: runManyKeys,
 }
 

@@ -20,11 +20,11 @@ import (
 var observerRow = row{
 	name:  "P23",
 	title: "What an Observer adds to a lock, one goroutine, on a Store in memory",
-	about: `Acquire and Release without contention, in the bench's own process, so that no server hides the cost.
-"more" is the difference to the lock without an Observer in the same round. The SDK has a reader of
-metrics and a batcher whose exporter does nothing, and its sampler follows the caller's span:
-"unsampled" has metrics and no spans, "sampled" has both, with links switched on. Of what unsampled
-costs, the SDK's Start of two spans and its five measurements are the largest part.`,
+	about: `Acquire and Release without contention, in the bench's own process, so that no server hides the
+cost. "more" is the difference to the lock without an Observer in the same round. The SDK has a
+reader of metrics and a batcher whose exporter does nothing, and its sampler follows the caller's
+span: "unsampled" has metrics and no spans, "sampled" has both, with links switched on. The largest
+part of the cost of "unsampled" is in the SDK: the Start of two spans, and five measurements.`,
 	run: runObserver,
 }
 

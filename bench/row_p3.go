@@ -13,15 +13,15 @@ import (
 var handOffRow = row{
 	name:  "P3",
 	title: "Hand-off to a waiter in another process",
-	about: `From the start of Release in one process until Acquire returns in the other, on a clock
-that both processes read (CLOCK_MONOTONIC). Two processes pass the lock back and forth, so every
-acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began to
-wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber, and scripts in order only sends
-latchkit's scripts. p50 and p99
-are those of a turn. A turn is twice as long as in other rows, because pollers hand over seldom.
-Holds are so short that a poller with an interval of 100 ms waits for nearly all of it; after holds
-of random length it would wait for half of it. Client CPU includes the commands with which the bench
-detects a waiter; they are the same for all contestants.`,
+	about: `The time from the start of Release in one process until Acquire returns in the other process, on a
+clock that both processes read (CLOCK_MONOTONIC). Two processes pass the lock back and forth, so
+every acquisition waits. A holder releases at a random time, 2 to 6 ms after the other process began
+to wait. The reference wake-pub is not a lock but a bare PUBLISH to a waiting subscriber, and
+scripts in order only sends latchkit's scripts. p50 and p99 are those of a turn. A turn is twice as
+long as in other rows, because pollers hand over seldom. Holds are so short that a poller with an
+interval of 100 ms waits for nearly the whole interval; after holds of random length it would wait
+for half of the interval. Client CPU includes the commands with which the bench detects a waiter;
+they are the same for all contestants.`,
 	run: runHandOff,
 }
 

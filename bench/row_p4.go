@@ -10,13 +10,13 @@ import (
 var fewProcessesRow = row{
 	name:  "P4",
 	title: "One key, 4 processes × 16 goroutines, empty critical section",
-	about: `× best peer divides by the peer with the most locks in the same round. Waits are those
-of Lock. A wait that the end of the turn cuts off counts with its length so far, so a worker without
-a lock waits for the whole turn. Jain's index is over the counts of all 64 workers. Each critical
-section checks a counter in memory that the processes share, and the fence if there is one: a
-violation is a second worker inside, or a fence that did not grow. The contestants named after
-scripts have no fence and only send latchkit's scripts: scripts in order for each lock, and scripts
-handed over when 10 ms of hand-offs inside the process are over.`,
+	about: `× best peer divides by the peer with the most locks in the same round. Waits are those of Lock. A
+wait that the end of the turn cuts off counts with its length so far, so a worker without a lock
+waits for the whole turn. Jain's index is over the counts of all 64 workers. Each critical section
+checks a counter in memory that the processes share, and the fence if there is one: a violation is a
+second worker inside, or a fence that did not grow. The contestants named after scripts have no
+fence and only send latchkit's scripts: scripts in order sends them for each lock, and scripts
+handed over sends them only when 10 ms of hand-offs inside the process are over.`,
 	run: runFewProcesses,
 }
 

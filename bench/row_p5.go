@@ -9,7 +9,7 @@ import (
 var oneProcessRow = row{
 	name:  "P5",
 	title: "One key, 128 goroutines of one process, empty critical section",
-	about: `Figures as in P4.`,
+	about: `The figures have the same meaning as in P4.`,
 	run:   runOneProcess,
 }
 

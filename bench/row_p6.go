@@ -13,10 +13,10 @@ import (
 var hoardRow = row{
 	name:  "P6",
 	title: "Many held leases, renewed",
-	about: `One process takes the leases, with a TTL of 10 s, and is observed for one TTL. By
-default, latchkit renews after a third of the TTL, and rueidislock after half of it. redislock and
-redsync do not renew: as in users' programs, one goroutine for each lock refreshes it after a third.
-The peers hold fewer leases, because more would need the whole machine: see the column. CPU is a
+	about: `One process takes the leases, with a TTL of 10 s, and is observed for one TTL. By default, latchkit
+renews after a third of the TTL, and rueidislock after half of it. redislock and redsync do not
+renew: as in users' programs, one goroutine for each lock refreshes it after a third. The peers hold
+fewer leases (see the column leases), because more leases would need the whole machine. CPU is a
 percentage of one processor. Memory is the memory in use after a garbage collection, minus the
 memory before the first lease. PING is sent by another client, once a millisecond, and is compared
 with the PING of an idle server in the same round. There are fewer rounds, because each takes a
