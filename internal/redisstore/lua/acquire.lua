@@ -4,19 +4,22 @@
 -- ARGV: token · ttl in ms · fences to reserve · [how the token waits:
 --   inbox|hand-ms|mode|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
 --   when the done mark counts, and is among KEYS; then metadata may be ""]
--- returns: server-µs fence when it is granted, with all the fences that it asked for · "granted"
---   server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is the place that a
---   token would get if it does not queue, and listeners is "-" for a token without an inbox ·
---   "undone" server-µs · "revoked" server-µs reason · "done" server-µs. The answer is one string
---   with spaces between the words, so that the reader need not split it.
+-- returns: server-µs fence when the lease is granted with all the fences that were asked for ·
+--   "granted" server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is the
+--   token's place in Q, or the place that it would get if it does not queue, and listeners is "-"
+--   for a token without an inbox · "undone" server-µs · "revoked" server-µs reason · "done"
+--   server-µs. The answer is one string with spaces between the words, so that the reader need not
+--   split it.
 -- idempotent: a second execution that finds the token in L returns the same L, and at most
---   lengthens it. If it finds the token in Q, the token keeps its place. After an undo it finds X.
--- first write: SET or INCRBY C for a free L without waiters. When a full server refuses it,
---   nothing has happened. Otherwise GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change nothing:
---   a full server accepts them, and every replica refuses them.
+--   lengthens its expiry. If it finds the token in Q, the token keeps its place. After an undo, it
+--   finds X and grants nothing.
+-- first write: SET or INCRBY C for a free L without waiters. When a full server refuses it, nothing
+--   has happened. Otherwise the first write is GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change
+--   nothing. A full server accepts these commands, and every replica refuses them.
 
--- The short way, for a free key without waiters. It does what the long way would do. Numbers stay
--- text where possible, because converting one number takes as long as a command.
+-- This is the short way for a free key without waiters. Its effect is the same as that of the long
+-- way below. Numbers stay text where possible, because converting one number takes as long as a
+-- command.
 if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
   local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
@@ -41,8 +44,9 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   end
 end
 
--- The short way into the queue of a key that another token holds. It does what the long way would
--- do. The loop runs once: "break" leaves the loop, and the long way follows.
+-- This is the short way into the queue of a key that another token holds. Its effect is the same as
+-- that of the long way below. The loop runs once. "break" leaves the loop, and the long way
+-- follows.
 if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
   repeat
     local found = redis.call('MGET', KEYS[1], KEYS[4])
@@ -59,7 +63,7 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
     elseif there == 0 then
       redis.call('PEXPIRE', KEYS[2], '60000')
     elseif redis.call('ZRANGE', KEYS[2], '-1', '-1')[1] ~= entry then
-      -- The clock was set back, but the ticket must be later than the last ticket.
+      -- The clock was set back, so this ticket is not the last. The long way makes a later ticket.
       redis.call('ZREM', KEYS[2], entry)
       break
     end
@@ -80,8 +84,8 @@ local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local now = tonumber(stamp)
 local at = ' ' .. stamp .. ' '
 
--- One MGET replaces three GETs. It returns data of another type as missing. grant detects such
--- data in C and L.
+-- One MGET replaces three GETs. MGET returns data of another type as missing, but grant detects
+-- such data in C and L.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4])
 local lease, counter, tombstone = found[1], found[2], found[3]
 if tombstone then
@@ -107,13 +111,14 @@ if lease then
   left = redis.call('PTTL', KEYS[1])
   if waits == '' then
     -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
-    -- GETEX must not come earlier: after any write, a full server accepts all other writes, but it
-    -- must refuse a new lease. For a token that queues, the entry in the queue is that write.
+    -- GETEX must not run earlier: after any write, a full server accepts all other writes, also a
+    -- new lease, which it must refuse. A token that queues needs no GETEX, because its entry in Q
+    -- is a write.
     redis.call('GETEX', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
   -- No token overtakes the queue. Data of another type in a key or tombstone must raise its error
-  -- before anything is done.
+  -- before anything has changed.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[4])
   lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])

@@ -4,17 +4,18 @@
 --   D
 -- ARGV: for each lease: token · ttl in ms · fences to reserve · "1" when the done mark counts,
 --   else "0" · metadata, may be ""
--- returns: for each lease an answer, with its length in bytes and a space before it, as one
---   string. When all are granted: "granted" server-µs PTTL L for each. When a lease prevents the
---   grant: for that lease "busy" server-µs PTTL place "-" L, where L may be free while a token
---   waits, or "undone" server-µs, "revoked" server-µs reason or "done" server-µs; for a lease that
---   could have been granted "not-ours" server-µs; and "granted" only for a lease that the token
---   held before
--- idempotent: a second execution finds the tokens in their leases, returns the same leases and at
---   most lengthens them. After an undo of one of the tokens it finds X, and grants no lease.
+-- returns: for each lease an answer, with its length in bytes and a space before it, as one string.
+--   When all leases are granted, each answer is "granted" server-µs PTTL L. Otherwise, a lease that
+--   prevents the grant has the answer "busy" server-µs PTTL place "-" L, "undone" server-µs,
+--   "revoked" server-µs reason, or "done" server-µs; in "busy", L is "" when the key is free but a
+--   token waits. A lease that could have been granted has "not-ours" server-µs. A lease that the
+--   token held before has "granted".
+-- idempotent: a second execution finds the tokens in their leases, returns the same leases, and at
+--   most lengthens their expiries. After an undo of one of the tokens, it finds X and grants no
+--   lease.
 -- first write: SET C. When a full server refuses it, nothing has happened. When all leases are held
---   already, the first write is PEXPIRE. When one key is busy, it is GETEX, which changes nothing.
---   A replica answers READONLY instead of a false "busy".
+--   already, the first write is PEXPIRE. When one key is busy, the first write is GETEX, which
+--   changes nothing. A replica answers READONLY instead of a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)

@@ -7,7 +7,7 @@
 --   called; as one string, with a line feed between them
 -- idempotent: a second execution finds L taken, and does nothing.
 -- first write: SET C. When a full server refuses it, nothing has happened. A replica refuses it
---   too. "" says nothing about a lease, so a replica may answer it.
+--   too. The answer "" states nothing about a lease, so it may come from a replica.
 local clock = redis.call('TIME')
 local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
 local marks, counters = {}, {}

@@ -2,8 +2,8 @@
 -- waiter.
 --
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the holder's token
--- ARGV: the holder's token and fence, as L begins · what X contains: "revoked:" and the reason ·
---   keep X this long, in ms, 0: no note
+-- ARGV: the beginning of L, with the holder's token and fence · what X contains: "revoked:" and the
+--   reason · for how long to keep X, in ms, 0: no note
 -- returns: "1", or "0" when that holder does not hold L any more
 -- idempotent: a second execution finds L without the holder and does nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and the DEL after it.
@@ -22,8 +22,8 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  -- The revoked lease may have come by hand-off without a confirmation. It did not lapse, so its
-  -- entry leaves Q.
+  -- The revoked lease may have come by hand-off and be unconfirmed. Its entry must leave Q before
+  -- hand runs, because hand counts each hand-off that it finds in Q as lapsed.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   local now = clock[1] * 1000000 + clock[2]
   hand(now, string.format('%.0f', now), counter, nil)

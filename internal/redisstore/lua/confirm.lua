@@ -1,5 +1,5 @@
--- confirm.lua: renew leases that were handed over, as renew.lua does. Their owners live, so their
--- entries leave the queues.
+-- confirm.lua: renew leases that came by hand-off, as renew.lua does. A renewal shows that the
+-- owner lives, so the script also removes the owner's entry from the queue.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token · ttl in ms

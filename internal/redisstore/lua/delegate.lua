@@ -1,9 +1,9 @@
 -- delegate.lua: let a call that presents a secret join a lease.
 --
 -- KEYS: lease L · joins J
--- ARGV: token of the holder, or of a call that has joined · SHA-256 of the secret, in hexadecimal
---   · fence of the lease · how many more times calls that join may delegate · how long the secret
---   is valid for a first join, in ms
+-- ARGV: token of the holder, or of a call that has joined · SHA-256 of the secret, in hexadecimal ·
+--   fence of the lease · how many more times the lease may be delegated by calls that join · how
+--   long the secret is valid for a first join, in ms
 -- returns: "granted" server-µs · "not-ours" server-µs, also for a call that has joined and may not
 --   delegate; as one string
 -- idempotent: a second execution writes the same values, except for the time.

@@ -1,25 +1,26 @@
 -- grant.lua: write a lease, with the next fence.
 --
 -- fragment: exhausted(counter) · usable(counter) · mint(now, stamp, counter, fences to reserve) ·
---   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is now in
---   digits
+--   grant(now, stamp, counter, token, ttl in ms, fences to reserve, metadata); stamp is the number
+--   now as text
 -- KEYS: lease L · queue Q · fence counter C
 -- returns: exhausted: whether the counter has no larger fence, so that grant refuses · usable:
---   nothing, or an error when C has no larger fence, or is no counter · mint: see below · grant:
+--   nothing, or an error when C has no larger fence or holds no counter · mint: see below · grant:
 --   the new value of L · the first fence · the number of fences; all in digits
--- idempotent: no. The caller has found L free, and the caller's header says what a second
---   execution returns.
--- first write: SET C. A full server refuses it unless the script has written before. When the
---   server refuses it, nothing has happened.
+-- idempotent: no. The calling script has found L free. Its header describes what a second execution
+--   returns.
+-- first write: SET C. If the script has not written before, a full server refuses this SET, and
+--   then nothing has happened.
 local function exhausted(counter)
   -- From 2^53 on, Lua's numbers are not exact, and fences would repeat.
   return (tonumber(counter or '0') or 0) >= 9007199254740991
 end
 
--- mint returns the first fence, how many are reserved, and the new value of the counter, all in
--- digits. The fence is larger than every fence before and at least the server's clock, so it grows
--- even after the counter is lost. A block may run ahead of the clock by 100 ms only. The format
--- %.0f is needed because Lua's tostring rounds microseconds.
+-- mint returns the first fence, the number of reserved fences, and the new value of the counter,
+-- all in digits. The first fence is larger than every earlier fence and at least the server's
+-- clock, so fences grow even after the counter is lost. If the block would end more than 100 ms
+-- ahead of the clock, only one fence is reserved. The format %.0f is needed because Lua's tostring
+-- rounds microseconds.
 local function mint(now, stamp, counter, wanted)
   local fence, block = now, tonumber(wanted)
   local last = tonumber(counter or '0') or 0
@@ -52,7 +53,7 @@ local function grant(now, stamp, counter, token, ttl, wanted, metadata)
   end
   redis.call('SET', KEYS[3], last)
   if not redis.call('SET', KEYS[1], lease, 'PX', ttl, 'NX') then
-    redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+    redis.call('GET', KEYS[1]) -- raises WRONGTYPE, because the key holds data that is no lock
   end
   return lease, stamp, wanted
 end

@@ -5,19 +5,20 @@
 --   head, by)
 -- KEYS: lease L · queue Q
 -- returns: releaser: "|" and the traceparent that is stored with a lease, or "" · hand: the new
---   value of L and its ms, or nil when L stays free, because Q is empty, or because own is first,
---   which then has left Q · listeners: the number of listeners, 1 when it is unknown · publish:
---   how many have received the message, or an error · remove, forget, tell: nothing
--- idempotent: no. A script may use it only if the script's second execution does not reach this
---   fragment. L is free, and the types of all keys were checked, because nothing here may fail
---   half-way. The caller has written with a command that a full server accepts.
--- first write: ZREM of dead waiters, ZADD of the waiter that is granted the key: the entry exists,
---   so a full server accepts it.
+--   value of L and its TTL in ms, or nil when L stays free, because Q has no live waiter, or C has
+--   no larger fence, or own is the first waiter; own then has left Q · listeners: the number of the
+--   inbox's subscribers, 1 when the server does not report it · publish: the number of subscribers
+--   that have received the message, or an error · remove, forget, tell: nothing
+-- idempotent: no. A script may use this fragment only if a second execution of the script does not
+--   reach it. The script has found L free, and has checked the types of all keys, because nothing
+--   here may fail half-way. The script has also made a write that a full server accepts.
+-- first write: ZREM of dead waiters, or ZADD of the waiter that is granted the key. The script has
+--   written before, so a full server accepts both.
 --
--- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. Its score is its ticket, which is
--- negative once the key was handed to its token. The token's confirmation or release removes the
--- entry. An inbox is a channel. On a Redis Cluster it is a sharded channel, as its name shows, in
--- L's slot.
+-- An entry of Q is token|inbox|hand-ms|mode|block|once|metadata. The score of an entry is its
+-- ticket. The ticket becomes negative when the key is handed to the entry's token, and the token's
+-- confirmation or release removes the entry. An inbox is the name of a channel. The prefix
+-- latchkit:s: marks a sharded channel of a Redis Cluster, which is in L's slot.
 local function sharded(inbox)
   return string.sub(inbox, 1, 11) == 'latchkit:s:'
 end
@@ -48,8 +49,8 @@ local function remove(entries)
   end
 end
 
--- forget removes entries of Q whose process is gone or does not react, from number i on. It also
--- removes the entries in gone.
+-- forget removes from Q the entries of page, from index i on, whose inbox is in processes: these
+-- processes are gone or do not react. It also removes the entries in the list gone.
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do
@@ -61,9 +62,10 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell notifies the first waiter that has waited longer than after (in µs) that the key is free in
--- ms at the latest. It skips the waiters whose inbox equals the argument but. If the process with
--- this inbox does not react, another process must react.
+-- tell sends a message to the first waiter that listens and has waited longer than the parameter
+-- after (in µs). The message contains ms, the time in which the key becomes free at the latest.
+-- tell skips the waiters whose inbox equals the parameter but: if the process with this inbox does
+-- not react, another process must react.
 local function tell(now, but, after, ms)
   local from = 0
   while true do
@@ -71,7 +73,7 @@ local function tell(now, but, after, ms)
     for i = 1, #page, 2 do
       local token, inbox = string.match(page[i], '^([^|]*)|([^|]*)|')
       if tonumber(page[i + 1]) > now - after then
-        return -- the waiters behind it have waited for an even shorter time
+        return -- the waiters behind this waiter have waited for an even shorter time
       end
       if token and inbox ~= '-' and inbox ~= but and
         publish(inbox, string.format('head %s %s %s', ms, token, KEYS[1])) ~= 0 then
@@ -85,9 +87,10 @@ local function tell(now, but, after, ms)
   end
 end
 
--- head has the first two entries of Q with their scores if the caller has read them, otherwise it
--- is nil. When the first waiter is dead, hand reads the whole of Q, once, because many dead
--- processes may have one entry each. by is the result of releaser, or nil when L was not released.
+-- The parameter head has the first two entries of Q with their scores, or is nil if the caller has
+-- not read them. When the first waiter is dead, hand reads the whole of Q, once, because many dead
+-- processes may have one entry each. The parameter by is the result of releaser, or nil when L was
+-- not released.
 local function hand(now, stamp, counter, own, head, by)
   if exhausted(counter) then
     return nil -- grant would refuse half-way; the waiters learn the reason when they ask
@@ -105,7 +108,7 @@ local function hand(now, stamp, counter, own, head, by)
       string.match(entry, '^([^|]+)|([^|]+)|([1-9]%d*)|[^|]*|([1-9]%d*)|[^|]*|(.*)$')
     local lives = token and not dead[inbox]
     if lives and token ~= own then
-      if ticket < 0 then -- the key was handed to this waiter, and lapsed without a confirmation
+      if ticket < 0 then -- the key was handed to this waiter, and the hand-off lapsed without a confirmation
         lives = false
       else
         lives = inbox == '-' or listeners(inbox) > 0
@@ -127,7 +130,7 @@ local function hand(now, stamp, counter, own, head, by)
       forget(page, i + 2, dead, gone)
       redis.call('ZADD', KEYS[2], string.format('%.0f', -math.max(ticket, 1)), entry)
       local lease, fence, reserved = grant(now, stamp, counter, token, ms, block, metadata)
-      if inbox ~= '-' then -- if the script may not send the message, it is lost, and the waiter asks again
+      if inbox ~= '-' then -- if the ACL forbids the message, the message is lost, and the waiter asks again
         publish(inbox,
           'granted ' .. stamp .. ' ' .. fence .. ' ' .. reserved .. ' ' .. ms .. ' ' .. token .. (by or '') .. ' ' .. KEYS[1])
       end

@@ -1,4 +1,4 @@
--- inspect.lua: return the holder of a lease, and how many wait for it.
+-- inspect.lua: return the holder of a lease, and the number of its waiters.
 --
 -- KEYS: lease L · queue Q
 -- ARGV: none

@@ -5,7 +5,8 @@
 --   proof of the delegation · ttl of the join in ms · for a call without a secret: first fence of
 --   the holder · fence of the lease · how many more times the lease may be delegated
 -- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
--- idempotent: a token that has joined is known, and does not need its secret again.
+-- idempotent: J has an entry for a token that has joined, so the token does not need its secret
+--   again.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
 --   ours". A full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
@@ -37,7 +38,7 @@ if of ~= hold then
   if not fence then
     return 'not-ours' .. at
   end
-  if redis.call('HLEN', KEYS[2]) > 64 then -- too many entries, because dead callers and old secrets leave theirs
+  if redis.call('HLEN', KEYS[2]) > 64 then -- too many entries: dead callers and old secrets leave entries behind
     local all = redis.call('HGETALL', KEYS[2])
     for i = 1, #all, 2 do
       if not good(all[i + 1]) then

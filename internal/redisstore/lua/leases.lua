@@ -2,7 +2,8 @@
 --
 -- KEYS: leases L1 … Ln
 -- ARGV: none
--- returns: "1" or "0" for each key in order: 1 its value has the form of a lease; as one string
+-- returns: for each key in order "1" when its value has the form of a lease, otherwise "0"; as one
+--   string
 -- idempotent: it writes nothing.
 local answer = {}
 for i = 1, #KEYS do

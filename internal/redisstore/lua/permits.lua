@@ -1,35 +1,36 @@
 -- permits.lua: the permits of a semaphore. While permits are held, L is permits:epoch:1. An epoch
--- begins with a permit of a free key and ends with its last permit; its name is the fence of the
--- first permit. The sorted set P has an entry for each permit, its token, with the time in ms at
+-- begins when a free key gets a permit, and ends with the last permit. The name of the epoch is the
+-- fence of the first permit. The sorted set P has the token of each permit, with the time in ms at
 -- which the permit runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token.
--- Its field "=" has what concerns all permits: limit|extra|mixed|epoch|head|seen.
+-- The field "=" of U has the values for all permits together: limit|extra|mixed|epoch|head|seen.
 --
--- limit is the smallest n of all permits, extra the sum of w-1, so the units in use are ZCARD P +
--- extra. mixed is 1 while permits have different n. head is a waiter for which too few units are
--- free, and seen is when it was notified of that, in ms. P and U are authoritative, and L shows
--- other programs that the key is held. P and U outlive L by a minute, so that a permit that lapses
--- unconfirmed is seen, even if it is the last one.
+-- limit is the smallest n of all permits. extra is the sum of w-1 over all permits, so ZCARD P +
+-- extra units are in use. mixed is 1 while permits have different n. head is the token of a waiter
+-- for which too few units are free. seen is the time in ms at which this waiter was notified or
+-- asked itself. P and U are authoritative, and L shows other programs that the key is held. P and U
+-- outlive L by a minute, so that a script can find a permit that lapsed unconfirmed, even if it was
+-- the last permit.
 --
 -- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
 --   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); they keep their
 --   state in all
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U
--- returns: fits: whether w units of n can be granted · enter: the fence and how many are reserved
---   · leave: the inbox of a permit that was handed over and never confirmed, otherwise false ·
---   serve: the fence and the number of fences of own, nil when it was not served · earliest: the
---   ms until the next permit runs out · the others: nothing
--- idempotent: confirm only lengthens, and leave removes what exists. A script may use the others
---   only if the script's second execution does not reach them. The types of all keys were checked,
---   because nothing here may fail half-way.
--- first write: in enter SET C. A full server refuses it unless the script has written before. In
---   leave, reap and serve, ZREM or DEL, which a full server accepts. The callers of settle have
---   written before.
+-- returns: fits: whether w units of n can be granted · enter: the first fence and the number of
+--   reserved fences · leave: the inbox of a permit that was handed over and never confirmed,
+--   otherwise false · serve: the first fence and the number of fences of own, nil when own was not
+--   served · earliest: the ms until the next permit runs out · the others: nothing
+-- idempotent: confirm only lengthens, and leave removes what exists. A script may use the other
+--   functions only if its second execution does not reach them. The script has checked the types of
+--   all keys, because nothing here may fail half-way.
+-- first write: in enter, SET C. If the script has not written before, a full server refuses this
+--   SET. In leave, reap and serve, ZREM or DEL, which a full server accepts. The callers of settle
+--   have written before.
 local all = {}
 
--- look reads what is held. alone is true when one owner holds the key without permits, or another
--- program holds it. broken is true when L shows that permits are held, but P or U was evicted.
--- Then the permits are unknown, and L is left to expire. If only L was evicted, P and U are
--- complete, and the permits are still held.
+-- look reads the state of the key and of its permits into all. alone is true when one owner holds
+-- the key without permits, or another program holds it. broken is true when L shows that permits
+-- are held, but P or U was evicted. Then the permits are unknown, and the script lets L expire. If
+-- only L was evicted, P and U are complete, and the permits are still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =
@@ -156,10 +157,11 @@ local function earliest()
   return string.format('%.0f', math.max((ends or all.ms) - all.ms, 1))
 end
 
--- settle writes what concerns all permits, and makes all keys last as long as the last permit.
+-- settle writes the values for all permits together. It makes L last as long as the last permit,
+-- and makes P and U last a minute longer.
 local function settle()
   if not all.changed and all.held > 0 and not all.shield and not all.alone then
-    redis.call('GETEX', KEYS[1]) -- nothing was written yet, and L is missing
+    redis.call('GETEX', KEYS[1]) -- L is missing and is written again below; GETEX is a first write that a full server accepts
   elseif not all.changed then
     return
   end
@@ -192,8 +194,8 @@ local function settle()
   end
 end
 
--- first returns the parsed head of Q. w and n are nil for a waiter that wants the key alone, and
--- for a reader.
+-- first returns the parsed head of Q. Its fields w and n are nil for a waiter that wants the key
+-- alone, and for a reader.
 local function first()
   while true do
     local page = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
@@ -213,10 +215,10 @@ local function first()
   end
 end
 
--- watch is called when too few units are free for the head. It tells a new head to ask at once,
--- and the process behind the head to ask after 3 s. If the head has not asked by then, its process
--- does not react. Such a head must not keep free units from all others. watch returns whether the
--- head keeps its place.
+-- watch is called when too few units are free for the head. It notifies a new head, which then asks
+-- at once, and a waiter of another process, which then asks after 3 s. If the head has not asked by
+-- then, its process does not react, and the head must not keep free units from all other waiters.
+-- watch returns whether the head keeps its place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000
@@ -229,19 +231,20 @@ local function watch(e, own)
   return true
 end
 
--- handed notifies a waiter that it was granted a permit.
+-- handed grants a permit to a waiter and notifies the waiter.
 local function handed(e)
   local fence, block = enter(e, e.ms, true)
-  if e.inbox ~= '-' then -- if the script may not send the message, it is lost, and the waiter asks again
+  if e.inbox ~= '-' then -- if the ACL forbids the message, the message is lost, and the waiter asks again
     publish(e.inbox, 'granted ' .. all.stamp .. ' ' .. fence .. ' ' .. block .. ' ' .. e.ms .. ' ' .. e.token ..
       (all.by or '') .. ' ' .. KEYS[1])
   end
 end
 
 -- serve grants units to the waiters in their order, until the free units do not suffice for the
--- head. own is the token that asks. Its permit lasts for ms, and serve does not notify it. A
--- waiter that wants the key alone gets it when no unit is in use. After 64 waiters, serve notifies
--- the new head and stops, so that the script stays short. When the new head asks, serve continues.
+-- head. The parameter own is the token that asks: its permit lasts for ms, and serve does not
+-- notify it. A waiter that wants the key alone gets it when no unit is in use. After 64 waiters,
+-- serve notifies the new head and stops, so that the script stays short. When the new head asks,
+-- serve continues.
 local function serve(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
   while not exhausted(all.counter) do -- enter would refuse half-way; the waiters learn the reason when they ask

@@ -2,10 +2,11 @@
 --
 -- fragment: queue(now, entry, inbox)
 -- KEYS: lease L · queue Q
--- returns: the place, where 1 is the head · how many subscribe to inbox, "-" without an inbox
+-- returns: the place in Q, where 1 is the head · the number of subscribers of inbox, "-" without an
+--   inbox
 -- idempotent: an entry that exists keeps its ticket.
--- first write: PEXPIRE, or GETEX where there is no Q yet. A full server accepts both, and the ZADD
---   after them.
+-- first write: PEXPIRE, or GETEX when Q does not exist yet. A full server accepts both, and the
+--   ZADD after them.
 local function queue(now, entry, inbox)
   local last = redis.call('ZRANGE', KEYS[2], '-1', '-1', 'WITHSCORES')
   local ticket, place = now, 1

@@ -1,23 +1,23 @@
--- readers.lua: phases. While readers hold, L is shared:fence:1[:metadata], and R has an entry for
--- each reader, token|inbox, with the time in ms at which it runs out. L runs out with the last
--- reader, so L alone shows whether there is a phase.
+-- readers.lua: the phases of readers. While readers hold the key, L is shared:fence:1[:metadata],
+-- and R has an entry token|inbox for each reader, with the time in ms at which the reader's part
+-- runs out. L runs out with the last reader, so L alone shows whether there is a phase.
 --
 -- fragment: enter(now, member, ms) · remember(now) · blocked() · admit(now, stamp, lease, own) ·
---   announce() · serve(now, stamp, counter, own, turn, by), where by is the text that a message
---   has after the token, as releaser in hand.lua makes it, nil: nothing
+--   announce() · serve(now, stamp, counter, own, turn, by), where by is the text after the token in
+--   a message, as releaser in hand.lua makes it, nil: no text
 -- KEYS: lease L · queue Q · fence counter C · readers R
--- returns: blocked: whether a live writer waits · serve: the new value of L and its ms, or nil
---   when L stays free, because Q is empty, or because own is a writer whose turn it is, which then
---   has left Q · the others: nothing
--- idempotent: enter only lengthens, and remember finds R. A script may use the others only if the
---   script's second execution does not reach them. The types of all keys were checked, because
---   nothing here may fail half-way.
--- first write: ZADD in enter and remember. When a full server refuses it, nothing has happened.
---   The callers of the others have written something that a full server accepts.
+-- returns: blocked: whether a live writer waits · serve: the new value of L and its TTL in ms, or
+--   nil when L stays free, because Q has no live waiter, or C has no larger fence, or own is a
+--   writer whose turn it is; own then has left Q · the others: nothing
+-- idempotent: a second enter only lengthens, and a second remember finds R and changes nothing. A
+--   script may use the other functions only if its second execution does not reach them. The script
+--   has checked the types of all keys, because nothing here may fail half-way.
+-- first write: ZADD in enter and remember. When a full server refuses it, nothing has happened. A
+--   script that uses the other functions has already made a write that a full server accepts.
 --
--- Phases are fair. After a writer (turn is 'readers') all waiting readers enter together. After
--- the readers, one writer gets the key. So while L is shared, the first waiter in Q is a writer,
--- and other readers wait behind a writer.
+-- Phases are fair. After a writer (turn is 'readers') all waiting readers enter together. After the
+-- readers, one writer gets the key. So while L is shared, the first waiter in Q is a writer, and
+-- the readers in Q wait behind it.
 local function enter(now, member, ms)
   redis.call('ZADD', KEYS[4], 'GT', string.format('%.0f', math.floor(now / 1000) + ms), member)
   -- PEXPIRE is called even when it changes nothing, because WAIT covers only writes.
@@ -35,10 +35,10 @@ local function remember(now)
   end
 end
 
--- queued finds in Q the first waiter, all readers, and the first writer. A dead waiter leaves Q
--- with all other waiters of its process. The rules that hand uses decide which waiters are dead. A
--- writer behind another writer is checked only when its turn comes. A mode that this version does
--- not know counts as a writer.
+-- queued finds in Q the first waiter, all readers, and the first writer. It removes each dead
+-- waiter from Q, with all other waiters of the same process. Its rules for dead waiters are those
+-- of hand. A writer behind another writer is checked only when its turn comes. A mode that this
+-- version does not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone, unchecked = {}, {}, {}
@@ -91,7 +91,8 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in notifies all these readers except own, which gets an answer.
+-- let_in makes these readers enter the phase. It notifies all of them except own, which gets a
+-- reply.
 local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)

@@ -11,9 +11,9 @@
 --   acquire.lua returns it: "granted" …, "busy" …, "undone" … or "done" … · "not-ours" server-µs ·
 --   "revoked" server-µs reason · "done" server-µs when the token does not hold L, but a done mark
 --   was asked for and exists; as one string
--- idempotent: a second execution finds L without the token and changes only the tombstone's
---   expiry. The next token enters only with the first execution. If its answer is lost, the next
---   token asks with acquire.lua, which finds the token in its place.
+-- idempotent: a second execution finds L without the token and changes only the tombstone's expiry.
+--   Only the first execution acquires for the next token. If the answer is lost, the Engine runs
+--   acquire.lua for the next token, and finds the token in L or in Q.
 -- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
 --   nothing. A full server accepts these writes, and all that follow. A replica answers READONLY
 --   instead of a false "not ours".
@@ -25,10 +25,10 @@ if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
   return 'released'
 end
 
--- The short way of a token that may have queued. It frees the key. Or it hands the key to a live
--- waiter, if this waiter has not waited for long, and if its fence is the clock. It does what the
--- long way would do. The loop runs once: "break" leaves the loop before anything is written, and
--- the long way follows.
+-- This is the short way for a token that may have queued. It frees the key, or hands it to a live
+-- waiter that has waited for less than 500 ms and whose fence is the clock. Its effect is the same
+-- as that of the long way below. The loop runs once. "break" leaves the loop before anything is
+-- written, and the long way follows.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -40,7 +40,7 @@ if ours and ARGV[2] and not ARGV[3] then
     end
     local clock = redis.call('TIME')
     local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
-    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand would also notify the waiter behind this waiter
+    if #ticket ~= #stamp or stamp - ticket >= 500000 then -- hand may also have to notify the waiter behind this waiter
       break
     end
     local bar = string.find(entry, '|', 28, true) or 28
@@ -99,12 +99,13 @@ if not ours then
     -- If the first entry already got the key by hand-off, the next waiter is the second entry.
     local head = two[2] and tonumber(two[2]) < 0 and two[3] or two[1]
     redis.call('ZREM', KEYS[2], entry)
-    if lease and head == entry then -- the waiter behind the entry is the head now, and only this script can tell it so
+    if lease and head == entry then -- the waiter behind the entry is the head now, and only this script can notify it
       tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps only the token that leaves would have noticed that soon.
+    -- L has run out. Perhaps only the token that leaves the queue would soon have noticed that L
+    -- has run out, so this script hands the key on.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end
@@ -117,8 +118,8 @@ if not ours then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a half-done release
--- would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that failed
+-- half-way would be reported as a release without effect.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
 if first[1] or next_entry ~= '' then
   counter = redis.call('GET', KEYS[3])
@@ -140,7 +141,7 @@ if undo > 0 then
   redis.call('SET', KEYS[4], 'undone', 'PX', undo)
 end
 if first[1] and tonumber(first[2]) < 0 then
-  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- this lease came by hand-off, which is over now
+  if redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0') == 1 then -- this lease came by hand-off, and the hand-off is over now
     first = {first[3], first[4], first[5], first[6]}
   else
     first = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -176,8 +177,8 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- The next token had asked by itself before this late release came, so it was in Q already, and
-  -- has just been granted the key.
+  -- This release is late: the next token had already asked with acquire.lua, so it was in Q, and
+  -- hand has just granted it the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease

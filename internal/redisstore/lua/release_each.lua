@@ -6,8 +6,8 @@
 -- returns: for each lease "released", or "" when nothing was done, and release.lua must be called;
 --   as one string, with a line feed between them
 -- idempotent: a second execution finds L without the token, and does nothing.
--- first write: DEL, which a full server accepts and a replica refuses. One DEL releases all
---   leases. "" says nothing about a lease, so a replica may answer it.
+-- first write: DEL, which a full server accepts and a replica refuses. One DEL releases all leases.
+--   The answer "" states nothing about a lease, so it may come from a replica.
 local queues = {}
 for i = 1, #ARGV do
   queues[i] = KEYS[2 * i]

@@ -8,10 +8,11 @@
 -- returns: as acquire.lua; for a reader also "entered" server-µs PTTL writers L, where writers is
 --   "1" when a writer waits
 -- idempotent: a second execution that finds the token in L or in R returns the same L, and at most
---   lengthens it. If it finds the token in Q, the token keeps its place. After an undo it finds X.
+--   lengthens its expiry. If it finds the token in Q, the token keeps its place. After an undo, it
+--   finds X and grants nothing.
 -- first write: SET C for a free L without waiters, ZADD of a reader that enters a phase. When a
---   full server refuses it, nothing has happened. Otherwise GETEX, PEXPIRE, ZREM or
---   ZREMRANGEBYSCORE: a full server accepts them, and every replica refuses them.
+--   full server refuses it, nothing has happened. Otherwise the first write is GETEX, PEXPIRE, ZREM
+--   or ZREMRANGEBYSCORE. A full server accepts these commands, and every replica refuses them.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
@@ -93,7 +94,7 @@ elseif not lease then
   local rest = redis.call('EXISTS', KEYS[4])
   lease = grant(now, stamp, counter, ARGV[1], ARGV[2], ARGV[3], ARGV[5])
   if rest == 1 then
-    redis.call('DEL', KEYS[4]) -- R still has the readers of an L that was removed
+    redis.call('DEL', KEYS[4]) -- R still has the readers of a phase whose L was removed
   end
   return 'granted' .. at .. ARGV[2] .. ' ' .. lease
 end

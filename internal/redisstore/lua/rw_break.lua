@@ -3,8 +3,8 @@
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the holder's token, or of
 --   the phase
--- ARGV: the holder's token and fence, or the phase's, as L begins · what X contains: "revoked:"
---   and the reason · keep X this long, in ms, 0: no note
+-- ARGV: the beginning of L, with token and fence of the holder or of the phase · what X contains:
+--   "revoked:" and the reason · for how long to keep X, in ms, 0: no note
 -- returns: "1", or "0" when the holder or the readers do not hold L any more
 -- idempotent: a second execution finds another L, or no L, and does nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and the DEL after it.
@@ -24,8 +24,8 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  -- The revoked lease may have come by hand-off without a confirmation. It did not lapse, so its
-  -- entry leaves Q.
+  -- The revoked lease may have come by hand-off and be unconfirmed. Its entry must leave Q before
+  -- serve runs, because serve counts each hand-off that it finds in Q as lapsed.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   local now = clock[1] * 1000000 + clock[2]
   serve(now, string.format('%.0f', now), counter, nil, string.sub(lease, 1, 7) ~= 'shared:' and 'readers' or nil)

@@ -1,7 +1,7 @@
 -- rw_downgrade.lua: make a writer the first reader of a phase, and let in all waiting readers.
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R
--- ARGV: token · ttl in ms · the token's entry in R · fence of the phase: the writer's, out of its
+-- ARGV: token · ttl in ms · the token's entry in R · fence of the phase, taken from the writer's
 --   block
 -- returns: "1" server-µs writers, where writers is "1" when a writer waits · "0" server-µs when
 --   the token neither holds L nor is a reader of that phase

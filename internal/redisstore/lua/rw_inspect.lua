@@ -1,10 +1,10 @@
--- rw_inspect.lua: return the holder of a lease, its readers, and how many wait for it.
+-- rw_inspect.lua: return the holder of a lease, its readers, and the number of its waiters.
 --
 -- KEYS: lease L · queue Q · readers R
 -- ARGV: none
--- returns: server-µs PTTL waiters, the number of readers, for each reader its ms left and, after
---   the entry's length in bytes, its entry in R, in the order in which the readers run out, and L;
---   as one string with spaces. L is "" when the key is free.
+-- returns: one string with spaces between its parts: server-µs, PTTL, the number of waiters, the
+--   number of readers, for each reader the ms left, the length of its entry in R in bytes, and the
+--   entry, and at last L. The reader that runs out first comes first. L is "" when the key is free.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local lease = redis.call('GET', KEYS[1]) or ''

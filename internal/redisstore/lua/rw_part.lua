@@ -6,8 +6,8 @@
 -- returns: "1", or "0" when the entry is missing, or has run out
 -- idempotent: it sets expiries to at least ttl from now, never shortens an expiry, and never
 --   creates a key or an entry. The caller must check afterwards which phase L names.
--- first write: PEXPIRE, which a full server accepts, and the ZADD after it. "0" is no answer to a
---   renewal: the caller then asks about L in a step that a replica refuses.
+-- first write: PEXPIRE, which a full server accepts, and the ZADD after it. A replica may return
+--   "0", so the caller then examines L in a step that a replica refuses.
 local clock = redis.call('TIME')
 local now, ttl = clock[1] * 1000 + math.floor(clock[2] / 1000), tonumber(ARGV[2])
 local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or '0')

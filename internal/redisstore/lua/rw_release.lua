@@ -11,9 +11,9 @@
 --   of the token's lease, or ""
 -- returns: as release.lua
 -- idempotent: a second execution finds the token neither in L nor in R, and changes only the
---   tombstone's expiry. The next token enters only with the first execution.
--- first write: DEL or PEXPIRE when the token holds L, ZREM when the token reads, otherwise GETEX
---   of X, which changes nothing. A full server accepts these writes, and all that follow. A
+--   tombstone's expiry. Only the first execution acquires for the next token.
+-- first write: DEL or PEXPIRE when the token holds L, ZREM when the token is a reader, otherwise
+--   GETEX of X, which changes nothing. A full server accepts these writes, and all that follow. A
 --   replica answers READONLY instead of a false "not ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3])
@@ -35,7 +35,8 @@ local ends = phase and redis.call('ZSCORE', KEYS[4], ARGV[8])
 local reads = ends and tonumber(ends) > now / 1000
 if not ours and not reads then
   local revoked = string.match(redis.call('GETEX', KEYS[5]) or '', '^revoked:(.*)$')
-  -- The tombstone is set at X, because a late acquire does not look at the phase's tombstone.
+  -- The tombstone is set under the token's key X, because a late acquire does not read the phase's
+  -- tombstone.
   if undo > 0 and not revoked then
     redis.call('SET', KEYS[5], 'undone', 'PX', undo)
   end
@@ -48,13 +49,14 @@ if not ours and not reads then
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps only the token that leaves would have noticed that soon.
+    -- L has run out. Perhaps only the token that leaves the queue would soon have noticed that L
+    -- has run out, so this script hands the key on.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
   elseif phase and left == 1 and redis.call('EXISTS', KEYS[2]) == 1 and not blocked() then
     admit(now, stamp, lease, nil) -- these readers were behind a writer, which has left
-  -- The waiter behind the entry is the head now, and only this script can tell it so.
+  -- The waiter behind the entry is the head now, and only this script can notify it.
   elseif lease and left == 1 and head == ARGV[5] then
     tell(now, nil, -math.huge, math.max(redis.call('PTTL', KEYS[1]), 1))
   end
@@ -67,8 +69,8 @@ if not ours and not reads then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a half-done release
--- would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that failed
+-- half-way would be reported as a release without effect.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
 if not counter and (waiting or ARGV[6] ~= '') then
@@ -148,14 +150,14 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- The next token had asked by itself before this late release came, so it was in Q already, and
-  -- has just been granted the key.
+  -- This release is late: the next token had already asked with rw_acquire.lua, so it was in Q, and
+  -- serve has just granted it the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease
 end
 local place, listening = queue(now, ARGV[6], inbox)
 if place == 1 and string.sub(lease, 1, 7) == 'shared:' then
-  announce() -- a writer waits: tell the readers that have just entered
+  announce() -- notify the readers that have just entered that a writer waits
 end
 return 'released' .. at .. 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. lease

@@ -1,5 +1,4 @@
--- rw_renew.lua: lengthen each lease, or reader's part of a shared lease, that its owner still
--- holds.
+-- rw_renew.lua: lengthen leases, and readers' parts of shared leases, that their owners still hold.
 --
 -- KEYS: for each lease: lease L · queue Q · readers R
 -- ARGV: for each lease: token · ttl in ms · the token's entry in R · fence of the token's phase
@@ -8,7 +7,7 @@
 --   string, as in "1700000000000000 1120"
 -- idempotent: it sets expiries to at least ttl from now, and removes entries. A second execution
 --   finds these entries removed. It never shortens an expiry, and never creates a key or an entry.
---   A reader does not hold L of another phase, even if R has an entry for it.
+--   A reader does not hold L of another phase, even if R has an entry for the reader.
 -- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
 --   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
 --   error would end all other renewals.

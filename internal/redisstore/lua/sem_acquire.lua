@@ -6,16 +6,17 @@
 --   inbox|hand-ms|w/n|block|once as in an entry of Q, "" when it does not queue · metadata · "1"
 --   when the done mark counts, and is among KEYS]
 -- returns: as acquire.lua. The L of "granted" is token:fence:block. The PTTL of "busy" is the time
---   until the next permit runs out. When the key is not held by permits, it is the PTTL of L.
--- idempotent: a second execution that finds the token in P returns the fence and block in U, and
---   at most lengthens the permit. It finds the token in L when a script without permits has handed
---   the key to the token. It finds the token in Q when the token waits, and then the token keeps
---   its place. After an undo it finds X.
+--   until the next permit runs out, or the PTTL of L when the key is not held by permits.
+-- idempotent: a second execution that finds the token in P returns the fence and block in U, and at
+--   most lengthens the permit. It finds the token in L when a script without permits has handed the
+--   key to the token. It finds the token in Q when the token waits, and then the token keeps its
+--   place. After an undo, it finds X and grants nothing.
 -- first write: SET C for units that are free without waiters. When a full server refuses it,
---   nothing has happened. Otherwise GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE, which may change
---   nothing: a full server accepts them, and every replica refuses them.
+--   nothing has happened. Otherwise the first write is GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE,
+--   which may change nothing. A full server accepts these commands, and every replica refuses them.
 
--- The short way, for a free key without waiters. It does what the long way would do.
+-- This is the short way for a free key without waiters. Its effect is the same as that of the long
+-- way below.
 if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
   local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
@@ -86,7 +87,7 @@ if not all.alone and not all.broken then
   end
   local w, n = tonumber(ARGV[4]), tonumber(ARGV[5])
   if not fence and fits(w, n) then
-    if exhausted(all.counter) then -- the script goes on without waiting, so that waiters, too, learn that nobody can be granted units
+    if exhausted(all.counter) then -- the script raises the error even while others wait, so that waiters, too, learn that no units can be granted
       settle()
       usable(all.counter)
     end
@@ -102,7 +103,7 @@ end
 
 local left = (all.alone or all.broken) and redis.call('PTTL', KEYS[1]) or earliest()
 if all.held > 0 and all.head ~= '' and all.head ~= token and not all.alone and all.held + all.extra < all.limit then
-  -- After that time, the head is known to stand still.
+  -- If the head has not asked by then, the next script drops it from Q.
   left = math.min(left, math.max(all.seen + 3001 - all.ms, 1))
 end
 local place, listening
@@ -115,7 +116,7 @@ if waits ~= '' then
   end
 else
   -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". GETEX
-  -- must not come earlier: see acquire.lua.
+  -- must not run earlier: see acquire.lua.
   redis.call('GETEX', KEYS[1])
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
 end

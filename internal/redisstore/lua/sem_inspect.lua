@@ -1,11 +1,12 @@
--- sem_inspect.lua: return who holds a key, its permits, and how many wait.
+-- sem_inspect.lua: return the holder of a key, its permits, and the number of its waiters.
 --
 -- KEYS: lease L · queue Q · permits P · uses U
 -- ARGV: none
--- returns: server-µs PTTL waiters, the number of permits, the smallest n, for each permit its
---   token, its ms left and, after its length in bytes, its value in U, and L; as one string with
---   spaces. L is "" when it is missing. The number of permits is 0 when the permits are unknown,
---   because P or U was evicted; then L shows that the key is held.
+-- returns: one string with spaces between its parts: server-µs, PTTL, the number of waiters, the
+--   number of permits, the smallest n, for each permit its token, the ms left, the length of its
+--   value in U in bytes, and the value, and at last L. L is "" when it is missing. The number of
+--   permits is 0 when the permits are unknown, because P or U was evicted. In this state, L shows
+--   that the key is held.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

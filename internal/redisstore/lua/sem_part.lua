@@ -2,13 +2,13 @@
 -- moves.
 --
 -- KEYS: permits P
--- ARGV: token · ms from now at which the permit runs out · "1" when that only lengthens it
+-- ARGV: token · ms from now at which the permit runs out · "1" when the script may only lengthen it
 -- returns: "1", or "0" when the token has no permit
 -- idempotent: a second execution sets the same expiry, or a later one. The script never makes a
 --   permit. The token stays in P, because P and U must have the same size; the next script takes
 --   the permit back.
--- first write: PEXPIRE, which a full server accepts, and the ZADD after it. "0" is no answer to a
---   renewal: the caller then asks about L in a step that a replica refuses.
+-- first write: PEXPIRE, which a full server accepts, and the ZADD after it. A replica may return
+--   "0", so the caller then examines L in a step that a replica refuses.
 local clock = redis.call('TIME')
 local now, ms = clock[1] * 1000 + math.floor(clock[2] / 1000), tonumber(ARGV[2])
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) then

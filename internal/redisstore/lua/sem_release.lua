@@ -10,8 +10,8 @@
 --   the token holds nothing, but a done mark was asked for and exists; as one string
 -- idempotent: a second execution finds the token neither in P nor in L, and changes only the
 --   tombstone's expiry.
--- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which
---   changes nothing. A full server accepts these writes, and all that follow. A replica answers
+-- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which changes
+--   nothing. A full server accepts these writes, and all writes that follow. A replica answers
 --   READONLY instead of a false "not ours".
 local token = ARGV[1]
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
@@ -31,8 +31,8 @@ local at = ' ' .. stamp .. ' '
 local entry = ARGV[2] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 
--- Data of another type must raise its error before the first write. Otherwise a half-done release
--- would be reported as not done.
+-- Data of another type must raise its error before the first write. Otherwise a release that failed
+-- half-way would be reported as a release without effect.
 local owner = token .. ':'
 local alone = lease and string.sub(lease, 1, #owner) == owner
 look(now, stamp, redis.call('GET', KEYS[3]), lease)
@@ -93,7 +93,7 @@ if not all.alone and not all.broken then
   end
 end
 settle()
--- The waiter behind the entry is the head now, and only this script can tell it so.
+-- The waiter behind the entry is the head now, and only this script can notify it.
 if left == 1 and head == entry then
   tell(now, nil, -math.huge, (all.alone or all.broken) and math.max(redis.call('PTTL', KEYS[1]), 1) or earliest())
 elseif ours and keep > 0 then

@@ -2,9 +2,9 @@
 --
 -- KEYS: lease L · queue Q
 -- ARGV: none
--- returns: server-µs, then for each entry of Q, in order: its score · how many listen at its
---   inbox, "-" for an entry without an inbox · its length in bytes · the entry; with a space after
---   each, as one string
+-- returns: server-µs, then for each entry of Q, in order: its score · the number of subscribers of
+--   its inbox, "-" for an entry without an inbox · its length in bytes · the entry; with a space
+--   after each, as one string
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local answer, listening = {string.format('%.0f', clock[1] * 1000000 + clock[2])}, {}
