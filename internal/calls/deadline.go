@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// until is a context with a deadline but without a timer. It is for calls that the Engine abandons
-// by itself: Go's sockets and go-redis read the deadline. until costs a quarter of
+// The type until is a context with a deadline but without a timer. It is for calls that the Engine
+// abandons by itself: Go's sockets and go-redis read the deadline. until costs a quarter of
 // context.WithTimeout. On the client, context.WithTimeout would cost more than all the rest of a
 // release.
 type until struct {
@@ -14,7 +14,7 @@ type until struct {
 	deadline        time.Time
 }
 
-// Until returns ctx with that deadline.
+// Until returns ctx with the given deadline.
 func Until(ctx context.Context, deadline time.Time) context.Context {
 	return until{ctx, deadline}
 }

@@ -33,8 +33,8 @@ func NewForeign(p *Pool, warn func(error)) *Foreign {
 // GivesUp reports whether the Store ends a step by itself when its servers do not answer.
 func (f *Foreign) GivesUp() bool { return f.starter != nil }
 
-// mostHanging is the largest number of abandoned calls to a Store, and of its renewals, that may
-// be under way.
+// mostHanging is the largest number of abandoned calls to a Store that may be under way, and the
+// largest number of calls of its Renew that may be under way.
 const mostHanging = 64
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
@@ -135,7 +135,7 @@ func (f *Foreign) Undo(ch Chore) {
 	}))
 }
 
-// Close waits until all undos are confirmed, but no longer than ctx.
+// Close waits until all undos are confirmed, or until ctx ends.
 func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 
 // Attempts turns a Chore into a link.Chore. Each of its attempts calls release.

@@ -14,9 +14,10 @@ import (
 
 // Pool runs calls to the Store on goroutines of its own, because go-redis does not stop a call
 // under way when its context ends. So a caller can wait for the answer or for another event, and
-// can leave at any time. There are as many goroutines as there were calls at the same time. They
-// are kept for later calls, because the stack of a new goroutine would have to grow again. The
-// goroutine of an abandoned call is busy until the call returns. The zero value is ready.
+// can leave at any time. There are as many goroutines as the largest number of calls under way at
+// the same time. They are kept for later calls, because the stack of a new goroutine would have to
+// grow again. The goroutine of an abandoned call is busy until the call returns. The zero value is
+// ready.
 type Pool struct {
 	Store store.Store
 
@@ -85,7 +86,7 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 	return c
 }
 
-// Answer returns the answer of the Store. It may be called after a receive from done.
+// Answer returns the answer of the Store. It may be called after a receive from Answered.
 func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
 	c.of.put(c)
@@ -213,7 +214,7 @@ func (cs *Pool) end(n int) {
 	cs.spare = len(cs.idle)
 }
 
-// Stop waits until no call is under way and no goroutine is left, but no longer than ctx.
+// Stop waits until no call is under way and no goroutine is left, or until ctx ends.
 func (cs *Pool) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closed = true

@@ -30,9 +30,9 @@ type Steps interface {
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
 	// BeginRenew renews leases. As replies come, it calls the function answered, each time for a
-	// part of cs. Each lease is in exactly one of these parts. places are the indices in cs of the
-	// answered leases. At these indices, grants has an answer or an error. Several goroutines call
-	// answered, which must not block.
+	// part of cs. Each lease is in exactly one of these parts. The parameter places has the indices
+	// in cs of the answered leases. At these indices, the parameter grants has an answer or an
+	// error. Several goroutines call answered, which must not block.
 	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.

@@ -78,7 +78,7 @@ const (
 	left
 )
 
-// Done is signalled when the answer is there, for one receiver.
+// Done is signalled once, for one receiver, when the answer has arrived.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
 // Answer returns the answer of the node. It may be called after a receive from Done, and in
@@ -99,12 +99,12 @@ func (c *Call) Take() (string, error) {
 // that number is unknown.
 func (c *Call) Acks() (int, error) { return c.acks, c.acksErr }
 
-// Sent returns a time that is not earlier than the start of [Links.Send] and not later than the
-// sending of the call.
+// Sent returns a time between the start of [Links.Send] and the sending of the call.
 func (c *Call) Sent() time.Time { return c.sent }
 
-// Leave is for a caller that does not wait any more. Answer must not be used after Leave. sent is
-// true when the call may have been sent. A call that was still in the list will never be sent.
+// Leave is for a caller that does not wait any more. Answer must not be used after Leave. The
+// result sent is true when the call may have been sent. A call that was still in the list will
+// never be sent.
 func (c *Call) Leave() (sent bool) {
 	for {
 		switch fate := c.fate.Load(); fate {
@@ -143,8 +143,8 @@ func (c *Call) expect(idle *sync.Pool) {
 	c.idle = idle
 }
 
-// there is the Done channel of all calls that were answered on their callers' goroutines. Its
-// signal is always there.
+// The channel there is the Done channel of all calls that were answered on their callers'
+// goroutines. It is closed, so a receive from it never waits.
 var there = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -155,7 +155,7 @@ var there = func() chan struct{} {
 // caller has left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
-// relist turns a call that was provably not executed back into a listed one. It returns false when
+// relist turns a call that was provably not executed back into a listed call. It returns false when
 // the caller has left.
 func (c *Call) relist() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
@@ -202,11 +202,11 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	return once{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command. err is the error that the sending of the command has
-// returned.
+// result reads the answer of a command. The parameter err is the error that the sending of the
+// command has returned.
 func result(cmd once, err error) (string, error) {
 	text, own := cmd.Result()
-	if own == nil && err != nil && text == "" { // a hook has returned the error, and not the command
+	if own == nil && err != nil && text == "" { // a hook has returned the error without setting it in the command
 		return "", err
 	}
 	return text, own

@@ -166,8 +166,7 @@ func (cs *Chores) idle() bool {
 	return len(cs.waiting) == 0 && !cs.probing
 }
 
-// Stop waits until all chores have ended, but no longer than ctx. Then it drops the remaining
-// chores.
+// Stop waits until all chores have ended, or until ctx ends. Then it drops the remaining chores.
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closing = true

@@ -24,7 +24,7 @@ type crew struct {
 // long.
 const idleFor = 30 * time.Second
 
-// job is what a goroutine of the crew does.
+// job is a piece of work for a goroutine of the crew.
 type job interface{ run() }
 
 // do turns a function into a job.
@@ -104,7 +104,7 @@ func (c *crew) end(n int) {
 	c.spare = len(c.idle)
 }
 
-// stop waits until all goroutines have ended, but no longer than ctx.
+// stop waits until all goroutines have ended, or until ctx ends.
 func (c *crew) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true

@@ -13,6 +13,7 @@
 //	hung     a flight that has not returned in time; the link continues without it
 //
 // A client whose exact type is *redis.Client or *redis.ClusterClient is pipelined. A client of any
-// other type gets flights of one call each. It may embed a client and have its own Process. The
-// promoted methods of the embedded client, such as Pipeline, would bypass that Process.
+// other type gets flights of one call each. Such a client may embed another client and have its own
+// Process. The promoted methods of the embedded client, such as Pipeline, would bypass this
+// Process.
 package link

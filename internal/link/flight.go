@@ -72,8 +72,9 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 }
 
 // send sends each call once. Where possible, one script makes several calls. gotReply reports
-// whether the node has replied. The result sent reports whether there was a call to send. took is
-// how long the node took, without the time of calls that a script has left out.
+// whether the node has replied. The result sent reports whether there was a call to send. The
+// result took is the time until the node's reply. It does not include the time of calls that a
+// script has left out.
 func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	began := time.Now()
 	calls := f.calls
@@ -93,9 +94,9 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 }
 
 // transmit sends calls. When the node does not have a script, the calls of this script are sent
-// again at once. The first of them has the script's text, so the node loads the script for the
-// others. If the node still does not know the script of a call, the call is sent again with the
-// script's text.
+// again at once. The first of these calls has the script's text, so the node loads the script for
+// the other calls. If the node still does not know the script of a call, the call is sent again
+// with the script's text.
 func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	unknown, gotReply := f.attempt(calls, byName)
 	if len(unknown) > 0 {
@@ -107,7 +108,7 @@ func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	return gotReply
 }
 
-// These are the ways in which an attempt tells the node which script to run.
+// These are the ways in which an attempt identifies a script for the node.
 const (
 	byName = iota
 	firstInFull
@@ -179,8 +180,8 @@ func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error
 	}
 }
 
-// wait makes the command WAIT. It counts the replicas that have received the writes of the
-// command's own connection.
+// wait makes the command WAIT. The node counts for it the replicas that have received the writes of
+// the command's own connection.
 func (f *flight) wait(ctx context.Context) once {
 	o := &f.lane.link.owner.options
 	return once{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}

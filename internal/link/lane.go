@@ -12,7 +12,8 @@ const (
 	laterFor = time.Millisecond
 )
 
-// lane is a list of calls, and the flights that take them. The link's mutex guards all fields.
+// lane is a list of calls, and the flights that take these calls. The link's mutex guards all
+// fields.
 type lane struct {
 	link  *link
 	pipe  pipeliner // nil: flights of one call each
@@ -23,10 +24,10 @@ type lane struct {
 	n      int     // number of calls in all queues
 	later  []*Call // calls without waiting callers: they travel with other calls
 	flying int     // number of flights under way that do not hang
-	usual  int     // the number of flights up to which a new one begins at once
-	most   int     // the number of flights up to which a new one begins when the others take long
+	usual  int     // while fewer flights than usual are under way, a new flight begins at once
+	most   int     // while fewer flights than most are under way, a new flight begins if they take long
 
-	timer *time.Timer // starts the next flight beside the slow ones
+	timer *time.Timer // starts the next flight while other flights are slow
 	armed bool
 
 	delay   *time.Timer // starts a flight for the calls in the field later
@@ -41,8 +42,8 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound starts one more flight at the given time, if calls are still listed then. They are still
-// listed if the flights under way are slow.
+// goRound starts one more flight at the given time, if calls are still listed then because the
+// flights under way are slow.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return

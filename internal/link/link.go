@@ -26,7 +26,7 @@ const (
 	// direct.
 	promptWithin = 20 * time.Millisecond
 	// directFor is the time-out of a direct call, and flightFor is the time-out of a flight. All
-	// calls of one slot end together, so a call may end up to 50 ms earlier.
+	// calls that begin in one slot (50 ms) end together, so a call may end up to 50 ms earlier.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
 	// mostDirect is the largest number of direct calls that are under way together. If there are
@@ -42,7 +42,7 @@ type link struct {
 	client  Client
 	pipe    pipeliner // nil: flights of one call each
 	bounded bool      // the client ends a call with its context, so callers may make direct calls
-	most    int       // the number of flights that may hang
+	most    int       // the largest number of flights that may hang
 	chores  Chores
 
 	mu      sync.Mutex
@@ -101,9 +101,8 @@ func CallsByGoroutine(c Client) bool {
 	return false
 }
 
-// bounded reports whether the client itself ends a call at its time-out. A client turns the option
-// -2 into -1, and then sets no deadlines at all.
-// -1, and then sets no deadlines at all.
+// bounded reports whether the client itself ends a call at its time-out. A client turns a time-out
+// of -2 in its options into -1, and then sets no deadlines at all.
 func bounded(o *redis.Options) bool {
 	if o.ContextTimeoutEnabled {
 		return o.ReadTimeout != -1 && o.WriteTimeout != -1
@@ -132,7 +131,8 @@ func (l *link) put(c *Call) {
 // errGone means that the link was forgotten just before it was used.
 var errGone = errors.New("the link is gone")
 
-// If the node is prompt, putOff puts a call on the list of the calls that travel with others.
+// If the node is prompt, putOff lists a call that travels with other calls. Otherwise putOff lists
+// the call as put does.
 func (l *link) putOff(c *Call) {
 	l.mu.Lock()
 	if l.prompt && !l.gone {
@@ -200,8 +200,8 @@ func (l *link) tryDirect(c *Call) bool {
 	}()
 	if len(along) > 0 {
 		f := flight{lane: &l.plain, ctx: slot}
-		// This calls transmit, because send might need several round trips, and the caller waits
-		// here.
+		// The flight uses transmit and not send, because send may need several round trips, and the
+		// caller waits here.
 		if gotReply = f.transmit(append(along, c)); !gotReply {
 			l.owner.doubt()
 		}

@@ -38,7 +38,8 @@ type Links struct {
 	overdue *time.Timer // runs when the pending calls must be refused; nil: no call is pending
 }
 
-// New returns the links to the nodes of a client. The client must outlive them. New sends nothing.
+// New returns the links to the nodes of a client. The client must outlive the links. New sends
+// nothing.
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
@@ -50,9 +51,9 @@ func New(c Client, o Options) *Links {
 	return ls
 }
 
-// Send makes a direct call if it can. Then Send returns within 250 ms, and the answer is there.
-// Otherwise Send does what [Links.Put] does. Of ctx, only the values count. A caller that does not
-// want to wait any more uses [Call.Leave].
+// Send makes a direct call if it can. A direct call has its answer when Send returns, after at most
+// 250 ms. Otherwise Send lists the call, as [Links.Put] does. Send uses the values of ctx, but not
+// its end. A caller that does not want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
 	c.hand(ctx, time.Now())
 	if ls.single == nil || c.Acked { // not direct, because on a Cluster the node of the call may be unknown
@@ -125,8 +126,8 @@ func (ls *Links) Chore(key string, ch Chore) {
 	}
 }
 
-// Close waits until all chores have ended and all goroutines have ended, but no longer than ctx.
-// Calls that are made after Close are still sent.
+// Close waits until all chores and all goroutines have ended, or until ctx ends. Calls that are
+// made after Close are still sent.
 func (ls *Links) Close(ctx context.Context) (err error) {
 	finish := func(l *link) {
 		if stopped := l.chores.Stop(ctx); err == nil {

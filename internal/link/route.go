@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Cluster is a client of a Redis Cluster. A *redis.ClusterClient is one.
+// Cluster is a client of a Redis Cluster. A *redis.ClusterClient is a Cluster.
 type Cluster interface {
 	Client
 	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
@@ -53,7 +53,7 @@ func (ls *Links) serving(key string) *link {
 	return ls.to(node)
 }
 
-// to returns the link to a node.
+// The method to returns the link to a node.
 func (ls *Links) to(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link) //nolint:forcetypeassert // the map has only links
@@ -128,7 +128,8 @@ func (e noState) Error() string {
 
 func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
 
-// doubt is called when a node has not answered. Another node may serve its slots now.
+// doubt is called when a node has not answered. Another node may now serve the slots of this node,
+// so the client loads the Cluster's state again.
 func (ls *Links) doubt() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())
@@ -152,8 +153,9 @@ func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 	return stay
 }
 
-// redirect looks at the error of a call. If it says that the call's slot has moved, redirect sends
-// the call to the new node. It does not block: a goroutine looks for the node.
+// redirect looks at the error of a call. If the error shows that the call's slot has moved,
+// redirect sends the call to the new node. redirect does not block, because another goroutine looks
+// for the node.
 func (ls *Links) redirect(c *Call, err error) bool {
 	if err == nil || ls.cluster == nil || c.hops == mostHops {
 		return false
@@ -191,7 +193,8 @@ func (ls *Links) redirect(c *Call, err error) bool {
 	return true
 }
 
-// at returns the client of the master at an address, or nil when there is none.
+// The method at returns the client of the master at an address, or nil when there is no such
+// master.
 func (ls *Links) at(addr string) *redis.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()

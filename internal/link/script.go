@@ -105,8 +105,8 @@ type Writer struct {
 	numbers []int64
 }
 
-// Writer returns a Writer for one call. The parameters say how many keys, how many texts after the
-// keys, and how many numbers the call has.
+// Writer returns a Writer for one call. The parameters are the numbers of the call's keys, of its
+// texts after the keys, and of its numbers.
 func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	w := &Writer{
 		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),

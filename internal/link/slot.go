@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// every is the time between two slots, while there are calls.
+// The constant every is the time between the starts of two slots while calls begin.
 const every = 50 * time.Millisecond
 
 // slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
@@ -14,13 +14,14 @@ const every = 50 * time.Millisecond
 type slot struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	silence func() bool // silence keeps over from being called
+	silence func() bool // prevents the call of slots.over for this slot
 	began   time.Time
 	past    bool      // a newer slot has taken its place
 	flights []*flight // flights that have not landed
 }
 
-// slots makes slots. A slot ends all its calls at the age life.
+// slots makes one slot after the other. When the age of a slot reaches life, the slot ends all its
+// calls.
 type slots struct {
 	life    time.Duration
 	over    func(*slot) // called when a slot ends while its flights are under way; may be nil

@@ -10,23 +10,23 @@ import (
 )
 
 // Together is a script that makes several calls of another script at once. It makes a call only if
-// the call takes the other script's usual path. It costs the server and the client a fraction of
-// what the single calls cost. The script returns the answers with line feeds between them. An
-// empty answer means that the script has left out a call, which is then sent by itself. The script
-// may leave out any call. If the script returns an error, this must prove that the script has done
-// nothing.
+// the call takes the other script's usual path. One call of this script costs the server and the
+// client a fraction of the cost of the single calls. The script returns the answers with line feeds
+// between them. An empty answer means that the script has left out a call, which is then sent by
+// itself. The script may leave out any call. If the script returns an error, this must prove that
+// the script has done nothing.
 type Together struct {
 	Script *Script
-	Keys   int   // the script gets this many keys of each call, from the first
-	Args   []int // the indices of the arguments of each call that the script gets; "" replaces a missing one
+	Keys   int   // how many keys of each call the script gets, from the first key on
+	Args   []int // the indices of the arguments of each call that the script gets; "" replaces a missing argument
 }
 
 const (
 	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// After a script has left out many calls, the next apartAfter flights make each call by
-	// itself. After the server has refused a script for several calls, the next apartRefused
-	// flights do.
+	// After a script has left out many calls, the next apartAfter flights make each call by itself.
+	// After the server has refused a script for several calls, the next apartRefused flights make
+	// each call by itself.
 	apartAfter   = 32
 	apartRefused = 1000
 )
@@ -82,7 +82,7 @@ func (t *Together) join(groups []*group, c *Call) []*group {
 	return append(groups, g)
 }
 
-// groupOf returns the group of a call, or nil when it has none.
+// groupOf returns the group of a call, or nil when the call has no group.
 func groupOf(groups []*group, c *Call) *group {
 	for _, g := range groups {
 		if g.Together == c.Together {
@@ -92,7 +92,7 @@ func groupOf(groups []*group, c *Call) *group {
 	return nil
 }
 
-// words returns the words of a call that makes calls together.
+// words returns the words of the call that makes several calls together.
 func (t *Together) words(calls []*Call) []any {
 	words := make([]any, 0, 3+len(calls)*(t.Keys+len(t.Args)))
 	words = append(words, "evalsha", t.Script.sha, len(calls)*t.Keys)
@@ -112,9 +112,9 @@ func (t *Together) words(calls []*Call) []any {
 	return words
 }
 
-// share gives each call of the group its answer. An error of the script itself may be due to one
-// of the calls. An empty text is not the answer of the script, so after such an answer it is
-// unknown what was done.
+// share gives each call of the group its answer. An error of the script itself may be due to only
+// one of the calls, so all calls are then sent by themselves. An answer with another number of
+// parts is not the script's answer, so the effect of the calls is then unclear.
 func (g *group) share(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
@@ -151,8 +151,8 @@ func ownRefusal(err error) bool {
 	return slices.Contains([]string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "OOM", "ERR"}, code)
 }
 
-// The groups may have left out calls. leftOf returns those of them whose callers still wait. When
-// there are many such calls, the next flights make each call by itself.
+// leftOf returns the calls that the groups have left out and whose callers still wait. When there
+// are many such calls, the next flights make each call by itself.
 func (f *flight) leftOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Acks says how many replicas must acknowledge a lease, and for how long to wait for them. With
-// the zero value, no replica must acknowledge it.
+// Acks has the number of replicas that must acknowledge a lease, and the time to wait for them.
+// With the zero value, no replica needs to acknowledge a lease.
 type Acks struct {
 	Replicas int
 	Within   time.Duration
@@ -22,7 +22,7 @@ func (a Acks) asked() bool { return a.Replicas > 0 }
 // by message must be confirmed, because no replica has acknowledged it.
 func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
 
-// suit reports, as an error, that the client cannot wait for acknowledgements.
+// suit returns an error if the client cannot wait for acknowledgements.
 func (a Acks) suit(c Client) error {
 	if !a.asked() {
 		return nil
@@ -49,8 +49,8 @@ type pipeliner interface {
 }
 
 // short returns nil when the n replicas that have acknowledged a lease are enough, and otherwise
-// the lease's error. The parameter err is the reason why the replicas were not counted. For
-// example, a failover has ended the WAIT.
+// the lease's error. The parameter err is the reason why the replicas were not counted, for example
+// a failover that ended the WAIT.
 func (a Acks) short(n int, err error) error {
 	switch {
 	case err != nil:

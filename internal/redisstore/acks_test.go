@@ -24,7 +24,7 @@ type replicated struct {
 	pipe    *chaos.Pipe
 }
 
-// isLevel reports whether the replica has acknowledged everything.
+// isLevel reports whether the replica has acknowledged all writes of the master.
 func (r *replicated) isLevel(t *testing.T) bool {
 	fields := make(map[string]string)
 	for line := range strings.Lines(r.master.Info(t.Context(), "replication").Val()) {
@@ -71,7 +71,7 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 
 	r.pipe.Freeze()
 	for _, wait := range []time.Duration{locker.NoWait, 0} {
-		_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: wait, TTL: time.Hour}) // so it does not run out
+		_, err := l.Acquire(t.Context(), locker.Rule{Key: "b", Wait: wait, TTL: time.Hour}) // an hour, so that the lease does not run out
 		e := wantErr(t, err, "b", locker.ErrUnavailable)
 		wantNot(t, err, locker.ErrBusy)
 		if !strings.Contains(e.Error(), "0 of 1") {
@@ -117,8 +117,8 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of
-// the pool, proves nothing. It would confirm a write that no replica has.
+// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of the
+// pool, proves nothing: it would confirm a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

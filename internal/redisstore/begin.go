@@ -85,7 +85,7 @@ func (s Single) beside(ctx context.Context, q *question, when calls.When) (recal
 	return q.Recall
 }
 
-// BeginRenew does the work of Renew. Each call is answered separately.
+// BeginRenew does the work of Renew. The answers of each call are reported when they arrive.
 func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range inParts(Batches(cs, anywhere)) {
@@ -171,7 +171,7 @@ func (b *Batch) incomplete(grants []store.Grant) bool {
 	return false
 }
 
-// Close waits, at most until ctx ends, until unclear calls are undone and no call is under way.
+// Close waits until unclear calls are undone and no call is under way, or until ctx ends.
 func (s Single) Close(ctx context.Context) error {
 	if s.links == nil {
 		return nil
@@ -211,8 +211,8 @@ func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 // Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon returns a context for the calls that complete an answer. The context ends when these calls
-// must have their replies.
+// soon returns a context for the calls that complete an answer. The context ends after a second,
+// when these calls must have their replies.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ClusterClient is a client of a Redis Cluster. A *redis.ClusterClient is one.
+// ClusterClient is a client of a Redis Cluster. A *redis.ClusterClient is a ClusterClient.
 type ClusterClient interface {
 	link.Cluster
 	pipeliner
@@ -110,9 +110,9 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 	}
 }
 
-// Release does what it does on one server while the slot does not move. While the slot moves, one
-// step frees the key and does nothing else, and the waiters find the key free when they ask again.
-// A lease whose release also sets the done mark is released when the slot has moved, because both
+// Release does the same as Single.Release while the slot does not move. While the slot moves, the
+// step that frees the key does nothing else, and the waiters find the key free when they ask again.
+// If the release also sets the done mark, it is refused until the slot has moved, because both
 // changes must happen together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)

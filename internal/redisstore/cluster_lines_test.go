@@ -82,9 +82,9 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break when a node has just confirmed a channel, before the caller that subscribes
-// knows this. Then two attempts to open that channel are under way. Each caller must end its own
-// attempt, once.
+// A line may break when a node has just confirmed a channel, before the subscribing caller has seen
+// the confirmation. Then two attempts to open that channel are under way. Each caller must end its
+// own attempt, once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -108,16 +108,16 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			}
 			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // a key in the same slot
-			// This time is longer than a first answer may take. During it, the newcomer must not
-			// get its lease.
+			// This pause is longer than a first answer may take. During the pause, the newcomer
+			// must not get its lease.
 			time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // see above
 			newcomer.WaitsStill()
 			head.WaitsStill()
 			waiter.WaitsStill()
 			move.Finish()
 
-			// The waiters may be served in any order, because the others may still be subscribing
-			// at the other node when the first one asks.
+			// The waiters may be served in any order, because some waiters may still be subscribing
+			// at the other node when another waiter asks.
 			served := make(chan error)
 			for _, p := range []*pending{head, waiter, newcomer} {
 				go func() {
@@ -363,7 +363,7 @@ func TestMovesAndFailoversUnderLoadHarmNobody(t *testing.T) {
 }
 
 // This test does for units of a semaphore what the test above does for leases: holders keep their
-// units, and waiters get theirs.
+// units, and all waiters are granted units.
 func TestMovesAndFailoversUnderLoadHarmNoPermits(t *testing.T) {
 	t.Parallel()
 	const n = 3

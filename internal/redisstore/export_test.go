@@ -6,8 +6,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Silence ends the subscription of a Store that New or NewReadWrite has made. The Store does
-// nothing for that, as if its process had ended. Silence returns the channels.
+// Silence ends the subscription of a Store that New or NewReadWrite has made. The Store sends
+// nothing to its waiters or servers, as if its process had ended. Silence returns the names of the
+// channels.
 func Silence(s store.Store) (channels []string) {
 	switch s := s.(type) {
 	case listening:

@@ -62,7 +62,7 @@ func TestRenewalsSurviveABadConnection(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	l := newSingle(t, through(t, server, proxy))
-	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 15 * time.Second}) // there must be time for five lost renewals
+	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 15 * time.Second}) // a TTL that leaves time for five lost renewals
 	lost := proxy.LoseReplies(5, scriptCall(locker.OpRenew, "a"))
 	lost.Await(t, 5)
 	first := lease.Expires()

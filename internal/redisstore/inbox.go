@@ -37,8 +37,8 @@ type Subscriptions struct {
 	plain   bool // the cluster has no sharded channels
 	slots   map[uint16]*shard
 	lines   map[string]*line // the lines by their nodes' addresses
-	refused error            // the error when this user may not subscribe
-	asked   time.Time        // when a server refused the subscription
+	refused error            // the server's error for a user that may not subscribe; nil: no server has refused this user
+	asked   time.Time        // when a server last refused this user
 }
 
 // shard is the channel of one slot. The mutex of the Subscriptions guards all fields.
@@ -58,15 +58,15 @@ const (
 	// If a subscription lived for at least steadyAfter, the next subscription follows without a
 	// pause.
 	steadyAfter = time.Second
-	// askAgainAfter is the time after which the process tries again to subscribe as a user that
-	// may not subscribe.
+	// askAgainAfter is how long a process waits, after the server has forbidden its user to
+	// subscribe, before it tries again.
 	askAgainAfter = 10 * time.Second
 )
 
 // betweenSubscriptions are the pauses after a subscription that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
 
-// attempt is one subscription. All calls of Open wait for the same attempt.
+// attempt is one subscription. All calls of Open for one slot wait for the same attempt.
 type attempt struct {
 	over chan struct{} // closed when the result is known
 	err  error
@@ -82,8 +82,9 @@ func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
 	return s
 }
 
-// Listen makes listener receive every event. stop waits for the goroutines that read. If a
-// goroutine is connecting to a node that hangs, stop may take 5 s, after which go-redis gives up.
+// Listen makes listener receive every event. The function stop ends the subscriptions, and waits
+// for the goroutines that read. If a goroutine is connecting to a node that hangs, stop may take 5
+// s, after which go-redis gives up.
 func (s *Subscriptions) Listen(listener func(store.Event)) (stop func()) {
 	s.listener = listener
 	return s.stop
@@ -116,7 +117,8 @@ func (s *Subscriptions) Inbox(key string) string {
 	return sh.name
 }
 
-// Address returns the channel of the key's slot, even before its node has confirmed it.
+// Address returns the channel of the key's slot, even before its node has confirmed the
+// subscription.
 func (s *Subscriptions) Address(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +192,8 @@ func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slo
 // one.
 //
 // Only the caller that has begun an attempt ends it. A channel may be lost as soon as its node has
-// confirmed it, before the subscribing caller knows that. The next attempt may then be under way
-// already.
+// confirmed it, before the subscribing caller has seen the confirmation. The next attempt may then
+// be under way already.
 func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
@@ -211,8 +213,8 @@ func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	first.end(err)
 }
 
-// goPlain uses plain channels instead of sharded ones from now on. It reports whether this changes
-// the name of the channel.
+// goPlain makes all later subscriptions use plain channels instead of sharded channels. It reports
+// whether the name of this channel has changed.
 func (s *Subscriptions) goPlain(sh *shard) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +265,7 @@ func (s *Subscriptions) lost(all []*shard) {
 		sh.line, sh.trying = nil, newAttempt()
 	}
 	s.mu.Unlock()
-	missed := false // true: the waiters were told that there is no subscription
+	missed := false // true: the waiters were notified that there is no subscription
 	for pause := range betweenSubscriptions {
 		if hasty { // after a subscription that did not last, pause first
 			select {
@@ -283,7 +285,7 @@ func (s *Subscriptions) lost(all []*shard) {
 	}
 }
 
-// again subscribes once more, and returns the channels that have no subscription even now.
+// again subscribes once more, and returns the channels that still have no subscription.
 func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
 	s.mu.Lock()
@@ -315,8 +317,8 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 }
 
 // reopened returns the event for channels that were lost together. When a single channel was lost,
-// its slot has moved, and only the waiters of that channel ask again. Otherwise all waiters of a
-// cluster that moves thousands of slots would ask after each move.
+// its slot has moved, and only the waiters of that channel ask again. If all waiters asked after
+// each move, they would ask thousands of times while a cluster moves thousands of slots.
 func (s *Subscriptions) reopened(all []*shard) store.Event {
 	e := store.Event{Kind: store.EventReopened}
 	if len(all) == 1 {

@@ -31,7 +31,7 @@ type line struct {
 	// which is held during the connect.
 	over atomic.Bool
 
-	// The goroutine that reads uses these:
+	// Only the goroutine that reads uses these fields:
 	live  map[string]*shard // the live shards by channel
 	swept time.Time         // when unused channels were last looked for
 }
@@ -152,8 +152,8 @@ func (l *line) changed(s *redis.Subscription) bool {
 	return true
 }
 
-// next takes the oldest subscription that the server has not answered out of pending, if it is for
-// the channel. "" stands for any channel.
+// next removes the oldest subscription without an answer from pending, and returns it. If this
+// subscription is for another channel, next returns false. The channel "" stands for any channel.
 func (l *line) next(channel string) (pending, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -228,7 +228,7 @@ func timedOut(err error) bool {
 	return ok && network.Timeout()
 }
 
-// close ends the line. The goroutine that reads does the rest.
+// close ends the line. The goroutine that reads then subscribes the line's channels on other lines.
 func (l *line) close() { l.fail(errLineLost) }
 
 func (l *line) fail(err error) {

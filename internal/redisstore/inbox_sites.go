@@ -18,8 +18,8 @@ type sites interface {
 	reload(ctx context.Context)
 }
 
-// Subscriber is a Client that can subscribe. Clients of other libraries than go-redis implement it;
-// [SubscriberOf] finds it for all clients.
+// Subscriber is a Client that can subscribe. Clients of libraries other than go-redis can implement
+// Subscriber. [SubscriberOf] returns the Subscriber of any client.
 type Subscriber interface {
 	// OpenPubSub returns a connection without subscriptions. It does not block. ctx lasts as long
 	// as the connection.
@@ -43,7 +43,8 @@ type PubSub interface {
 
 var _ PubSub = (*redis.PubSub)(nil)
 
-// SubscriberOf returns how a client subscribes. ok is false for a client that cannot subscribe.
+// SubscriberOf returns the Subscriber of a client. The result ok is false for a client that cannot
+// subscribe.
 func SubscriberOf(c Client) (s Subscriber, ok bool) {
 	switch c := c.(type) {
 	case Subscriber:
@@ -63,7 +64,7 @@ type goRedisSubscriber struct{ client goRedis }
 
 func (s goRedisSubscriber) OpenPubSub(ctx context.Context) PubSub { return s.client.Subscribe(ctx) }
 
-// oneServer is the sites of one server, which has one channel for all keys.
+// oneServer implements sites for one server, which has one channel for all keys.
 type oneServer struct {
 	client Subscriber
 	name   string
@@ -86,14 +87,15 @@ func (o oneServer) node(context.Context, string) (Subscriber, string, error) {
 	return o.client, "", nil
 }
 
-// clusterSites is the sites of a cluster.
+// clusterSites implements sites for a cluster.
 type clusterSites struct {
 	cluster ClusterClient
 	random  string // makes the channels of this Engine unique
 }
 
-// unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk, because
-// a waiter uses its channel at least once in each period of length othersAsk.
+// unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk of
+// package locker, the time after which a waiter asks again at the latest: each request uses the
+// waiter's channel.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions returns the subscriptions to the channels of a cluster.

@@ -53,7 +53,7 @@ func (p *post) wantReopened() {
 	}
 }
 
-// wantReceives publishes a message, and checks that its event is the next one.
+// wantReceives publishes a message, and checks that the next event is the event of this message.
 func (p *post) wantReceives(c *redis.Client, name string) {
 	p.Helper()
 	if n := c.Publish(p.Context(), name, "head 1500 TOKEN the key").Val(); n != 1 {

@@ -26,9 +26,9 @@ const (
 	NodeKey      = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
 	// BegunKey is a hash of the times when nodes of a quorum began to wait, by a server's clock.
 	BegunKey    = store.ReservedPrefix + "begun"
-	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, a channel and not a key: notifies an Engine
-	// The channel latchkit:s:{tag of the slot}:random notifies an Engine on a cluster, as a
-	// sharded channel.
+	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
+	// latchkit:s:{tag of the slot}:random is the sharded channel on which an Engine receives
+	// messages on a cluster.
 	shardPrefix = store.ReservedPrefix + "s:"
 )
 
@@ -77,8 +77,8 @@ func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 // SlotCount is the number of slots of a Redis Cluster.
 const SlotCount = 16384
 
-// counters has the name of each slot's fence counter. The name contains the smallest decimal
-// number that hashes into the slot, so that any client in any language finds it. The names are
+// counters has the name of each slot's fence counter. The name contains the smallest decimal number
+// that hashes into the slot, so that any client in any language finds the counter. The names are
 // made once, on first use.
 var counters = sync.OnceValue(func() *[SlotCount]string {
 	var names [SlotCount]string

@@ -60,7 +60,7 @@ func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.O
 	}
 }
 
-// site is the servers on which the Stores of one law keep their data.
+// site describes the servers on which the Stores of one law keep their data.
 type site struct {
 	direct    redis.UniversalClient
 	addrs     []string // addresses of the servers that run scripts; none if no proxy can read the calls

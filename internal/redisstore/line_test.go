@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// line has a key, a Store, and a client with which a test looks at the server.
+// line has a key, a Store, and a client with which a test reads the server's data.
 type line struct {
 	*testing.T
 	server *redis.Client
@@ -24,7 +24,7 @@ type line struct {
 	key    string
 }
 
-// claim returns a claim that queues, with this inbox.
+// claim returns a new claim that queues with the given inbox.
 func (l *line) claim(inbox string) store.Claim {
 	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handed}
 }
@@ -194,7 +194,7 @@ func (e *listener) wantGranted(c store.Claim) store.Event {
 	e.Helper()
 	got := e.next()
 	event, ok := redisstore.ParseEvent(got)
-	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for so long that it is also told that it is the head
+	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for so long that it is also notified that it is the head
 		got = e.next()
 		event, ok = redisstore.ParseEvent(got)
 	}

@@ -19,7 +19,7 @@ func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 	t.Parallel()
 	m := minting{t, redistest.Start(t).Client(t)}
 	const second = 1_795_380_000
-	short := make(map[string]int) // cases of the short way, by the state of the counter
+	short := make(map[string]int) // how often the short way was taken, by the state of the counter
 	for _, micros := range []int{0, 7, 12_345, 900_000, 900_001, 999_936, 999_937, 999_999} {
 		now := second*1_000_000 + micros
 		for _, counter := range []string{
@@ -34,7 +34,7 @@ func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 				}
 				got, ok := m.mint(true, second, micros, counter, block)
 				if !ok {
-					got = minted{"", counter} // acquire_each.lua did nothing
+					got = minted{"", counter} // without the short way, acquire_each.lua must do nothing
 				} else {
 					short[stateOfCounter(counter, now)]++
 				}
@@ -95,7 +95,7 @@ func (m minting) mintEach(second, micros int, counter string, block int) minted 
 	return got
 }
 
-// eval runs a script on an empty server that has only the counter.
+// eval runs a script on a server that has no data except the counter.
 func (m minting) eval(text, counter string, args ...any) (minted, any) {
 	m.Helper()
 	ctx, c := m.Context(), m.client

@@ -68,8 +68,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// In this storm, too, scripts are sent only once. Many calls are under way together, some share a
-// write, and connections break again and again.
+// Scripts are sent only once also while connections break again and again. Many calls are under way
+// together, and some share a write.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60

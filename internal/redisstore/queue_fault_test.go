@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A full server lets callers wait, and grants the key to all waiters. It refuses only callers that
-// find the key free.
+// A full server lets callers wait, and grants the key to one waiter after the other. It refuses
+// only callers that find the key free.
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
@@ -182,9 +182,9 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	plain := func(*store.Claim) {}
 	for name, c := range map[string]struct {
 		spoil func(k keys) string
-		mine  bool // this owner holds the lease
-		free  bool // nobody holds the lease
-		queue bool // a caller waits
+		mine  bool // true: the owner of the call holds the lease
+		free  bool // true: no owner holds the lease
+		queue bool // true: a caller waits
 		call  func(l *line) (store.Grant, error)
 	}{
 		"acquire, lease":                  {spoil: func(k keys) string { return k.l }, free: true, call: acquire(claim)},
@@ -294,8 +294,8 @@ func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	}
 }
 
-// A release takes effect once, even if its answer is lost and the release is repeated. The same is
-// true when a waiter gives up.
+// A release, or the call by which a waiter gives up, takes effect once, even if its answer is lost
+// and the call is repeated.
 func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)

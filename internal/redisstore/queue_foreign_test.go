@@ -52,7 +52,7 @@ func TestAForeignHolderBetweenDoesNotMakeAGrantRepeat(t *testing.T) {
 	second := queues(t, newSingle(t, server.Client(t)), rule, client)
 	q := redisstore.QueueKey("a")
 	entry := client.ZRange(t.Context(), q, 0, 0).Val()[0]
-	for _, score := range []float64{-1, 0} { // two forms of the first waiter's entry: one that was handed the key and has not confirmed it, and one as an older version wrote it
+	for _, score := range []float64{-1, 0} { // two forms of the first waiter's entry: the key was handed to the waiter without a confirmation, or an older version wrote the entry
 		client.ZAdd(t.Context(), q, redis.Z{Score: score, Member: entry})
 		if score < 0 {
 			_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})

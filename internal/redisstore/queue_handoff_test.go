@@ -42,7 +42,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner is still alive, and queues again, behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of mine is still alive, and queues again, behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)
@@ -158,7 +158,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		waited   time.Duration
-		fresh    bool // the next process and the one behind it have not waited for long
+		fresh    bool // the next process and the process behind it have not waited for long
 		dead     bool // the next process is dead
 		notified string
 	}{
@@ -181,7 +181,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			}
 			l.waits("")
 			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
-			if c.fresh || c.waited == 0 { // their tickets are an hour ahead, so they count as new even on a slow machine
+			if c.fresh || c.waited == 0 { // the waiters' tickets are an hour ahead, so the waiters count as new even on a slow machine
 				l.age(-time.Hour)
 			} else {
 				l.age(c.waited)

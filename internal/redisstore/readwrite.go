@@ -208,8 +208,8 @@ func (b *Batch) readersCall() *Call {
 	return rwRenewScript.Call(keys, args...)
 }
 
-// renewAlone renews one lease while its slot moves. It renews a reader's part first. While the
-// part lasts, no other reader's release makes L end sooner. If L still names the same phase,
+// renewAlone renews one lease while its slot moves. It renews a reader's part first. While the part
+// lasts, no other reader's release makes L end sooner. If L still names the same phase afterwards,
 // nothing has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
@@ -233,8 +233,8 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	}
 }
 
-// Release runs rw_release.lua. If the key is kept for some time, Release leaves Next out, because
-// no token gets the key before that time is over.
+// Release runs rw_release.lua. If the claim keeps the key for some time, the script ignores Next,
+// because no token gets the key before this time is over.
 func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -349,9 +349,9 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	return info, text, err
 }
 
-// Revoke looks up the holder. If the holder's lease has that fence, Revoke revokes the lease, as
-// Single does. It revokes all readers of a phase together, because they share the fence. They find
-// a note that is named after the fence.
+// Revoke looks up the holder. If the holder's lease has the given fence, Revoke revokes the lease,
+// as Single does. It revokes all readers of a phase together, because they share one fence, and
+// leaves a note for them whose name contains this fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

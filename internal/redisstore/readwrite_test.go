@@ -73,7 +73,8 @@ func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Gran
 	}
 }
 
-// A writer has become a reader. Its late acquire finds it among the readers, and does not queue it.
+// A writer has become a reader. A late acquire of its token finds the token among the readers, and
+// does not queue the token.
 func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -91,16 +92,16 @@ func TestALateAcquireOfAWriterThatHasBecomeAReader(t *testing.T) {
 	if n := client.Exists(t.Context(), redisstore.QueueKey("a")).Val(); n != 0 {
 		t.Error("it waits for itself")
 	}
-	// An older version may have queued the acquire nevertheless. Then the release removes the
-	// entry of that acquire.
+	// In an older version, the late acquire may have queued the token. Then the release removes the
+	// token's entry from the queue.
 	client.ZAdd(t.Context(), redisstore.QueueKey("a"), redis.Z{Score: 1, Member: redisstore.QueueEntry(w)})
 	w.Fence = g.Fence
 	stateOf(t, store.Released)(s.Release(t.Context(), w))
 	nothingLeftBut(t, client)
 }
 
-// The note of a revocation concerns a whole phase. If an acquire of one of the phase's readers is
-// unclear, it must be undone nevertheless.
+// The note of a revocation concerns a whole phase. Nevertheless, an unclear acquire of one of the
+// phase's readers must be undone.
 func TestABrokenReaderIsUndone(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

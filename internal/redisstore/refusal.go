@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the
-// script granted and freed nothing. The server has refused the script before it ran, or has
-// aborted it at its first effective write. A failed dial and a full pool prove the same. All other
-// errors (EOF, time-out, reset, a context that ended inside go-redis) are unclear, and returned
-// unchanged.
+// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script
+// granted and freed nothing. The server has refused the script before it ran, or has aborted it at
+// its first effective write. After a failed dial, or with a full pool, the script was not sent. All
+// other errors (EOF, time-out, reset, a context that ended inside go-redis) are unclear, and
+// returned unchanged.
 func Refused(err error) error {
 	var reply redis.Error
 	var network *net.OpError
@@ -33,8 +33,8 @@ func Refused(err error) error {
 	return err
 }
 
-// refusedBy returns what an error reply means. Where an operator must act, it also says what to
-// do.
+// refusedBy returns what an error reply means. If an operator must act, the text of the error also
+// contains the remedy.
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
@@ -70,8 +70,8 @@ func forbidden(err error) error {
 }
 
 // code returns the first word of an error reply. Redis before 7.0, and its substitutes, put a text
-// before the error of a command inside a script. It is like "ERR Error running script (call to
-// f_…): @user_script:12: ", sometimes with a '-' in front.
+// before the error of a command inside a script. This text is like "ERR Error running script (call
+// to f_…): @user_script:12: ", and sometimes a '-' follows it.
 func code(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {

@@ -30,7 +30,7 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 	}
 }
 
-// first returns one of the claims.
+// first returns the first claim of the batch.
 func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
 
 // Batches divides claims by the group of their key, and by whether their leases came by hand-off.
@@ -87,8 +87,8 @@ func (b *Batch) confirmation() *Call {
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts an answer into the grants of the batch. short is the reason why the answer does not
-// count for leases that are still ours; nil: it counts.
+// Fill puts an answer into the grants of the batch. The parameter short is the reason why the
+// answer does not count for leases that are still ours; nil: the answer counts.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -159,7 +159,8 @@ func answers(grants []store.Grant) ([]store.Grant, error) {
 }
 
 // lookUp finds out whether leases that are not ours were revoked. After a restart of the server
-// without data, a process loses all its leases at once, so their notes are read together.
+// without data, a process loses all its leases at once, so lookUp reads all their notes at the same
+// time.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
 	for _, i := range b.Places {

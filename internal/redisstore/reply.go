@@ -21,8 +21,8 @@ const PermitsToken = "permits"
 // tokenBytes is the length of rand.Text, which makes the tokens.
 const tokenBytes = 26
 
-// LeaseText is the value of L: token:fence:block[:metadata], where token may be shared or permits,
-// or kept:fence.
+// LeaseText is the value of L: token:fence:block[:metadata], where token may also be the word
+// "shared" or "permits". The value of a kept key is kept:fence.
 type LeaseText struct {
 	Token    string
 	Fence    uint64
@@ -85,7 +85,7 @@ func (r *Reply) counted() (part string, ok bool) {
 func (r *Reply) Integer() int64 {
 	n, err := strconv.ParseInt(r.Word(), 10, 64)
 	if err != nil {
-		return 0 // for a number that is too large, ParseInt would return the largest one
+		return 0 // for a number that is too large, ParseInt would return the largest int64
 	}
 	return n
 }
@@ -93,14 +93,16 @@ func (r *Reply) Integer() int64 {
 // Time reads a time in µs.
 func (r *Reply) Time() time.Time { return time.UnixMicro(r.Integer()) }
 
-// Duration reads a PTTL. It is negative for a key without an expiry, and noKey for a missing key.
+// Duration reads a PTTL. The result is negative for a key without an expiry, and noKey for a
+// missing key.
 func (r *Reply) Duration() time.Duration {
 	return time.Duration(r.Integer()) * time.Millisecond
 }
 
 const noKey = -2 * time.Millisecond
 
-// Unreadable returns the error for an answer of the wrong form. what names the script.
+// Unreadable returns the error for an answer of the wrong form. The parameter what names the
+// script.
 func Unreadable(what string) error {
 	return fmt.Errorf("the server's answer to %s cannot be read; check for a proxy between server and client", what)
 }

@@ -30,10 +30,10 @@ func scriptText(t *testing.T, names ...string) string {
 	return all.String()
 }
 
-// A replica that lags behind may not have the lease yet, or may still have a lease that is over.
-// It must not answer that there is no lease: this answer would end a held lease. The replica must
-// not answer either that another token holds the key. It answers READONLY, because each script
-// writes before it answers no.
+// A replica that lags behind may not have the lease yet, or may still have a lease that is over. It
+// must not answer that there is no lease: this answer would end a held lease. Nor may the replica
+// answer that another token holds the key. It answers READONLY, because each script makes a write
+// before it gives such an answer.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -89,8 +89,8 @@ func file(t *testing.T, name string, fragments ...string) Script {
 	return NewScript(scriptText(t, name), texts...)
 }
 
-// The counter keeps 16 digits when a block of fences crosses the end of a second: with 17 it would
-// be read as a number above 2^53, where fences repeat.
+// The counter keeps 16 digits when a block of fences crosses the end of a second: a counter with 17
+// digits would be read as a number above 2^53, where fences repeat.
 func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

@@ -68,8 +68,8 @@ func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
 // scan finds the keys of one server that are leases or have a queue. It looks at all keys twice:
 // for leases, which may have any name, and for queues, whose names contain the names of their
-// leases. most is the largest number of keys that a script may get. On a Cluster it is one,
-// because any slot may be moving.
+// leases. The parameter most is the largest number of keys that a script may get. On a Cluster,
+// most is 1, because any slot may be moving.
 func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })
@@ -88,7 +88,8 @@ func (s Single) scan(ctx context.Context, server Client, pattern string, most in
 	})
 }
 
-// pages calls page with the keys of one type whose names match.
+// pages scans for the keys of one type whose names match, and calls the function page with each
+// part of the result.
 func pages(ctx context.Context, server Client, pattern, kind string, page func([]string) error) error {
 	for cursor := uint64(0); ; {
 		cmd := redis.NewScanCmd(ctx, nil, "scan", strconv.FormatUint(cursor, 10), "match", pattern, "count", pageSize, "type", kind)
@@ -108,7 +109,8 @@ func pages(ctx context.Context, server Client, pattern, kind string, page func([
 	}
 }
 
-// leases runs leases.lua in calls of at most that many keys, all at the same time.
+// leases runs leases.lua, in calls that get at most as many keys as the parameter most allows. All
+// calls run at the same time.
 func (s Single) leases(ctx context.Context, keys []string, most int, found func(string)) error {
 	parts := slices.Collect(slices.Chunk(keys, most))
 	answers := make([]string, len(parts))

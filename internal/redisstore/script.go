@@ -35,7 +35,7 @@ type Script struct {
 }
 
 // NewScript puts fragments before a script, or at the line that the script reserves for them. Code
-// before that line runs without the cost of the fragments, whose functions Lua makes anew in each
+// before that line runs before Lua makes the functions of the fragments, which takes time in each
 // run.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
@@ -46,7 +46,7 @@ func NewScript(text string, fragments ...string) Script {
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
 }
 
-// as returns the script with another urgency of its calls.
+// as returns a copy of the script whose calls have the urgency of class.
 func (s Script) as(class link.Class) Script {
 	s.class = class
 	return s
@@ -70,8 +70,8 @@ func (s Script) Call(keys []string, args ...any) *Call {
 }
 
 // Again returns the same call for another server. It has a copy of the words, because a hook of
-// that server's client may change them, for example put a prefix before all keys. The copies share
-// what the words point to.
+// that server's client may change them, for example put a prefix before all keys. Both calls share
+// the texts and numbers to which the words point.
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.

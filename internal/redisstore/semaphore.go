@@ -78,7 +78,7 @@ func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 	return nil, err
 }
 
-// Permits tells the Engine that claims may have a Limit.
+// Permits makes semaphore a Permitter, so the Engine may send claims with a Limit.
 func (s semaphore) Permits() {}
 
 // limited returns a claim for the scripts, which need a limit.
@@ -185,8 +185,8 @@ func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant)
 func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
 
 // renewAlone renews one permit while its slot moves. It renews first the permit, then L and the
-// other keys that must last as long. While the permit lasts and L says that permits are held, no
-// other token has the permit's units. If L says something else, either the key was handed to this
+// other keys that must last as long. While the permit lasts and L shows that permits are held, no
+// other token has the permit's units. If L has another value, either the key was handed to this
 // token alone, or the permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
@@ -275,9 +275,9 @@ func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answere
 	})
 }
 
-// releaseAlone makes a release in steps of one key each, for a slot that moves. The permit stays
-// in P, because P and U must have the same size. releaseAlone makes the permit run out now, and
-// the next script takes the permit back.
+// releaseAlone makes a release in steps of one key each, for a slot that moves. The permit stays in
+// P, because P and U must have the same size. releaseAlone makes the permit run out now, or after
+// KeepFor, and a later script takes the permit back.
 func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.moving().releaseAlone(ctx, limited(c))
 	if err != nil || g.State != store.NotOurs {
@@ -296,5 +296,5 @@ func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant
 	return g, nil
 }
 
-// Close waits, at most until ctx ends, until unclear calls are undone and no call is under way.
+// Close waits until unclear calls are undone and no call is under way, or until ctx ends.
 func (s semaphore) Close(ctx context.Context) error { return s.single.Close(ctx) }

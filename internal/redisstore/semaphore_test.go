@@ -179,8 +179,8 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	granted(t, s, last) // last gets the key, and not the second waiter of the process that did not react
 }
 
-// A permit that has run out is held until another token takes it back. A renewal before that makes
-// the permit last again, and writes L.
+// A permit that has run out is held until another token takes it back. An earlier renewal makes the
+// permit last again, and writes L.
 func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -479,7 +479,8 @@ func TestMoreUnitsThanTheLimitAreRefused(t *testing.T) {
 	}
 }
 
-// Inspection shows a key with permits by the permit that runs out first, also when L was evicted.
+// For a key with permits, Inspect returns the data of the permit that runs out first, also when L
+// was evicted.
 func TestInspectionShowsThePermitThatRunsOutFirst(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -501,8 +502,9 @@ func TestInspectionShowsThePermitThatRunsOutFirst(t *testing.T) {
 	}
 }
 
-// The note for a revoked holder lasts as long as its permit would. A kept permit has no holder who
-// reads a note. Permits that are unknown, because P was evicted, are not ours to revoke.
+// The note for a revoked holder lasts as long as its permit would have lasted. A kept permit has no
+// holder that reads a note. A revocation finds no permit when P was evicted, because the permits
+// are unknown.
 func TestTheNoteForARevokedPermit(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -538,8 +540,8 @@ func TestTheNoteForARevokedPermit(t *testing.T) {
 	stateOf(t, store.NotOurs)(revoke(t.Context(), key, g.Fence, "drill"))
 }
 
-// Another library has taken the key after L was evicted. The permits are still known, so the
-// revocation of a permit that is none of them is no attempt to revoke the other library's lock.
+// Another library has taken the key after L was evicted. The permits are still known. So a
+// revocation with a fence of no permit does not concern the other library's lock.
 func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -556,7 +558,7 @@ func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 	}
 }
 
-// A release without a waiting caller reports its error, because the Engine then repeats it. A
+// A release without a waiting caller reports its error, so that the Engine repeats the release. A
 // server that answers at once counts as prompt.
 func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
 	t.Parallel()

@@ -83,7 +83,7 @@ func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 			}
 		}
 	}
-	for _, err := range c.errs { // a failover takes longer than a first answer may
+	for _, err := range c.errs { // a failover takes longer than the time allowed for a first answer
 		if !errors.Is(err, locker.ErrUnavailable) && !errors.Is(err, locker.ErrLost) {
 			t.Error(err)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// New returns the Store of one server or of a cluster. It is a Notifier too if the client can
-// subscribe.
+// New returns the Store of one server or of a cluster. The Store is also a Notifier if the client
+// can subscribe.
 func New(c Client, cfg Settings) (store.Store, error) {
 	clients := []Client{c}
 	if cfg.RenewClient != nil {
@@ -67,12 +67,12 @@ func linked(clients []Client, cfg Settings) Single {
 	return s
 }
 
-// Single is the Store of one server. Each step is a script, sent once. Its clients lead to the same
-// server.
+// Single is the Store of one server. Each step is a script, sent once. All its clients lead to the
+// same server.
 type Single struct {
 	Client   link.Sender // for administrative calls
 	Steps    link.Sender // for acquires and releases
-	Renewals link.Sender // for renewals: another pool with WithRenewClient
+	Renewals link.Sender // for renewals; with WithRenewClient, it leads to another pool of connections
 	server   Client
 	acks     Acks // the acknowledgements that leases need
 
@@ -92,7 +92,7 @@ var _ interface {
 	calls.Steps
 } = Single{}
 
-// CarriesNext tells the Engine that releases may have a Next.
+// CarriesNext makes Single a Carrier, so the Engine may send releases with a Next.
 func (s Single) CarriesNext() {}
 
 // Acquire runs acquire.lua.
@@ -143,8 +143,8 @@ func fromAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// acquireAll runs acquire_all.lua. It is the step of a BatchAcquirer, which some Stores based on
-// Single are not.
+// acquireAll runs acquire_all.lua. Only those Stores based on Single that are BatchAcquirers export
+// this step.
 func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))
@@ -185,8 +185,8 @@ func waitsAs(c store.Claim) string {
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
 }
 
-// modeOf returns how a claim shares the key: 0 for not at all, 1 with readers, w/n for w of n
-// units.
+// modeOf returns the mode in a claim's entry: 0 for a claim that wants the key alone, 1 for a
+// reader, w/n for w of n units.
 func modeOf(c store.Claim) string {
 	if c.Limit > 0 {
 		return strconv.Itoa(max(c.Weight, 1)) + "/" + strconv.Itoa(c.Limit)
@@ -245,8 +245,8 @@ func grantOf(text string) (g store.Grant, ok bool) {
 	return g, g.State != 0
 }
 
-// Release runs release.lua. If the key is kept for some time, Release leaves Next out, because no
-// token gets the key before that time is over.
+// Release runs release.lua. If the claim keeps the key for some time, the script ignores Next,
+// because no token gets the key before this time is over.
 func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.release(c).ask(ctx, s.Steps)
 }
@@ -270,7 +270,7 @@ func (s Single) release(c store.Claim) *question {
 	return q
 }
 
-// releasing returns a call that frees a lease. It needs no acknowledgement.
+// releasing returns a call that frees a lease. No replica needs to acknowledge the call.
 func releasing(script Script, words []any) *question {
 	q := &question{read: released}
 	q.Script, q.Words, q.Class = script.Script, words, script.class

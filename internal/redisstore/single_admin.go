@@ -26,8 +26,8 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua. It returns the value of the key, and how long the key lasts. Since is the
-// server's present time until Describe sets it.
+// Read runs inspect.lua. It returns the value of the key, and how long the key lasts. The returned
+// Since is the server's present time, which Describe replaces.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -38,7 +38,7 @@ func (s Single) Read(ctx context.Context, key string) (info store.Info, text str
 	return infoOf(now, left, waiters, r.Rest)
 }
 
-// infoOf describes L without parsing it. Describe adds the rest.
+// infoOf describes L without parsing it. Describe adds what the text of L contains.
 func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
 		return store.Info{}, "", Unreadable("inspect")
@@ -62,7 +62,7 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 	}
 }
 
-// Revoke looks up the holder. If the holder's lease has that fence, Revoke revokes the lease.
+// Revoke looks up the holder. If the holder's lease has the given fence, Revoke revokes the lease.
 // Revoke takes two steps, because the name of the note contains the holder's token, and a script
 // must get the names of all its keys. The second step changes nothing if the holder has changed.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
@@ -89,11 +89,12 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	return store.Grant{State: store.Released}, nil
 }
 
-// begins returns the beginning of the lease's text. All kept keys have one token, and so have all
-// phases of readers, so only the fence distinguishes them.
+// begins returns the beginning of the lease's text. All kept keys have the same token, and all
+// phases of readers have the same token, so only the fence distinguishes such leases.
 func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
-// breakable reports whether the holder with that fence holds the key.
+// breakable reports whether a holder with the given fence holds the key and can be revoked. The
+// error states why such a holder cannot be revoked.
 func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	switch {
 	case holder.Token == PermitsToken:

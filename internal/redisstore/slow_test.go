@@ -99,7 +99,7 @@ func TestAGrantThatIsToldLateIsConfirmedByACall(t *testing.T) {
 		withinTheServers(t, f.direct, lease)
 		release(t, lease)
 	}
-	if inTime == 0 { // one grant in time of nine is enough, because on a slow machine some messages are late anyway
+	if inTime == 0 { // one of nine messages in time is enough, because on a slow machine some messages are late anyway
 		t.Error("positive control: a waiter with a message in time has asked the server")
 	}
 	nothingLeftBut(t, f.direct)
@@ -113,7 +113,8 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 	const key = "slow:lapsed"
 	holder := acquire(t, f.near, locker.Rule{Key: key})
 	w := queues(t, f.far, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
-	// The waiter's TTL differs from the holder's, so the two do not share a lease.
+	// The waiter's TTL differs from the holder's, so the waiter and the holder do not share a
+	// lease.
 	next := queues(t, f.near, locker.Rule{Key: key, TTL: time.Minute}, f.direct)
 	hole := f.proxy.BlackHole()
 	release(t, holder)
@@ -165,8 +166,8 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	}
 }
 
-// After a restart without data all leases of a process are lost together. The notes about them are
-// read at once, and not in a round trip each.
+// After a restart without data all leases of a process are lost together. The notes about these
+// leases are read at the same time, and not in one round trip after another.
 func TestNotesAboutManyLostLeasesAreReadTogether(t *testing.T) {
 	t.Parallel()
 	const trip, many = 50 * time.Millisecond, 100

@@ -132,8 +132,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 }
 
 // inOrder returns an order of calls: first the calls that one script made together, then the
-// others. The calls are concurrent, so every order is right, but it must be the same for both
-// ways.
+// others. The calls are concurrent, so every order is right, but both ways must use the same order.
 func inOrder(answers []string) (order []int) {
 	for _, left := range []bool{false, true} {
 		for i, answer := range answers {
@@ -190,8 +189,8 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	_, _ = p.Exec(t.Context()) // an error is possible, because two calls may want data of different types at one key
 }
 
-// note records the answers and the present data on the server. It leaves out times, and fences,
-// which come from times.
+// note records the answers and the present data on the server. It leaves out times. It also leaves
+// out fences, because they are made from times.
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string

@@ -103,7 +103,7 @@ func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.C
 	}, store)
 }
 
-// No proxy can read what is sent over TLS, so the laws on lost replies are left out.
+// No proxy can read the calls that are sent over TLS, so the laws on lost replies are left out.
 func TestTheLawsHoldOverTLS(t *testing.T) {
 	t.Parallel()
 	server := redistest.StartTLS(t)

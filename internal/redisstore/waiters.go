@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Entry is one waiter in the form that the queue has.
+// Entry is one waiter in the form of its entry in the queue.
 type Entry struct {
 	Token     string
 	Inbox     string // "-": the waiter has no inbox
