@@ -1,5 +1,6 @@
 // Package archtest has tests for the rules that no compiler and no linter checks. Most rules are
-// rows of a table. Each row has a reason. The message for a broken rule tells what to do.
+// rows of a table. Each row has a reason. The message for a broken rule describes how to follow the
+// rule.
 //
 //   - imports_test.go: which package may import what
 //   - modules_test.go: what a user's go.sum gets, and how the modules refer to each other

@@ -9,15 +9,15 @@ import (
 )
 
 var (
-	// saysNothing finds names of folders and Go files that do not say what the folder or file
-	// contains.
+	// saysNothing finds names of folders and Go files that do not describe the contents of the
+	// folder or file.
 	saysNothing = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
 	// leftBehind finds marks of unfinished work. The pattern consists of parts, so that it does
 	// not find itself.
 	leftBehind = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 )
 
-// checkHygiene finds marks of unfinished work, and names that say nothing.
+// checkHygiene finds marks of unfinished work, and names that fit any folder or file.
 func checkHygiene(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	for _, name := range find(t, tree, "*") {

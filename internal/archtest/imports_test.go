@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// mayImport says which packages or files of the root module may import which packages. Each row
-// has a reason. A package of the standard library needs a row only if the table named because
-// lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
-// "*" is every package. Tests may import everything.
+// mayImport lists which packages or files of the root module may import which packages. Each row
+// has a reason. A package of the standard library needs a row only if the table named because lists
+// the package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
+// every package. Tests may import everything.
 var mayImport = []struct{ who, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
 	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
@@ -90,9 +90,9 @@ var mayImport = []struct{ who, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// The table because says why an import is forbidden if no row allows it. The first row that
-// matches counts. A package that users import needs a row in mayImport for each package of the
-// standard library that this table lists.
+// The table because has the reasons why an import is forbidden if no row of mayImport allows it.
+// The first row that matches counts. A package that users import needs a row in mayImport for each
+// package of the standard library that this table lists.
 var because = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},
@@ -143,8 +143,8 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// refuse returns the reason why a file of one package must not import another package, or "" if it
-// may.
+// refuse returns the reason why a file of one package must not import another package, or "" if the
+// import is allowed.
 func refuse(dir, file, imported string) string {
 	for _, row := range mayImport {
 		who := strings.Fields(row.who)

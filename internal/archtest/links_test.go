@@ -24,9 +24,9 @@ var (
 	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 
-// checkLinks checks the relative links of the documents, even links to headings. Each guarantee
-// must link to its test, with the name of the test as the link's title. Each page below docs must
-// be in an index.
+// checkLinks checks the relative links of the documents, including links to headings. Each
+// guarantee must link to its test, with the name of the test as the link's title. Each page below
+// docs must be in an index.
 func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	linked := make(map[string]bool)

@@ -145,8 +145,8 @@ func checkNested(dir string, m modFile) (problems []string) {
 // parse reads a go.mod or a go.work.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
-	// read opens the file, so that the test's cached result depends on it. The go command reads
-	// the file in another process, and the cache does not notice that.
+	// read opens the file, so that the test's cached result depends on the file. The go command
+	// also reads the file, but in another process, which the cache does not notice.
 	read(t, os.DirFS(dir), name)
 	text := goCommand(t, dir, kind, "edit", "-json", filepath.Join(dir, filepath.FromSlash(name)))
 	if err := json.Unmarshal([]byte(text), into); err != nil {

@@ -80,8 +80,8 @@ func examples(t testing.TB, tree fs.FS) (all []example) {
 	return all
 }
 
-// missing returns what to do about a block that is not compiled, or "". file is the file that must
-// contain the block; "" allows every file.
+// missing returns what to do about a block that is not compiled, or "". The parameter file names
+// the file that must contain the block; "" allows every file.
 func missing(compiled []example, file, code string) string {
 	if code == "" {
 		return "is empty: remove it"

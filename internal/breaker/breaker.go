@@ -19,8 +19,8 @@ const (
 	patience = 2 * time.Second
 )
 
-// A Breaker is open while the lock server cannot be reached. It is safe for concurrent use. Make
-// one with [New].
+// A Breaker is open while the lock server cannot be reached. It is safe for concurrent use. Make a
+// Breaker with [New].
 type Breaker struct {
 	locker locker.Locker
 
@@ -33,7 +33,7 @@ type Breaker struct {
 // New returns a closed Breaker for l.
 func New(l locker.Locker) *Breaker { return &Breaker{locker: l} }
 
-// Failed opens b: an acquire of key ended with locker.ErrUnavailable.
+// Failed opens b. Call it when an acquire of key has ended with locker.ErrUnavailable.
 func (b *Breaker) Failed(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,7 +57,7 @@ func (b *Breaker) Open() bool {
 	return true
 }
 
-// probe closes b when the server answers.
+// probe closes b if the server answers.
 func (b *Breaker) probe(key string) {
 	answered := false
 	defer func() { // deferred, because the Locker may panic

@@ -277,7 +277,7 @@ func TestCut(t *testing.T) {
 	if got := conn.ask("PING"); got != "+PONG\r\n" {
 		t.Fatalf("answered %q", got)
 	}
-	if n := b.proxy.Cut(); n != 2 { // two connections: the test's own and the client's
+	if n := b.proxy.Cut(); n != 2 { // the connection of the test, and the connection of the client
 		t.Errorf("cut %d connections, want 2", n)
 	}
 	if got, err := conn.receive(10 * time.Second); err == nil || timedOut(err) {

@@ -21,7 +21,7 @@ type Fault struct {
 	match Match
 
 	mu     sync.Mutex
-	left   int           // number of requests that it may still hit
+	left   int           // number of requests that the fault may still hit
 	hits   int           // number of hits
 	struck chan struct{} // closed at the next hit
 	lifted chan struct{} // closed when the fault is lifted
@@ -76,8 +76,8 @@ func (f *Fault) Lift() {
 	}
 }
 
-// pick reports whether the fault applies to this request. If so, the fault has one request less to
-// hit.
+// pick reports whether the fault applies to this request. If it applies, the fault may hit one
+// request less from now on.
 func (f *Fault) pick(request message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

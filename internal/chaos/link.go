@@ -111,8 +111,8 @@ func (l *link) passReplies() {
 	}
 }
 
-// admit waits while a fault of these kinds keeps the message. It returns false if the link was
-// closed meanwhile. Then the message is dropped.
+// admit waits while a fault of these kinds keeps the message. If the link was closed meanwhile,
+// admit returns false, and the message is dropped.
 func (l *link) admit(m message, kinds ...kind) bool {
 	for {
 		f := l.proxy.pick(m, kinds...)
@@ -151,10 +151,12 @@ func (l *link) expectReply(request message) {
 // reply.
 //
 //	reply                         belongs to
-//	a push (or, in RESP2, what    nobody, when it carries a message;
-//	looks like one on a link      the oldest request, when it confirms a
-//	that listens)                 subscription and that was asked for
-//	anything else                 the oldest request
+//	a push that confirms a        the oldest request, if this request
+//	subscription                  asked for the subscription
+//	any other push                no request
+//	any other reply               the oldest request
+//
+// RESP2 has no pushes. On a link that listens, a reply with the words of a push counts as a push.
 func (l *link) answered(reply message) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()

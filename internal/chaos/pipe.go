@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Pipe passes all bytes on, including those of replication, which a [Proxy] cannot parse. It can
-// freeze replication. Clients may connect through it too, but it never freezes their traffic.
-// [NewPipe] makes a Pipe; the zero value is not usable. Its methods may be called from any
+// Pipe passes all bytes on, including the bytes of replication, which a [Proxy] cannot parse. It
+// can freeze replication. Clients may also connect through a Pipe, which never freezes their
+// traffic. [NewPipe] makes a Pipe; the zero value is not usable. Its methods may be called from any
 // goroutine.
 type Pipe struct {
 	target   string
@@ -58,8 +58,8 @@ func (p *Pipe) Thaw() {
 	close(p.thawed)
 }
 
-// Kept returns the number of pieces of replication that were kept since the last Freeze. If it is
-// 0, the test has frozen nothing.
+// Kept returns the number of pieces of replication that were kept since the last Freeze. If the
+// number is 0, the test has frozen nothing.
 func (p *Pipe) Kept() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,8 +83,8 @@ func (p *Pipe) serve(client net.Conn) {
 		return
 	}
 	defer p.own(server)()
-	// A replica's connection begins with a few commands. One of them is PSYNC, which shows that it
-	// is a replica.
+	// A replica's connection begins with a few commands. One of them is PSYNC, which shows that the
+	// client is a replica.
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup
@@ -116,7 +116,7 @@ func (p *Pipe) own(c net.Conn) (release func()) {
 	}
 }
 
-// pass copies until one side closes, and then closes both.
+// pass copies bytes until one side closes its connection, and then closes both connections.
 func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said []byte)) {
 	defer to.Close()
 	defer from.Close()

@@ -52,21 +52,20 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // The first EVALSHA of a script may get the reply NOSCRIPT, so run the script once before.
 func (p *Proxy) LoseReplies(n int, match Match) *Fault { return p.arm(newFault(losing, n, match)) }
 
-// SwallowReplies drops the replies to the next n requests that match. The server has executed
-// these requests, and the client waits until its time-out. The connection stays open. But all
-// later replies on it are dropped too, because the client would take a later reply for the missing
-// one.
+// SwallowReplies drops the replies to the next n requests that match. The server has executed these
+// requests, and the client waits until its time-out. The connection stays open. But all later
+// replies on it are dropped too, because the client would take a later reply for the missing reply.
 func (p *Proxy) SwallowReplies(n int, match Match) *Fault {
 	return p.arm(newFault(swallowing, n, match))
 }
 
 // HoldRequests keeps the next n requests that match, and all later requests on their connections,
 // until the fault is lifted. Then the requests are executed late, even if the client has closed its
-// connection. Only [Proxy.Cut] drops them.
+// connection. Only [Proxy.Cut] drops these requests.
 func (p *Proxy) HoldRequests(n int, match Match) *Fault { return p.arm(newFault(holding, n, match)) }
 
 // BlackHole keeps all traffic in both directions, and resets no connection: clients connect, send
-// and wait. When BlackHole is lifted, all kept traffic arrives, as after a short partition of the
+// and wait. When the fault is lifted, all kept traffic arrives, as after a short partition of the
 // network. Each kept message, and each kept start or end of a connection, is one hit.
 func (p *Proxy) BlackHole() *Fault {
 	return p.arm(newFault(blackhole, Every, func([]byte) bool { return true }))
@@ -84,8 +83,8 @@ func (p *Proxy) Cut() int {
 }
 
 // Commands returns how often clients have sent each command, by upper-case name. It does not count
-// commands that scripts run on the server. It counts the commands of a new connection (HELLO,
-// CLIENT).
+// commands that scripts run on the server. It also counts the commands with which a client begins a
+// connection (HELLO, CLIENT).
 func (p *Proxy) Commands() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

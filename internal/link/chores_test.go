@@ -116,7 +116,7 @@ func TestCloseWaitsForChoresUntilItsContextEnds(t *testing.T) {
 	})
 }
 
-// If another chore comes while Stop waits for a chore, it must not be dropped.
+// A chore that comes while Stop waits for another chore must not be dropped.
 func TestDefectAChoreThatComesDuringStopIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, cs := node(Unanswered), node(Answered), &Chores{}

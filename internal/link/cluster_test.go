@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// at returns a key whose slot is on one of the masters and whose name ends with name. It also
-// returns the slot.
+// The function at returns a key whose slot is on one of the masters and whose name ends with name.
+// It also returns the slot.
 func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
 	t.Helper()
 	for i := range 10000 {

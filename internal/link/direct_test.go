@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// prompted makes one flight that is answered at once. Then the link is prompt.
+// prompted makes one flight that is answered at once, so the link becomes prompt.
 func prompted(t *testing.T, ls *Links) {
 	t.Helper()
 	c := named("prompt", Step)

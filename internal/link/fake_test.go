@@ -11,17 +11,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// errNo is what a broken fake client returns.
+// errNo is the error that a broken fake client returns.
 var errNo = errors.New("the connection broke")
 
-// fake is a client in a synctest bubble. It answers each command with its second word, after
-// delay. While it is stopped, it answers nothing. It obeys its context only if obeys is true.
-// Otherwise it is like a client without time-outs.
+// fake is a client in a synctest bubble. The fake answers each command with the command's second
+// word, after the time delay. While the fake is stopped, it answers nothing. If obeys is true, a
+// call ends with its context. Otherwise the fake is like a client without time-outs.
 type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration
 	obeys   bool
-	stopped chan struct{} // closed when the fake continues; nil: it is not stopped
+	stopped chan struct{} // closed when the fake continues; nil: the fake is not stopped
 	err     error
 	flights [][]string // the commands that were sent together
 	most    int        // the largest number of commands or pipelines that were under way together
@@ -110,14 +110,14 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.cmds, p.fake.send(ctx, p.cmds)
 }
 
-// slow sets how long each answer takes: delay.
+// slow sets the delay of each answer.
 func (f *fake) slow(delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = delay
 }
 
-// fail makes each call fail.
+// fail makes each call end with the error err.
 func (f *fake) fail(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -169,7 +169,7 @@ func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, l
 	})
 }
 
-// takes checks that a call has its answer within some time.
+// takes checks that a call has its answer within the given time.
 func takes(t *testing.T, c *Call, within time.Duration) {
 	t.Helper()
 	select {
@@ -182,7 +182,7 @@ func takes(t *testing.T, c *Call, within time.Duration) {
 	}
 }
 
-// fails checks that a call ends with this error after this time.
+// fails checks that a call ends with the error want when the time after has passed.
 func fails(t *testing.T, c *Call, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()

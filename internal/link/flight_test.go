@@ -75,8 +75,8 @@ func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	})
 }
 
-// A server executes a whole flight before it serves another client. So a large call is not in one
-// flight with others.
+// A server executes a whole flight before it serves another client. So a flight to a near server
+// has at most one large call.
 func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 	for _, tt := range []struct {
 		trip    time.Duration
@@ -227,7 +227,7 @@ func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 		ls.Put(t.Context(), named("first", Step))
 		synctest.Wait()
 		began := time.Now()
-		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another one
+		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another flight
 		c := named("second", Renewal)
 		ls.Put(t.Context(), c)
 		takes(t, c, 2*time.Second)

@@ -42,7 +42,7 @@ func made(t *testing.T, c Client, o Options) *Links {
 	return ls
 }
 
-// bounds makes a client end each call with its context.
+// bounds makes a client end each call when the context of the call ends.
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
 // spy is a hook. It records the commands that a client sends, and the goroutine that sends each of

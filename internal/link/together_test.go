@@ -34,8 +34,8 @@ return table.concat(answers, '\n')`)}
 // countsOne is the script of the single calls.
 var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2] or '')")
 
-// meeting is a call that can be made together with others. Its answer is the key and the second
-// argument, if there is one.
+// meeting returns a call that can be made together with other calls. The answer to the call is the
+// key and the second argument, if there is one.
 func meeting(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
 }
@@ -250,8 +250,8 @@ func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	}
 }
 
-// If an answer is empty, or does not have the form of the script's answer, all calls get it as
-// their answer. No call is sent again, because it may have been executed.
+// If an answer is empty, or does not have the form of the script's answer, all calls get this text
+// as their answer. No call is sent again, because each call may have been executed.
 func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 	t.Parallel()
 	for _, said := range []string{"a\nb", ""} {

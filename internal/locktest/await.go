@@ -13,8 +13,8 @@ import (
 // Slack is how much later than promised an event may happen, because the machine may be busy.
 const Slack = 5 * time.Second
 
-// A call may take longer than its context or its wait, but by no more than Overstay. The caller
-// may run again even later, by Room, because the machine may be busy.
+// A call may take longer than its context or its wait, but by no more than Overstay. After that,
+// the caller may continue later by at most Room, because the machine may be busy.
 const (
 	Overstay = 250 * time.Millisecond
 	Room     = 750 * time.Millisecond
@@ -39,7 +39,7 @@ func Eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Within checks that do takes no longer than promised + Slack.
+// Within checks that the function do takes no longer than promised + Slack.
 func Within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -70,9 +70,9 @@ func Goroutines(pkg string) []string {
 	return slices.DeleteFunc(stacks, func(s string) bool { return !strings.Contains(s, "latchkit/"+pkg+".") })
 }
 
-// RunTogether makes more tests run at once than there are processors. Most of the time the tests
-// wait for servers and for the ends of leases. If -parallel gives the number, RunTogether does
-// nothing.
+// RunTogether makes more tests run at once than there are processors. This saves time, because most
+// tests wait for servers and for the ends of leases. If the flag -parallel gives the number of
+// tests, RunTogether does nothing.
 func RunTogether() {
 	flag.Parse()
 	given := false

@@ -1,3 +1,3 @@
-// Package locktest has helpers for the tests of several packages. They check that leases are
-// granted and errors are of a kind, make acquires in the background, and break connections.
+// Package locktest has helpers for the tests of several packages. The helpers check leases and the
+// kinds of errors, make acquires in the background, and break connections.
 package locktest

@@ -33,7 +33,7 @@ func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
 	select {
 	case <-lease.Context().Done():
-	case <-time.After(48 * time.Hour): // long, because a bubble in which leases are renewed never ends by itself
+	case <-time.After(48 * time.Hour): // needed because a bubble in which leases are renewed never ends by itself; 48 h pass quickly in a bubble
 		t.Fatal("the lease is still held")
 	}
 	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)

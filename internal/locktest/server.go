@@ -8,8 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// NothingLeftBut fails the test if the server has keys other than fence counters and keys that
-// begin with one of notes. Such keys expire by themselves.
+// NothingLeftBut fails the test if the server has other keys than fence counters and keys that
+// begin with one of the texts in notes. A key that begins with such a text must expire within a
+// minute.
 func NothingLeftBut(t *testing.T, c *redis.Client, notes ...string) {
 	t.Helper()
 	for _, key := range c.Keys(t.Context(), "*").Val() {

@@ -19,8 +19,8 @@ type Visitors struct {
 	For, Hold        time.Duration
 }
 
-// Run makes each visitor acquire and release the key again and again for v.For. It returns all
-// their visits.
+// Run makes each visitor acquire and release the key again and again for v.For. Run returns all
+// visits.
 func (v Visitors) Run(l *locker.Engine) []Visit {
 	var mu sync.Mutex
 	var all []Visit
@@ -68,7 +68,7 @@ func (v Visitors) visit(l *locker.Engine, who string, mode locker.Mode) Visit {
 	return s
 }
 
-// Visit is the stay of one visitor while it holds its lease. Its times are those of the machine's
+// Visit is the stay of one visitor while it holds its lease. Its times are read from the machine's
 // clock, which all processes share.
 type Visit struct {
 	Who               string
@@ -80,7 +80,7 @@ type Visit struct {
 
 // CheckVisits fails the test if there was an error, if a writer's visit overlaps another visit, or
 // if fences do not grow from phase to phase. On a quorum, readers that overlap may have different
-// fences, but all later writers must have larger ones. CheckVisits returns the numbers of reads,
+// fences, but all later writers must have larger fences. CheckVisits returns the numbers of reads,
 // writes and phases. It also returns the largest number of phases that began while one writer
 // waited.
 func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases, overtaken int) {
@@ -126,12 +126,12 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 		}
 		ended = max(ended, s.End)
 		if t.Failed() {
-			return // stop here, because later failures would follow from this one
+			return // stop here, because later failures would follow from this failure
 		}
 	}
 	subscribed := make(map[string]bool)
 	for _, s := range all {
-		if s.Mode == locker.Shared || !subscribed[s.Who] { // a visitor's first wait does not count, because it must subscribe before it can queue
+		if s.Mode == locker.Shared || !subscribed[s.Who] { // a visitor's first wait does not count, because the visitor must subscribe before it can queue
 			subscribed[s.Who] = s.Mode == locker.Exclusive
 			continue
 		}

@@ -22,7 +22,7 @@ type polling struct {
 
 	mu     sync.Mutex
 	held   map[owned]*obtained
-	undone map[owned]time.Time // for each owner that must not get a lock any more: until when
+	undone map[owned]time.Time // the owners that must not get a lock any more, each with the end of this prohibition
 	sweep  int                 // tidy runs when both maps together have this size
 }
 
@@ -56,7 +56,7 @@ func (p *polling) Validate(c store.Claim) error {
 	return nil
 }
 
-// Acquire obtains the key. An owner that has it already gets it again.
+// Acquire obtains the key. An owner that has the key already gets it again.
 func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if err := p.Validate(c); err != nil {
 		return store.Grant{}, &store.Refusal{Err: err}
@@ -116,7 +116,7 @@ func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, e
 }
 
 // renew extends one lock. Refresh sets the remaining time, and so could shorten it. If the new TTL
-// is smaller than the last one, renew reads the remaining time first. Only one renewal of a lock
+// is smaller than the last TTL, renew reads the remaining time first. Only one renewal of a lock
 // runs at a time.
 func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error) {
 	o := p.find(c)
@@ -198,7 +198,7 @@ func (p *polling) find(c store.Claim) *obtained {
 	return p.held[owned{c.Key, c.Owner}]
 }
 
-// keep records that the lock was refreshed with this ttl.
+// keep records that the lock was refreshed with the given ttl.
 func (p *polling) keep(o *obtained, ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -34,8 +34,8 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 		t.Fatal("proc: this test binary does not call proc.Main: write func TestMain(m *testing.M) { os.Exit(proc.Main(m).Run()) }")
 	}
 	cmd := exec.Command(os.Args[0], args...)
-	// With this setting a race ends the child at once. Otherwise the child would report a race
-	// only when it ends by itself, and often it is killed before that.
+	// With this setting a race ends the child at once. Otherwise the child would report a race only
+	// when it ends by itself, and often the test kills the child earlier.
 	cmd.Env = append(os.Environ(), environment+"="+p.name, "GORACE=halt_on_error=1")
 	return Start(t, p.name, cmd)
 }

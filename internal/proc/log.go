@@ -6,8 +6,8 @@ import (
 )
 
 // logger is a writer that copies a child's standard error to the test's log. The child's cleanup
-// waits for the last line, because the log ends with the test. If logger sees the report of a data
-// race, it fails the test, because the exit code of a killed child does not show the race.
+// waits for the last line, because the test's log ends with the test. If logger sees the report of
+// a data race, it fails the test, because the exit code of a killed child does not show the race.
 type logger struct {
 	t       testing.TB
 	name    string

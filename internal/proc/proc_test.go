@@ -79,7 +79,7 @@ func TestChild(t *testing.T) {
 		child.Expect(t, "args")
 		child.Pause()
 		child.Send("anybody?")
-		for range 10 { // the answers of another child take long enough for this child to answer, if it were not paused
+		for range 10 { // while another child answers ten times, this child would answer too if it were not paused
 			witness.Send("here")
 			witness.Expect(t, "here")
 		}

@@ -22,8 +22,8 @@ var (
 // Program is a main that the test binary can run instead of its tests. [Register] makes a Program.
 type Program struct{ name string }
 
-// Register registers a main by name. Call it for a package-level variable, so that child and parent
-// both register the main. The child exits with 0 when main returns.
+// Register registers a main by name. Call Register in the declaration of a package-level variable,
+// so that child and parent both register the main. The child exits with 0 when main returns.
 func Register(name string, main func(args []string)) Program {
 	if _, taken := programs[name]; taken {
 		panic(fmt.Sprintf("proc: the program %q is registered twice; names are per test binary", name))

@@ -10,7 +10,7 @@ import (
 // time. Any goroutine may cause a fault, because the methods report by t.Error.
 
 // Pause stops the server with SIGSTOP, and returns when the server has stopped. Connections stay
-// open, and the kernel accepts new ones, but the server does not reply.
+// open, and the kernel accepts new connections, but the server does not reply.
 func (s *Server) Pause() { s.own().Helper(); s.report(s.process.Pause()) }
 
 // Resume continues a paused server with SIGCONT. The server then serves the requests that have

@@ -15,7 +15,7 @@ var shared sharedServer
 // after are checks, such as one for leaked goroutines. The checks run when the server is gone and
 // the tests have passed. An error of one check fails the package.
 //
-// m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
+// The parameter m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, after ...func() error) {
 	os.Exit(shared.run(m, after...))
 }

@@ -20,7 +20,7 @@ type Server struct {
 	dir      string
 	args     []string
 	environ  []string // nil: the environment of the test
-	config   string   // what its configuration file contains at first; "": no file
+	config   string   // the first contents of the server's configuration file; "": no file
 	port     int
 	password string
 	tls      *tls.Config // the configuration of its clients; nil: the server does not use TLS

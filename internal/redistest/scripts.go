@@ -14,11 +14,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Count says how many KEYS or ARGV the header of a Lua script lists.
+// Count has the number of KEYS or ARGV that the header of a Lua script lists.
 type Count struct {
 	Min, Max int
 	Each     bool // the numbers hold for each lease, and the caller chooses the number of leases
-	After    int  // how many come once, after those of all leases
+	After    int  // how many words follow once, after the words of all leases
 }
 
 var (
@@ -36,7 +36,7 @@ var (
 //	-- ARGV: for each lease: token; then id  one for each lease, and one behind all of them
 //
 // Counts skips the fragments before the script's own header. Fragments have headers of their own.
-// ok is false if the text has no header of a whole script.
+// The result ok is false if the text has no header of a whole script.
 func Counts(text string) (keys, argv Count, ok bool) {
 	starts := headerStart.FindAllStringIndex(text, -1)
 	for i, start := range starts {
@@ -105,7 +105,7 @@ type scriptCheck struct{ t testing.TB }
 // header is parsed only once, because tests send a script thousands of times.
 var headers sync.Map
 
-// header is what a script's header lists.
+// header has the numbers that a script's header lists.
 type header struct {
 	keys, argv Count
 	ok         bool

@@ -38,7 +38,7 @@ func TestScriptCallsMatchTheirHeaders(t *testing.T) {
 func TestScriptCallsBySHAMatchTheirHeaders(t *testing.T) {
 	t.Parallel()
 	const text = plainLua + "-- by its SHA-1\n"
-	const sum = "sum of the text" // the text can be any, because badCall looks it up in headers
+	const sum = "sum of the text" // any text is right here, because badCall looks it up in headers
 	h := header{text: text}
 	h.keys, h.argv, h.ok = Counts(text)
 	headers.Store(sum, h)

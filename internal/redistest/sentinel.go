@@ -23,11 +23,11 @@ type SentinelSet struct {
 	Sentinels []*Server
 }
 
-// StartSentinel runs a set for this test alone, until the test ends. It returns when every
-// Sentinel knows all other Sentinels and both replicas, and the replicas have the master's data.
-// The function through is optional. It gets the address of the first master, and returns an
-// address that leads there, such as a proxy's. Then replicas, Sentinels and clients use the
-// returned address.
+// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel
+// knows all other Sentinels and both replicas, and the replicas have the master's data. The
+// function through is optional. It gets the address of the first master, and returns an address
+// that leads to this master, such as the address of a proxy. Then replicas, Sentinels and clients
+// use the returned address.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)
@@ -142,8 +142,8 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 	return client
 }
 
-// Promoted waits until the Sentinels have promoted another server than the first master, and
-// returns that server.
+// Promoted waits until the Sentinels have promoted one of the replicas, and returns the promoted
+// server.
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
 	var promoted *Server

@@ -39,7 +39,7 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 }
 
 // Migrate begins to move a slot, but moves no key. The source serves the keys that it has, and
-// replies ASK for all others. Both masters reply TRYAGAIN to a script whose keys are not all on
+// replies ASK for all other keys. Both masters reply TRYAGAIN to a script whose keys are not all on
 // one master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
@@ -56,8 +56,8 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves these keys to the target, or all keys of the slot when none is given. It returns how
-// many keys it has moved.
+// Carry moves the given keys to the target. Without an argument, it moves all keys of the slot. It
+// returns how many keys it has moved.
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0

@@ -41,14 +41,15 @@ const (
 	busOffset = 10000
 )
 
-// errMissing says that redis-server is missing, and how to install it.
+// errMissing is the error for a missing redis-server. Its text describes how to install
+// redis-server.
 var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
 	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
 
 var errPortTaken = errors.New("somebody else listens on the port")
 
-// start runs the server on a port that pick returns. The server itself detects that the port is in
-// use. A check before the start could be outdated when the server listens.
+// start runs the server on a port that pick returns. The server itself detects a port that is in
+// use. The result of a check before the start could be outdated when the server begins to listen.
 func (s *Server) start(pick func() int) error {
 	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
 		s.password = s.args[i+1]
@@ -114,7 +115,7 @@ func (s *Server) configFile() (string, error) {
 	return name, os.WriteFile(name, []byte(s.config), 0o600)
 }
 
-// awaitAnswer returns when the server's own process, and no other one, replies on the port.
+// awaitAnswer returns when the server's own process, and no other process, replies on the port.
 func (s *Server) awaitAnswer() error {
 	look := time.NewTicker(glance)
 	defer look.Stop()

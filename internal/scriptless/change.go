@@ -12,19 +12,19 @@ import (
 )
 
 // tries is the largest number of attempts at a change. An attempt fails when another client has
-// written the key meanwhile. If this client has taken the key, the next attempt finds that the
-// lease is not ours, and is the last one.
+// written the key meanwhile. If this other client has taken the key, the next attempt finds that
+// the lease is not ours, and is the last attempt.
 const tries = 16
 
-// If the claim's owner holds the lease, change writes to it. change reports whether the owner held
-// the lease:
+// change writes to a lease if the claim's owner holds it, and reports whether the owner held the
+// lease. Each attempt has three steps:
 //
 //	WATCH   the server remembers the key for this connection
 //	GET     and PTTL: is the owner still the holder?
-//	EXEC    the server executes the commands of write, unless the key was written, deleted or has
-//	        run out since WATCH; then it does nothing, and change starts again
+//	EXEC    the server executes the commands of write; if the key was written or deleted, or has
+//	        run out since WATCH, the server does nothing, and change makes another attempt
 //
-// If write adds no command, nothing is sent.
+// If write adds no command, there is no EXEC.
 func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.Duration, p redis.Pipeliner)) (ours bool, err error) {
 	for range tries {
 		sent := false
@@ -46,7 +46,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			if failure = err; sent && failure == nil {
 				ours = found(cmds[0])
 			}
-			return nil // the result does not depend on this error: failure says how EXEC ended
+			return nil // the result does not depend on this error: the variable failure has the outcome of EXEC
 		}, c.Key)
 		if !sent && watching != nil {
 			failure = watching
@@ -81,7 +81,7 @@ func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left ti
 	return err == nil && parse(value.Val(), 0).owner == c.Owner && c.Owner != "", ttl.Val(), err
 }
 
-// found reports whether PEXPIRE or DEL has found its key. It may be missing, because a server
+// found reports whether PEXPIRE or DEL has found its key. The key may be missing, because a server
 // before 6.0.9 executes a transaction even if a watched key has run out.
 func found(first redis.Cmder) bool {
 	cmd, ok := first.(once)

@@ -68,7 +68,7 @@ func TestScriptlessOnAClusterObeysTheLaws(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Harness { c := cluster.Client(t); return harness(t, c, c) })
 }
 
-// harness returns the harness for Stores on c. admin is a client that looks at the server.
+// harness returns the harness for Stores on c. The client admin reads the server's data.
 func harness(t *testing.T, c, admin redis.UniversalClient) storetest.Harness {
 	return storetest.Harness{
 		Store:   scriptless.New(c),

@@ -18,11 +18,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// between is a hook that calls a function before each MULTI, when WATCH and GET have seen the key.
+// between is a hook that calls a function before each MULTI, after WATCH and GET have read the key.
 type between struct{ call func(n int) }
 
-// betweenSteps makes a Store whose client has this hook. The hook does not count the acquire of
-// the test.
+// betweenSteps makes a Store whose client has the hook between. The hook does not count the acquire
+// of the test.
 func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Claim, *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -160,8 +160,8 @@ func TestAStepIsRepeatedWhenTheKeyWasWritten(t *testing.T) {
 	}
 }
 
-// A step ends even if another client writes the key all the time. Nothing has happened then, so
-// the Engine repeats the step.
+// A step ends even if another client writes the key all the time. The step then has had no effect,
+// so the Engine repeats the step.
 func TestAStepGivesUpWhenTheKeyIsWrittenAllTheTime(t *testing.T) {
 	t.Parallel()
 	var other *redis.Client
@@ -246,8 +246,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// When the work is done, other owners that ask are sent away. But the owner that holds the key
-// still gets it when it asks again.
+// When the work is done, other owners that ask get the answer Done. But the owner that holds the
+// key is still granted the key when it asks again.
 func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
@@ -266,8 +266,8 @@ func TestTheMarkOfDoneWorkSendsNoHolderAway(t *testing.T) {
 	}
 }
 
-// A full server refuses the transaction as a whole. So nothing was taken, and the Engine need not
-// undo it.
+// A full server refuses the transaction as a whole. So no lease was taken, and the Engine need not
+// undo the acquire.
 func TestAFullServerRefusesATransaction(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -69,9 +69,9 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
-// granted is the answer to a holder. It has no fence. The transaction that takes the lease has no
-// conditions. With a fence counter, it would raise the counter for every caller, even for a
-// refused one.
+// granted is the answer to a holder. The answer has no fence, because the transaction that takes
+// the lease has no conditions. A fence counter would be raised for every caller, even for a caller
+// that finds the key busy.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases the lease that an acquire took but must not keep, and answers with state.
@@ -110,8 +110,8 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 	return grants, nil
 }
 
-// renew lengthens one lease if the lease has less time left than the TTL. If the lease is not
-// ours, renew returns the result otherwise.
+// renew lengthens one lease if the lease has less time left than the TTL. If the lease is not ours,
+// renew returns the parameter otherwise.
 func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {
@@ -164,7 +164,7 @@ func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.NotOurs}, nil
 }
 
-// Inspect shows the holder of a key.
+// Inspect returns the holder of a key.
 func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	var value *redis.StringCmd
 	var left *redis.DurationCmd
@@ -182,8 +182,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure.
-// It means that SET NX has found the key taken, or that GET has found no key.
+// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure,
+// because it means that SET NX has found the key taken, or that GET has found no key.
 func failure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err

@@ -21,7 +21,7 @@ type holder struct {
 	owner string // "" for a foreign holder, and for a key that is kept
 }
 
-// parse parses the value of a key. left is negative for a key without an expiry.
+// parse parses the value of a key. The parameter left is negative for a key without an expiry.
 func parse(value string, left time.Duration) holder {
 	h := holder{Holder: store.Holder{Left: left, Foreign: true}}
 	rest, ok := strings.CutPrefix(value, first)

@@ -16,7 +16,7 @@ const (
 	MariaDB              // MariaDB
 )
 
-// row has what differs between the kinds of servers.
+// row has the properties in which the kinds of servers differ.
 type row struct {
 	name    string
 	debian  string // the name of the Debian package
@@ -42,7 +42,7 @@ func (k Kind) DSN(addr, database string) string {
 	return k.DSNOf(map[Kind]string{Postgres: "postgres", MariaDB: "root"}[k], addr, database)
 }
 
-// DSNOf returns the DSN with another role.
+// DSNOf returns the DSN of a database with the given role.
 func (k Kind) DSNOf(role, addr, database string) string {
 	if k == Postgres {
 		return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", role, addr, database)

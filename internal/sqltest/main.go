@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// shared is the servers that the tests of the test binary share.
+// shared has the servers that the tests of the test binary share.
 var shared = servers{running: map[Kind]*Server{}}
 
 // servers has one server of each kind. A server starts with the first test that needs it, between

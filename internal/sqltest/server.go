@@ -108,7 +108,7 @@ func (s *Server) stop() error {
 	return s.process.Kill()
 }
 
-// start prepares the folder and runs the server. If the port is in use, start tries another one.
+// start prepares the folder and runs the server. If the port is in use, start tries another port.
 func (s *Server) start() error {
 	if err := s.settle(); err != nil {
 		return err
@@ -126,8 +126,9 @@ func (s *Server) start() error {
 	return err
 }
 
-// settle chooses the account of the server process. PostgreSQL refuses to run as root. So root
-// uses the account that PostgreSQL's package has created, and gives it the folder.
+// settle chooses the account of the server process. PostgreSQL refuses to run as root. So root uses
+// the account that PostgreSQL's package has created, and makes this account the owner of the
+// folder.
 func (s *Server) settle() error {
 	if s.kind != Postgres || os.Geteuid() != 0 {
 		return nil
@@ -162,7 +163,7 @@ func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 }
 
 // find looks for a program in PATH and in the folders where Debian keeps servers. When there are
-// several versions, find takes the last one.
+// several versions, find takes the last version.
 func find(name string) (string, error) {
 	program, err := exec.LookPath(name)
 	if err == nil {
@@ -180,7 +181,7 @@ func find(name string) (string, error) {
 	return "", err
 }
 
-// outOfPath are folders besides those of PATH.
+// outOfPath has the folders outside of PATH in which find looks for programs.
 var outOfPath = []string{"/usr/lib/postgresql/*/bin", "/usr/sbin", "/usr/local/sbin"}
 
 func errMissing(kind Kind) error {

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// Is also finds a nil pointer inside an interface. For example, a (*redis.Client)(nil) would panic
-// only at its first use, far from the mistake.
+// Is reports whether v is nil, or an interface that contains a nil pointer. For example, a
+// (*redis.Client)(nil) would panic only at its first use, far from the mistake.
 func Is(v any) bool {
 	if v == nil {
 		return true

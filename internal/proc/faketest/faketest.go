@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// Test is a [testing.TB] that records its failures, logs and cleanups. Other methods are those of
-// the real test. [Run] makes a Test.
+// Test is a [testing.TB] that records its failures, logs and cleanups. Its other methods are the
+// methods of the real test. [Run] makes a Test.
 type Test struct {
 	testing.TB
 
@@ -22,8 +22,8 @@ type Test struct {
 	cleanups []func()
 }
 
-// Run runs a test. It runs the body, which Fatal ends, and then the cleanups, the last one first.
-// It returns the Test, so that the caller can check it.
+// Run runs the function body, which Fatal ends, and then the cleanups, the last cleanup first. It
+// returns the Test, so that the caller can check it.
 func Run(t testing.TB, body func(t testing.TB)) *Test {
 	f := &Test{TB: t}
 	done := make(chan struct{})

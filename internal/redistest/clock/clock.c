@@ -1,9 +1,10 @@
 /*
- * clock.c: preloaded into a redis-server, it shifts the wall clock of that process by the number of
- * microseconds that the file LATCHKIT_CLOCK holds. The monotonic clock stays as it is.
+ * clock.c: preloaded into a redis-server, this library shifts the wall clock of the process. The
+ * variable LATCHKIT_CLOCK names a file that has the shift in microseconds. The monotonic clock does
+ * not change.
  *
- * The calls go to the kernel directly. Looking up the C library's own functions would allocate
- * memory, and the allocator of redis-server asks for the time before it is ready.
+ * The library calls the kernel directly. Looking up the C library's own functions would allocate
+ * memory, but the allocator of redis-server reads the time before the allocator is ready.
  */
 #include <fcntl.h>
 #include <stdint.h>

@@ -38,7 +38,7 @@ type Adapter[T any] struct {
 // Account is the Rule for the account's key.
 var Account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 
-// Run runs all tests. open makes a database for each of them.
+// Run runs all tests. The function open makes a database for each test.
 func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 	t.Helper()
 	for name, test := range map[string]func(*bank[T]){
@@ -95,7 +95,7 @@ func (b *bank[T]) calls() {
 	b.holds(100 + 2*1111)
 }
 
-// While the outer function runs, its key is granted to a newer holder, who commits first.
+// While the outer function runs, its key is granted to a newer holder, which commits first.
 func (b *bank[T]) overtaken() {
 	newer, err := locker.New(b.store.NewProcess())
 	if err != nil {
