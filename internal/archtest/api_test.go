@@ -48,8 +48,8 @@ func TestAPI(t *testing.T) {
 var (
 	// heading finds the first heading, which ends the package comment.
 	heading = regexp.MustCompile(`(?m)^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$`)
-	// comment finds everything that is no declaration. This is the text below a declaration,
-	// comments in their own line or at the end of a line, and blank lines.
+	// comment finds everything that is no declaration: the text below a declaration, comments in
+	// their own line or at the end of a line, and blank lines.
 	comment = regexp.MustCompile("(?m)^( {4}.*|\\s*//.*|)\n|\\s*// [^\"`\n]*$")
 )
 

@@ -10,6 +10,6 @@
 //   - columns_test.go: prose of at most 100 columns
 //   - hygiene_test.go: no unfinished work, and no names that say nothing
 //
-// Each checker is a function of a tree of files. So its test can pass it a broken tree, and show
-// that the checker fails.
+// Each checker is a function of a tree of files. So the test of a checker can pass a broken tree,
+// and show that the checker finds the fault.
 package archtest

@@ -91,8 +91,8 @@ var mayImport = []struct{ who, what, why string }{
 }
 
 // The table because has the reasons why an import is forbidden if no row of mayImport allows it.
-// The first row that matches counts. A package that users import needs a row in mayImport for each
-// package of the standard library that this table lists.
+// The first row whose pattern matches the import counts. A package that users import needs a row in
+// mayImport for each package of the standard library that this table lists.
 var because = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},

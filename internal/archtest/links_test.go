@@ -60,8 +60,8 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// broken returns what is wrong with a link of a document, or "". It does not check links to web
-// pages.
+// broken returns what is wrong with a link of a document, or "". Links to web pages are not
+// checked.
 func broken(t testing.TB, tree fs.FS, document, target, title string) string {
 	t.Helper()
 	u, err := url.Parse(target)

@@ -15,8 +15,8 @@ import (
 )
 
 // luaCommands are the Redis commands that scripts use, each with its reason. Users must allow all
-// of them in their ACLs, so the table must have no superfluous row. It does not list commands that
-// Go code sends.
+// these commands in their ACLs, so the table must have no superfluous row. The table does not list
+// commands that Go code sends.
 var luaCommands = map[string]string{
 	"DEL":              "frees a lease",
 	"EXISTS":           "checks whether a caller waits",

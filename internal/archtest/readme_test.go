@@ -109,7 +109,7 @@ func missing(compiled []example, file, code string) string {
 }
 
 // trimmed removes the space around each line, and the blank lines at the beginning and at the end.
-// gofmt decides the indentation, so the indentation is not compared.
+// The indentation is not compared, because gofmt decides it.
 func trimmed(text string) string {
 	var lines []string
 	for line := range strings.Lines(strings.TrimSpace(text)) {

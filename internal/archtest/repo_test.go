@@ -54,7 +54,7 @@ func root(t testing.TB) string {
 }
 
 // find returns the files, in all modules, whose name matches one of the patterns of [path.Match].
-// It leaves out the folder testdata and hidden folders.
+// The folder testdata and hidden folders are left out.
 func find(t testing.TB, tree fs.FS, patterns ...string) (found []string) {
 	t.Helper()
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -88,7 +88,7 @@ func exists(tree fs.FS, name string) bool {
 	return err == nil
 }
 
-// packages maps each folder of the root module to its Go files, without tests. It contains the
+// packages maps each folder of the root module to its Go files, without tests. The map contains the
 // files for all systems.
 func packages(t testing.TB, tree fs.FS) map[string][]string {
 	t.Helper()
@@ -106,8 +106,7 @@ func packages(t testing.TB, tree fs.FS) map[string][]string {
 // public reports whether users can import the package in dir.
 func public(dir string) bool { return !slices.Contains(strings.Split(dir, "/"), "internal") }
 
-// goCommand runs the go command as if there were no go.work. It returns what the command has
-// printed.
+// goCommand runs the go command as if there were no go.work. The result is the command's output.
 func goCommand(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)

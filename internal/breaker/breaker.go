@@ -19,8 +19,8 @@ const (
 	patience = 2 * time.Second
 )
 
-// A Breaker is open while the lock server cannot be reached. It is safe for concurrent use. Make a
-// Breaker with [New].
+// A Breaker is open while the lock server cannot be reached. A Breaker is safe for concurrent use.
+// Make a Breaker with [New].
 type Breaker struct {
 	locker locker.Locker
 
@@ -42,8 +42,8 @@ func (b *Breaker) Failed(key string) {
 	}
 }
 
-// Open reports whether requests run without a lock. It starts a probe when one is due, and does not
-// wait for the probe.
+// Open reports whether requests run without a lock. Open starts a probe when a probe is due, and
+// does not wait for the probe.
 func (b *Breaker) Open() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,8 +73,8 @@ func (b *Breaker) probe(key string) {
 	answered = !errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil
 }
 
-// ask sends a request for key to the server. It uses Inspect, which takes no lock. If the Locker
-// has no Inspect, ask tries to acquire the lock without waiting, and releases it.
+// ask sends a request for key to the server. The request is an Inspect, which takes no lock. If the
+// Locker has no Inspect, ask tries to acquire the lock without waiting, and releases the lock.
 func (b *Breaker) ask(ctx context.Context, key string) error {
 	if i, ok := b.locker.(interface {
 		Inspect(ctx context.Context, key string) (locker.Info, error)

@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// server is a Locker whose server can be made unreachable. Each call then takes 5 s.
+// server is a Locker whose server can be made unreachable. While the server is unreachable, each
+// call takes 5 s.
 type server struct {
 	locker.Locker
 	down atomic.Bool

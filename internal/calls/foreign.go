@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Foreign begins the steps of any Store. It begins each step on a separate goroutine, because a
-// user's Store may block. The steps of a [Starter] need no goroutine.
+// Foreign begins the steps of any Store. Each step begins on a separate goroutine, because a user's
+// Store may block. The steps of a [Starter] need no goroutine.
 type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
@@ -138,7 +138,7 @@ func (f *Foreign) Undo(ch Chore) {
 // Close waits until all undos are confirmed, or until ctx ends.
 func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 
-// Attempts turns a Chore into a link.Chore. Each of its attempts calls release.
+// Attempts turns a Chore into a link.Chore. Each attempt at the Chore calls the function release.
 func Attempts(ch Chore, release func(c store.Claim, answered func(store.Grant, error))) link.Chore {
 	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
 		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(OutcomeOf(err), err) })

@@ -1,5 +1,5 @@
-// Package calls makes calls to Stores that their callers can abandon. It finishes abandoned calls
-// in the background. It knows no locks and no servers.
+// Package calls makes calls to Stores that their callers can abandon. Abandoned calls are finished
+// in the background. The package knows nothing of locks and servers.
 package calls
 
 import (
@@ -15,9 +15,9 @@ import (
 // Pool runs calls to the Store on goroutines of its own, because go-redis does not stop a call
 // under way when its context ends. So a caller can wait for the answer or for another event, and
 // can leave at any time. There are as many goroutines as the largest number of calls under way at
-// the same time. They are kept for later calls, because the stack of a new goroutine would have to
-// grow again. The goroutine of an abandoned call is busy until the call returns. The zero value is
-// ready.
+// the same time. The goroutines are kept for later calls, because the stack of a new goroutine
+// would have to grow again. The goroutine of an abandoned call is busy until the call returns. The
+// zero value is ready.
 type Pool struct {
 	Store store.Store
 
@@ -26,14 +26,14 @@ type Pool struct {
 
 	mu      sync.Mutex
 	idle    []*worker   // a stack: the worker on top has worked last, so its memory is still in the processor's cache
-	spare   int         // the smallest number of idle workers since the last trim; as many workers were not needed
+	spare   int         // the smallest number of idle workers since the last trim; this many workers were not needed
 	trimmer *time.Timer // runs while there may be idle workers
 	armed   bool
 	closed  bool
 }
 
-// workerIdle is the shortest time for which an idle worker is kept. It may be kept for twice as
-// long.
+// workerIdle is the shortest time for which an idle worker is kept. A worker may be kept for twice
+// as long.
 const workerIdle = 30 * time.Second
 
 // step is a call to the Store that has one Claim and one Grant: Store.Acquire or Store.Release.
@@ -56,7 +56,7 @@ type worker struct {
 }
 
 // These are the fates of a call. The answer may come when the caller abandons the call. Then the
-// first goroutine that swaps the fate decides it.
+// first goroutine that swaps the fate decides the fate.
 const (
 	UnderWay int32 = iota
 	Answered
@@ -86,7 +86,7 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 	return c
 }
 
-// Answer returns the answer of the Store. It may be called after a receive from Answered.
+// Answer returns the answer of the Store. Answer may be called after a receive from Answered.
 func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
 	c.of.put(c)
@@ -120,8 +120,8 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// Ask runs a call other than a step. If its caller does not receive the answer, the answer is
-// dropped.
+// Ask runs a call that is not a step, and returns the channel of the answer. If its caller does not
+// receive the answer, the answer is dropped.
 func Ask[T any](cs *Pool, call func() (T, error)) <-chan Answer[T] {
 	ch := make(chan Answer[T], 1)
 	cs.Do(func() {
@@ -157,7 +157,7 @@ func (c *worker) run() {
 	}
 }
 
-// take returns an idle worker, or makes a new one. It refuses no call, because a Release after
+// take returns an idle worker, or makes a new one. No call is refused, because a Release after
 // Close must still be sent.
 func (cs *Pool) take() *worker {
 	cs.mu.Lock()
@@ -205,7 +205,7 @@ func (cs *Pool) trim() {
 	}
 }
 
-// end ends the n workers that have been idle for longest. cs.mu is held.
+// end ends the n workers that have been idle for longest. The caller holds cs.mu.
 func (cs *Pool) end(n int) {
 	for _, c := range cs.idle[:n] {
 		close(c.work)

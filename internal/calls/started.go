@@ -16,8 +16,8 @@ type started struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the step was abandoned
 }
 
-// start begins a step of a Starter. mostHanging also limits the number of abandoned steps of
-// Starters that are under way.
+// start begins a step of a Starter. The constant mostHanging also limits the number of abandoned
+// steps of Starters that are under way.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refused)
@@ -41,7 +41,7 @@ func (s *started) answered(g store.Grant, err error) {
 // Answered is signalled when the answer has arrived.
 func (s *started) Answered() <-chan struct{} { return s.done }
 
-// Answer returns the answer of the Store. It may be called after a receive from Answered.
+// Answer returns the answer of the Store. Answer may be called after a receive from Answered.
 func (s *started) Answer() (store.Grant, error) { return s.grant, s.err }
 
 // Abandon gives up the step, so that its answer is dropped.

@@ -7,8 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A Question is a step of a Store that is under way. Its caller waits for the answer. The caller
-// then either takes the answer or abandons the question, and does not use the question again.
+// A Question is a step of a Store that is under way. The caller that has begun the step waits for
+// the answer. Then this caller either takes the answer or abandons the question, and does not use
+// the question again.
 //
 //	q := steps.BeginRelease(ctx, claim)
 //	select {
@@ -46,7 +47,7 @@ type Releases interface {
 
 	// ReleaseBeside releases a lease without a waiting caller. If recall returns true, the release
 	// was not sent and never will be. Otherwise ReleaseBeside calls the function answered once,
-	// with the answer. answered must not block.
+	// with the answer. The function answered must not block.
 	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
 }
 
@@ -65,8 +66,8 @@ const (
 )
 
 // A Starter is a Store that can begin a step without making its caller wait. It calls the function
-// answered once, on any goroutine, perhaps before the Starter's method returns. answered must not
-// block.
+// answered once, on any goroutine, perhaps before the Starter's method returns. The function
+// answered must not block.
 type Starter interface {
 	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
@@ -91,11 +92,13 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 
 // Joins begins the joins of a store.Joiner.
 type Joins interface {
-	// BeginJoin begins a Join. It calls the function answered once. answered must not block.
+	// BeginJoin begins a Join. It calls the function answered once. The function answered must not
+	// block.
 	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
 }
 
-// A Chore is a release for which no caller waits. It is repeated until it is answered or useless.
+// A Chore is a release for which no caller waits. The release is repeated until it is answered or
+// useless.
 type Chore struct {
 	Claim   store.Claim
 	Keep    time.Time // the end of Rule.AtLeast; zero: no AtLeast

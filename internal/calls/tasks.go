@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Tasks counts the tasks under way, so that a caller can wait for their end. Unlike a
-// sync.WaitGroup, it may count new tasks during the wait. After Close it refuses new tasks. The
+// Tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
+// sync.WaitGroup, new tasks may be counted during the wait. After Close, new tasks are refused. The
 // zero value is ready.
 type Tasks struct {
 	mu     sync.Mutex
@@ -43,7 +43,7 @@ func (t *Tasks) Close() {
 	t.closed = true
 }
 
-// Wait returns nil when no task is under way, or ctx's error.
+// Wait returns nil as soon as no task is under way, or ctx's error if ctx ends first.
 func (t *Tasks) Wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {

@@ -26,8 +26,8 @@ type bundle struct {
 	key     string
 }
 
-// hurry is how long the client waits for a reply. It is long enough for a real reply under the
-// race detector. It is short enough for tests that wait until a call times out.
+// hurry is how long the client waits for a reply. The time is long enough for a real reply under
+// the race detector, and short enough for tests that wait until a call times out.
 const hurry = 300 * time.Millisecond
 
 func setup(t *testing.T, mod ...func(*redis.Options)) bundle {
@@ -432,7 +432,8 @@ func (b bundle) awaitValue(t *testing.T, want string) {
 	await(t, func() bool { return b.value(t) == want })
 }
 
-// await waits until the condition holds. It polls, because no event shows the change.
+// await waits until the condition holds. The condition is polled, because no event shows the
+// change.
 func await(t *testing.T, condition func() bool) {
 	t.Helper()
 	look := time.NewTicker(time.Millisecond)

@@ -47,7 +47,7 @@ func (f *Fault) Hits() int {
 	return f.hits
 }
 
-// Await returns when the fault has hit n times. It ends the test if this takes longer than
+// Await returns when the fault has hit n times. Await ends the test if the n hits take longer than
 // patience.
 func (f *Fault) Await(t testing.TB, n int) {
 	t.Helper()

@@ -58,8 +58,8 @@ func (l *link) connect() bool {
 	return true
 }
 
-// passRequests passes requests on. It ends when the client has closed its connection and all
-// requests were sent to the server. As in a real network, delayed requests arrive even if their
+// passRequests passes requests on. passRequests ends when the client has closed its connection and
+// all requests were sent to the server. As in a real network, delayed requests arrive even if their
 // sender is gone.
 func (l *link) passRequests() {
 	from := bufio.NewReader(l.client)
@@ -80,14 +80,14 @@ func (l *link) passRequests() {
 	if !l.admit(nil, blackhole) { // a black hole keeps the end of a connection too
 		return
 	}
-	// Only the sending half of the connection is closed. If the receiving half were closed too,
-	// the server's next reply would cause a reset. Then the server would drop the requests that it
-	// has not read yet.
+	// Only the sending half of the connection is closed. If the receiving half were closed too, the
+	// server's next reply would cause a reset. After a reset, the server would drop the requests
+	// that it has not read yet.
 	_ = l.server.(*net.TCPConn).CloseWrite()
 }
 
-// passReplies passes replies on. It ends when the server closes the connection. If the client's
-// side is closed, the server closes the connection after it has answered all requests.
+// passReplies passes replies on. passReplies ends when the server closes the connection. If the
+// client's side is closed, the server closes the connection after it has answered all requests.
 func (l *link) passReplies() {
 	defer l.close()
 	from := bufio.NewReader(l.server)
@@ -130,8 +130,7 @@ func (l *link) admit(m message, kinds ...kind) bool {
 	}
 }
 
-// expectReply records that the request will get a reply. It also records the fault that applies to
-// this reply.
+// expectReply records that the request will get a reply, and which fault applies to this reply.
 func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.first()),

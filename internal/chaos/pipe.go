@@ -83,8 +83,8 @@ func (p *Pipe) serve(client net.Conn) {
 		return
 	}
 	defer p.own(server)()
-	// A replica's connection begins with a few commands. One of them is PSYNC, which shows that the
-	// client is a replica.
+	// A replica's connection begins with a few commands. One of these commands is PSYNC, which
+	// shows that the client is a replica.
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup

@@ -60,8 +60,8 @@ func (p *Proxy) SwallowReplies(n int, match Match) *Fault {
 }
 
 // HoldRequests keeps the next n requests that match, and all later requests on their connections,
-// until the fault is lifted. Then the requests are executed late, even if the client has closed its
-// connection. Only [Proxy.Cut] drops these requests.
+// until the fault is lifted. After that, the requests are executed, late, even if the client has
+// closed its connection. Only [Proxy.Cut] drops these requests.
 func (p *Proxy) HoldRequests(n int, match Match) *Fault { return p.arm(newFault(holding, n, match)) }
 
 // BlackHole keeps all traffic in both directions, and resets no connection: clients connect, send
@@ -82,9 +82,9 @@ func (p *Proxy) Cut() int {
 	return len(links)
 }
 
-// Commands returns how often clients have sent each command, by upper-case name. It does not count
-// commands that scripts run on the server. It also counts the commands with which a client begins a
-// connection (HELLO, CLIENT).
+// Commands returns how often clients have sent each command, by upper-case name. Commands that
+// scripts run on the server do not count. The commands with which a client begins a connection
+// (HELLO, CLIENT) count, too.
 func (p *Proxy) Commands() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

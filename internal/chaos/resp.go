@@ -42,7 +42,7 @@ func appendMessage(to message, r *bufio.Reader) (message, error) {
 		switch kind {
 		case '%':
 			n *= 2
-		case '|': // attributes come before the reply that they describe, and are part of it
+		case '|': // attributes come before the reply that they describe, and are part of this reply
 			n = 2*n + 1
 		}
 		for range n { // -1 means no elements
@@ -64,8 +64,8 @@ func length(header []byte) (int, error) {
 	return n, nil
 }
 
-// first returns the first word of a message: the command of a request, or the kind of a push. It is
-// empty if a reply does not begin with a string.
+// first returns the first word of a message: the command of a request, or the kind of a push. The
+// word is empty if a reply does not begin with a string.
 func (m message) first() string {
 	if len(m) > 0 && (m[0] == '*' || m[0] == '>') {
 		parts := strings.SplitN(string(m), "\r\n", 4) // the parts are *n, $n, the word, and the rest

@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Class is the urgency of a call. It decides which calls go first when not all calls fit into a
-// flight.
+// A Class is the urgency of a call. The class decides which calls go first when not all calls fit
+// into a flight.
 type Class uint8
 
 // The classes, the most urgent first. No class starves: there are at most as many renewals and
@@ -44,12 +44,12 @@ type Call struct {
 	Class  Class
 	Acked  bool // the caller needs [Call.Acks]
 
-	// Together is the script that makes this call and other calls of the same kind at once, if
-	// they travel in one flight. It is nil if there is no such script.
+	// Together is the script that makes this call and other calls of the same kind at once, if they
+	// travel in one flight. Together is nil if there is no such script.
 	Together *Together
 
-	// OnAnswer is called with the answered call, on a goroutine of the link. It must not block.
-	// When OnAnswer is nil, Done is signalled.
+	// OnAnswer is called with the answered call, on a goroutine of the link. OnAnswer must not
+	// block. When OnAnswer is nil, Done is signalled.
 	OnAnswer func(*Call)
 
 	values context.Context // its values are the values that hooks see
@@ -68,8 +68,8 @@ type Call struct {
 	acksErr error
 }
 
-// These are the fates of a call. The first goroutine that swaps the fate decides it. For example,
-// a caller may leave at the moment when the flight starts, or when the answer comes.
+// These are the fates of a call. The first goroutine that swaps the fate decides the fate. For
+// example, a caller may leave at the moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back
@@ -81,7 +81,7 @@ const (
 // Done is signalled once, for one receiver, when the answer has arrived.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Answer returns the answer of the node. It may be called after a receive from Done, and in
+// Answer returns the answer of the node. Answer may be called after a receive from Done, and in
 // OnAnswer.
 func (c *Call) Answer() (string, error) { return c.text, c.err }
 
@@ -128,10 +128,10 @@ func (c *Call) hand(ctx context.Context, now time.Time) {
 	c.fate.Store(listed)
 }
 
-// expect prepares the channel on which another goroutine signals the answer. It must run before
-// the call can be answered. A channel is used again when its signal was received, so the channel
-// of a caller that has left is not used again. Each Links has its own channels, because a channel
-// that was made in a testing/synctest bubble must stay in the bubble.
+// expect prepares the channel on which another goroutine signals the answer. The method expect must
+// run before the call can be answered. A channel is used again when its signal was received, so the
+// channel of a caller that has left is not used again. Each Links has its own channels, because a
+// channel that was made in a testing/synctest bubble must stay in the bubble.
 func (c *Call) expect(idle *sync.Pool) {
 	if c.OnAnswer != nil || c.done != nil {
 		return
@@ -144,19 +144,19 @@ func (c *Call) expect(idle *sync.Pool) {
 }
 
 // The channel there is the Done channel of all calls that were answered on their callers'
-// goroutines. It is closed, so a receive from it never waits.
+// goroutines. This channel is closed, so a receive from it never waits.
 var there = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// take marks a call as under way. It returns false when the call must not be sent, because its
+// take marks a call as under way. The result is false when the call must not be sent, because its
 // caller has left.
 func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
-// relist turns a call that was provably not executed back into a listed call. It returns false when
-// the caller has left.
+// relist turns a call that was provably not executed back into a listed call. The result is false
+// when the caller has left.
 func (c *Call) relist() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
 // answer ends a call that is under way. If the caller has left, the answer is dropped.

@@ -19,7 +19,7 @@ const (
 	Answered
 )
 
-// A Chore is a step without a waiting caller. It is repeated until it is answered or useless.
+// A Chore is a step without a waiting caller. The step is repeated until it is answered or useless.
 type Chore struct {
 	Useless time.Time // from this time on, the step has no effect
 
@@ -73,8 +73,8 @@ func (cs *Chores) Add(ch Chore) {
 	cs.try(ch, false)
 }
 
-// try makes one attempt. probe is true for an attempt that finds out whether the node answers
-// again.
+// try makes one attempt. The parameter probe is true for an attempt that finds out whether the node
+// answers again.
 func (cs *Chores) try(ch Chore, probe bool) {
 	ch.Try(func(o Outcome, err error) { cs.tried(ch, probe, o, err) })
 }
@@ -114,7 +114,7 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 }
 
 // plan starts the timer of the next probe while chores wait. When no chore waits, it clears the
-// state, so that the next chore is tried at once. cs.mu is held.
+// state, so that the next chore is tried at once. The caller holds cs.mu.
 func (cs *Chores) plan() {
 	if cs.probing {
 		return
@@ -135,7 +135,7 @@ func (cs *Chores) plan() {
 	}
 }
 
-// next drops the chores that have become useless, and tries one of the other chores.
+// next drops the chores that have become useless, and tries the first of the remaining chores.
 func (cs *Chores) next() {
 	cs.mu.Lock()
 	now, n := time.Now(), 0
@@ -166,7 +166,8 @@ func (cs *Chores) idle() bool {
 	return len(cs.waiting) == 0 && !cs.probing
 }
 
-// Stop waits until all chores have ended, or until ctx ends. Then it drops the remaining chores.
+// Stop waits until all chores have ended, or until ctx ends. At the end, Stop drops the remaining
+// chores.
 func (cs *Chores) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closing = true

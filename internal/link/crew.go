@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// crew has the goroutines of a Links. They are kept for later flights, because the stack of a new
-// goroutine would have to grow again. The zero value is ready.
+// crew has the goroutines of a Links. The goroutines are kept for later flights, because the stack
+// of a new goroutine would have to grow again. The zero value is ready.
 type crew struct {
 	live tasks // goroutines, idle or not
 
 	mu      sync.Mutex
 	idle    []*worker // a stack: the worker on top has worked last, so its memory is still in the processor's cache
-	spare   int       // the smallest number of idle workers since the last trim; as many workers were not needed
+	spare   int       // the smallest number of idle workers since the last trim; this many workers were not needed
 	trimmer *time.Timer
 	armed   bool
 	closed  bool
 }
 
-// idleFor is the shortest time for which an idle goroutine is kept. It may be kept for twice as
-// long.
+// idleFor is the shortest time for which an idle goroutine is kept. A goroutine may be kept for
+// twice as long.
 const idleFor = 30 * time.Second
 
 // job is a piece of work for a goroutine of the crew.
@@ -32,12 +32,12 @@ type do func()
 
 func (f do) run() { f() }
 
-// worker is one goroutine. It executes the jobs of its channel, and ends when the channel is
-// closed.
+// worker is one goroutine. The worker executes the jobs of its channel, and ends when the channel
+// is closed.
 type worker struct{ jobs chan job }
 
-// start runs a job on a goroutine of the crew. It refuses no job, because calls that are made
-// after Close must still be sent.
+// start runs a job on a goroutine of the crew. No job is refused, because calls that are made after
+// Close must still be sent.
 func (c *crew) start(j job) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
@@ -95,7 +95,7 @@ func (c *crew) trim() {
 	}
 }
 
-// end ends the n goroutines that have been idle for longest. c.mu is held.
+// end ends the n goroutines that have been idle for longest. The caller holds c.mu.
 func (c *crew) end(n int) {
 	for _, w := range c.idle[:n] {
 		close(w.jobs)
@@ -116,8 +116,8 @@ func (c *crew) stop(ctx context.Context) error {
 	return c.live.wait(ctx)
 }
 
-// tasks counts the tasks under way, so that a caller can wait for their end. Unlike a
-// sync.WaitGroup, it may count new tasks during the wait. The zero value is ready.
+// tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
+// sync.WaitGroup, new tasks may be counted during the wait. The zero value is ready.
 type tasks struct {
 	mu   sync.Mutex
 	n    int
@@ -139,7 +139,7 @@ func (t *tasks) leave() {
 	}
 }
 
-// wait returns nil when no task is under way, or ctx's error.
+// wait returns nil as soon as no task is under way, or ctx's error if ctx ends first.
 func (t *tasks) wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {

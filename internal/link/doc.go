@@ -1,5 +1,5 @@
-// Package link sends calls to Redis nodes. It knows nothing of locks. A call is a script or a
-// command, with a class for its urgency and a way to receive the answer.
+// Package link sends calls to Redis nodes. The package knows nothing of locks. A call is a script
+// or a command, with a class for its urgency and a way to receive the answer.
 //
 // One rule holds: a caller waits only for the answer to its own call, and can leave at any time.
 //

@@ -9,8 +9,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// flight is a group of calls that are under way together. It is a job of the crew. When its calls
-// have been answered, it continues with the calls that were listed in the meantime.
+// flight is a group of calls that are under way together. A flight is a job of the crew. When the
+// calls of a flight have been answered, the flight continues with the calls that were listed in the
+// meantime.
 type flight struct {
 	lane  *lane
 	calls []*Call
@@ -33,8 +34,8 @@ func (f *flight) run() {
 	}
 }
 
-// fill takes calls from the list. It returns false when the list is empty. The link's mutex is
-// held.
+// fill takes calls from the list. The result is false when the list is empty. The caller holds the
+// link's mutex.
 func (f *flight) fill(now time.Time) bool {
 	l := f.lane
 	if f.calls = l.batch(f.calls[:0]); len(f.calls) == 0 {
@@ -71,9 +72,9 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	return more
 }
 
-// send sends each call once. Where possible, one script makes several calls. gotReply reports
-// whether the node has replied. The result sent reports whether there was a call to send. The
-// result took is the time until the node's reply. It does not include the time of calls that a
+// send sends each call once. Where possible, one script makes several calls. The result gotReply
+// reports whether the node has replied. The result sent reports whether there was a call to send.
+// The result took is the time until the node's reply. This time does not include calls that a
 // script has left out.
 func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	began := time.Now()
@@ -180,8 +181,8 @@ func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error
 	}
 }
 
-// wait makes the command WAIT. The node counts for it the replicas that have received the writes of
-// the command's own connection.
+// wait makes the command WAIT. To answer WAIT, the node counts the replicas that have received the
+// writes of the command's own connection.
 func (f *flight) wait(ctx context.Context) once {
 	o := &f.lane.link.owner.options
 	return once{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}

@@ -24,8 +24,8 @@ type lane struct {
 	n      int     // number of calls in all queues
 	later  []*Call // calls without waiting callers: they travel with other calls
 	flying int     // number of flights under way that do not hang
-	usual  int     // while fewer flights than usual are under way, a new flight begins at once
-	most   int     // while fewer flights than most are under way, a new flight begins if they take long
+	usual  int     // the number of flights below which a new flight begins at once
+	most   int     // the number of flights below which a new flight begins if the flights under way are slow
 
 	timer *time.Timer // starts the next flight while other flights are slow
 	armed bool
@@ -152,8 +152,8 @@ func (l *lane) oldest() time.Time {
 	return first
 }
 
-// batch takes the calls of the next flight. It begins with the most urgent class, and in each
-// class with the oldest call. A server executes all commands that it has received from one
+// batch takes the calls of the next flight. It takes the calls of the most urgent class first, and
+// in each class the oldest call first. A server executes all commands that it has received from one
 // connection before it looks at the next connection. So a flight to a near server has at most one
 // large call. A flight of five renewals of 100 leases each would delay all other clients for a
 // millisecond or two.
@@ -224,8 +224,8 @@ func (l *lane) giveUp(s *slot) {
 	}
 }
 
-// goOn begins the flights that may begin now. When too many flights hang, no call can be sent.
-// Then goOn returns the listed calls, which must be refused.
+// goOn begins the flights that may begin now. When too many flights hang, no call can be sent. In
+// this state, goOn returns the listed calls, which must be refused.
 func (l *link) goOn() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {

@@ -61,8 +61,8 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
-		// A call may be put off while the timer of an earlier call runs. Then the later call still
-		// waits for the whole of laterFor.
+		// A call may be put off while the timer of an earlier call runs. Nevertheless, the later
+		// call waits for the whole of laterFor.
 		first, _ := later("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble

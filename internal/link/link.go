@@ -171,7 +171,7 @@ func (l *link) list(c *Call) error {
 }
 
 // tryDirect makes the call on the caller's goroutine, if the client ends the call at its time-out
-// and few calls are under way. It returns false when the call needs a flight.
+// and few calls are under way. The result is false when the call needs a flight.
 func (l *link) tryDirect(c *Call) bool {
 	if !l.bounded || c.Acked || c.asking || c.Class == Undo {
 		return false
@@ -227,7 +227,7 @@ func (l *link) process(ctx context.Context, c *Call, inFull bool) (string, error
 	return result(cmd, l.client.Process(ctx, cmd))
 }
 
-// note records how long an answer took. l.mu is held.
+// note records how long an answer took. The caller holds l.mu.
 func (l *link) note(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
 	if gotReply && l.pipe != nil {
@@ -248,7 +248,7 @@ func (l *link) forget() bool {
 	return l.gone
 }
 
-// add adds a chore. It returns false when the link is gone.
+// add adds a chore. The result is false when the link is gone.
 func (l *link) add(ch Chore) bool {
 	l.mu.Lock()
 	if l.gone {

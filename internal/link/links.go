@@ -17,8 +17,8 @@ type Options struct {
 	One      bool          // the client is for one server of a quorum: see Chores.One
 }
 
-// Links has the links of one Locker to all nodes of a client. It has one link, or on a Cluster one
-// link for each master. Two values of Links share nothing.
+// Links has the links of one Locker to all nodes of a client. On one server, a Links has one link.
+// On a Cluster, it has one link for each master. Two values of Links share nothing.
 type Links struct {
 	client  Client
 	options Options

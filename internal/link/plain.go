@@ -16,7 +16,8 @@ var _, _ Sender = (*Links)(nil), Plain{}
 // it.
 type Plain struct{ Client Client }
 
-// Do makes the call. The call ends with ctx only if the client's options demand that.
+// Do makes the call. The call ends with ctx only if the client's options make calls end with their
+// contexts.
 func (p Plain) Do(ctx context.Context, c *Call) (string, error) {
 	c.sent = time.Now()
 	cmd := c.command(ctx, false)

@@ -26,7 +26,7 @@ const (
 )
 
 // find returns the link for a call that is to be listed. While the node is unknown, find returns
-// nil. Then the call is sent, or refused, when the Cluster's state has been loaded.
+// nil. Such a call is sent, or refused, when the Cluster's state has been loaded.
 func (ls *Links) find(c *Call) *link {
 	// The client itself can find the node. But a WAIT must use the same connection as its call, so
 	// the link must know the node.
@@ -40,8 +40,8 @@ func (ls *Links) find(c *Call) *link {
 	return nil
 }
 
-// serving returns the link to the master of a key, or nil when the client knows no master. It does
-// not block.
+// serving returns the link to the master of a key, or nil when the client knows no master. The
+// method serving does not block.
 func (ls *Links) serving(key string) *link {
 	if !ls.loaded.Load() {
 		return nil
@@ -154,8 +154,8 @@ func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
 }
 
 // redirect looks at the error of a call. If the error shows that the call's slot has moved,
-// redirect sends the call to the new node. redirect does not block, because another goroutine looks
-// for the node.
+// redirect sends the call to the new node. The method redirect does not block, because another
+// goroutine looks for the node.
 func (ls *Links) redirect(c *Call, err error) bool {
 	if err == nil || ls.cluster == nil || c.hops == mostHops {
 		return false

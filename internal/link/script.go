@@ -29,16 +29,16 @@ func NewScript(text string) *Script {
 // Text returns the program.
 func (s *Script) Text() string { return s.text }
 
-// Room is memory for the words of a short call, in one piece. Its zero value is ready, for one
-// call.
+// Room is memory for the words of a short call, in one piece. The zero value of a Room is ready for
+// one call.
 type Room struct {
 	words   [12]any
 	texts   [6]string
 	numbers [2]int64
 }
 
-// Words returns the words of a call that runs the script by its SHA-1. args are strings and
-// int64s.
+// Words returns the words of a call that runs the script by its SHA-1. The arguments args are
+// strings and int64s.
 func (s *Script) Words(keys []string, args ...any) []any {
 	if 3+len(keys)+len(args) > len(Room{}.words) {
 		return s.WordsIn(nil, keys, args...)
@@ -59,9 +59,10 @@ func larger() ([]any, []string, []int64) {
 // WordsIn does the work of Words. If the words are few enough, it puts them into a given Room.
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
-// allocation instead of one for each word. Hooks see pointers, so they cannot show tokens. Only
-// the first key is a plain string, because it routes and identifies the command. args must not
-// escape from here, because then the callers would have to allocate each argument.
+// allocation instead of one for each word. Hooks see pointers, so they cannot show tokens. Only the
+// first key is a plain string, because it routes and identifies the command. The parameter args
+// must not escape from this function, because then the callers would have to allocate each
+// argument.
 func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	var words []any
 	var texts []string
@@ -105,8 +106,8 @@ type Writer struct {
 	numbers []int64
 }
 
-// Writer returns a Writer for one call. The parameters are the numbers of the call's keys, of its
-// texts after the keys, and of its numbers.
+// Writer returns a Writer for one call. The parameters are the counts of the call's keys, of its
+// texts after the keys, and of its int64s.
 func (s *Script) Writer(keys, texts, numbers int) *Writer {
 	w := &Writer{
 		words: make([]any, 0, 3+keys+texts+numbers), texts: make([]string, 0, keys+texts), numbers: make([]int64, 0, numbers),

@@ -45,8 +45,8 @@ func made(t *testing.T, c Client, o Options) *Links {
 // bounds makes a client end each call when the context of the call ends.
 func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// spy is a hook. It records the commands that a client sends, and the goroutine that sends each of
-// them.
+// spy is a hook. The hook records the commands that a client sends, and for each command the
+// goroutine that sends the command.
 type spy struct {
 	mu     sync.Mutex
 	single int
@@ -230,8 +230,8 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 // busy is how much later than planned a goroutine may run on a machine that runs other tests.
 const busy = 750 * time.Millisecond
 
-// When a server stalls, each direct call that reaches its time-out closes its connection. Then the
-// next call opens a new connection. So only few calls may be direct.
+// When a server stalls, each direct call that reaches its time-out closes its connection. After
+// that, the next call opens a new connection. So only few calls may be direct.
 func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 	t.Parallel()
 	for _, pool := range []int{20, 300} {
@@ -330,7 +330,7 @@ func TestUnknownScriptsOfAFlightRunOnce(t *testing.T) {
 }
 
 // When a connection breaks during a flight, it is unclear whether the server has executed the
-// flight's calls. They are not sent again.
+// flight's calls. Such calls are not sent again.
 func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -9,8 +9,9 @@ import (
 const every = 50 * time.Millisecond
 
 // slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
-// these calls. The end of the context also ends a dial and a wait for a connection. Its deadline
-// ends reads and writes, if the client's options allow that. The link's mutex guards all fields.
+// these calls. The end of the context also ends a dial and a wait for a connection. The deadline of
+// the context ends reads and writes, if the client's options allow this. The link's mutex guards
+// all fields.
 type slot struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -28,7 +29,7 @@ type slots struct {
 	present *slot
 }
 
-// at returns the slot of a call that begins now.
+// The method at returns the slot of a call that begins now.
 func (s *slots) at(now time.Time) *slot {
 	if s.present != nil && now.Sub(s.present.began) < every {
 		return s.present
@@ -59,7 +60,7 @@ func (s *slot) enter(f *flight) {
 	s.flights = append(s.flights, f)
 }
 
-// land removes a flight.
+// land removes a flight from the slot.
 func (s *slot) land(f *flight) {
 	last := len(s.flights) - 1
 	s.flights[f.place] = s.flights[last]

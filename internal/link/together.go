@@ -9,12 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Together is a script that makes several calls of another script at once. It makes a call only if
-// the call takes the other script's usual path. One call of this script costs the server and the
-// client a fraction of the cost of the single calls. The script returns the answers with line feeds
-// between them. An empty answer means that the script has left out a call, which is then sent by
-// itself. The script may leave out any call. If the script returns an error, this must prove that
-// the script has done nothing.
+// Together is a script that makes several calls of another script at once. A Together makes a call
+// only if the call takes the usual path of this other script. One call of this script costs the
+// server and the client a fraction of the cost of the single calls. The script returns the answers
+// with line feeds between them. An empty answer means that the script has left out a call, which is
+// then sent by itself. The script may leave out any call. If the script returns an error, this must
+// prove that the script has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // how many keys of each call the script gets, from the first key on
@@ -39,8 +39,8 @@ type group struct {
 	refused bool
 }
 
-// gather replaces calls that one script can make by a call of this script. It does not change the
-// given slice.
+// gather replaces calls that one script can make by a call of this script. The given slice does not
+// change.
 func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	l := f.lane.link
 	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot be in one call
@@ -138,9 +138,9 @@ func (g *group) share(*Call) {
 	}
 }
 
-// ownRefusal reports whether an error reply may be due to only one key, or to the script itself.
-// Then single calls can have other answers. OOM is such an error: a full server refuses the lease
-// of a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
+// ownRefusal reports whether an error reply may be due to only one key, or to the script itself. If
+// so, single calls can have other answers. OOM is such an error: a full server refuses the lease of
+// a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
 // commands in scripts. If an error is of any other kind, single calls would get it, too.
 func ownRefusal(err error) bool {
 	var reply redis.Error

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// countsEach does the work of countsOne for several keys. It leaves out the keys whose names
-// contain "alone".
+// countsEach does the work of countsOne for several keys. Keys whose names contain "alone" are left
+// out.
 var countsEach = &Together{Keys: 1, Args: []int{1}, Script: NewScript(`
 local answers = {}
 for i, key in ipairs(KEYS) do
@@ -131,7 +131,7 @@ func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
 	}
 }
 
-// A server that does not know the scripts gets their texts. It executes each call once.
+// A server that does not know the scripts gets their texts. Each call is executed once.
 func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
@@ -231,8 +231,8 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	}
 }
 
-// A hook that changes keys finds each key among the KEYS of the command. Its changes affect no
-// other command.
+// A hook that changes keys finds each key among the KEYS of the command. The changes of such a hook
+// affect no other command.
 func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -23,8 +23,8 @@ const (
 // StuckAfter is the time after which a caller that still waits counts as stuck.
 const StuckAfter = 25 * time.Second
 
-// Eventually waits until a condition holds. It is for conditions that depend on another process or
-// connection.
+// Eventually waits until a condition holds. Use Eventually for conditions that depend on another
+// process or connection.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Pending is an acquire in the background. It is for tests in real time.
+// Pending is an acquire in the background. Pending is for tests in real time.
 type Pending struct {
 	*testing.T
 	Rule   locker.Rule
@@ -40,8 +40,8 @@ func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	return p
 }
 
-// Queues starts an acquire in the background. It returns when the entry of the acquire is in the
-// server's queue, behind all earlier entries.
+// Queues starts an acquire in the background. Queues returns when the entry of the acquire is in
+// the server's queue, behind all earlier entries.
 func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
 	t.Helper()
 	before := Queued(t, c, rule.Key)

@@ -77,10 +77,10 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Granted, FenceCount: 1}, nil
 }
 
-// obtain makes one attempt. redislock regards an owner as the holder if the holder's value begins
-// with the owner's token. So obtain adds a character to the token that no token contains. The
-// character is not a colon, because another Locker would take such a value for one of its own
-// leases.
+// obtain makes one attempt. The library redislock regards an owner as the holder if the holder's
+// value begins with the owner's token. So obtain adds a character to the token that no token
+// contains. The character is not a colon, because another Locker would take such a value for one of
+// its own leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
 	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }
@@ -90,7 +90,7 @@ func whole(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
-// Renew refreshes the locks. It refreshes several locks at the same time. For a lock without an
+// Renew refreshes the locks. Several locks are refreshed at the same time. For a lock without an
 // answer, it returns the error.
 func (p *polling) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
@@ -147,8 +147,8 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 }
 
 // Release releases the lock, or refreshes it to keep the key for KeepFor. After an acquire without
-// an answer, it is unknown whether the owner has the lock. Then Release obtains the lock for this
-// owner and releases it.
+// an answer, it is unknown whether the owner has the lock. In this state, Release obtains the lock
+// for this owner and releases the lock.
 func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
 		p.undo(c)
@@ -233,7 +233,7 @@ func (p *polling) forget(c store.Claim) {
 }
 
 // tidy drops expired entries: locks that expired without a release, and owners that were undone
-// long ago. p.mu is held.
+// long ago. The caller holds p.mu.
 func (p *polling) tidy() {
 	if len(p.held)+len(p.undone) < p.sweep {
 		return

@@ -12,8 +12,8 @@ import (
 )
 
 // Child is a running [Program], or a program that [Start] has started. Expect and Wait may end the
-// test, so call them on the test's goroutine. The other methods report by t.Error and may be
-// called from any goroutine.
+// test, so call them on the test's goroutine. The other methods report failures by t.Error, and may
+// be called from any goroutine.
 type Child struct {
 	t       testing.TB
 	name    string
@@ -66,9 +66,9 @@ func (c *Child) Pid() int { return c.process.Pid() }
 // Exited is closed once the child has ended.
 func (c *Child) Exited() <-chan struct{} { return c.process.Exited() }
 
-// Expect waits for a line that begins with prefix, and returns the rest of the line, trimmed. It
-// logs and skips other lines. It ends the test if the child ends first, or if there is no such line
-// for half a minute.
+// Expect waits for a line that begins with prefix, and returns the rest of the line, trimmed. Other
+// lines are logged and skipped. Expect ends the test if the child ends first, or if no such line
+// comes within half a minute.
 func (c *Child) Expect(t testing.TB, prefix string) string {
 	t.Helper()
 	deadline := time.After(patience)
@@ -104,8 +104,8 @@ func (c *Child) Send(line string) {
 // Pause stops the child with SIGSTOP, and returns when the child has stopped.
 func (c *Child) Pause() { c.t.Helper(); c.report(c.process.Pause()) }
 
-// AwaitStop returns when the child has stopped itself with SIGSTOP. It is for a child that must
-// stop at an exact place in its code.
+// AwaitStop returns when the child has stopped itself with SIGSTOP. AwaitStop is for a child that
+// must stop at an exact place in its code.
 func (c *Child) AwaitStop() { c.t.Helper(); c.report(c.process.awaitStop()) }
 
 // Resume continues a paused child with SIGCONT.

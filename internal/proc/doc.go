@@ -1,6 +1,5 @@
 // Package proc gives tests child processes. A test can pause, resume and kill a process, but not a
-// goroutine. Examples are a holder that is paused for longer than its TTL, and a holder that is
-// killed.
+// goroutine. For example, a test can pause a holder for longer than its TTL, or kill a holder.
 //
 // A child is the test binary itself, started again with a registered main instead of the tests.
 // Parent and child exchange lines. The parent awaits lines of the child with [Child.Expect]. The

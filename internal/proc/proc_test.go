@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// echo repeats each line with the time. It exits when it gets the line "exit CODE".
+	// echo repeats each line with the time. The program exits when it gets the line "exit CODE".
 	echo = proc.Register("echo", func(args []string) {
 		fmt.Println("args", strings.Join(args, "+"))
 		for {

@@ -90,8 +90,8 @@ func TestAGrantCountsWhenReplicasHaveAcknowledgedIt(t *testing.T) {
 	})
 }
 
-// A failover, for example, ends the WAITs that are under way. Then the number of acknowledgements
-// is unknown, so the WAIT is repeated.
+// A failover, for example, ends the WAITs that are under way. After such an end, the number of
+// acknowledgements is unknown, so the WAIT is repeated.
 func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

@@ -20,19 +20,19 @@ type ClusterClient interface {
 
 var _ ClusterClient = (*redis.ClusterClient)(nil)
 
-// movesSlots reports whether a script was refused because its slot is moving. Then some of the
-// script's keys may be on the old node and some on the new one.
+// movesSlots reports whether a script was refused because its slot is moving. While a slot moves,
+// some of the script's keys may be on the old node and some on the new node.
 func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
 
-// Cluster is the Store of a Redis Cluster. It serves each slot as the Store of one server would
-// serve it. All keys of a lock are in one slot, so the lock's scripts run on the node that serves
-// the slot. A ClusterClient finds the node by the first key, and follows the slot when it moves.
-// This file has what differs from the Store of one server.
+// Cluster is the Store of a Redis Cluster. Each slot is served as the Store of one server would
+// serve the slot. All keys of a lock are in one slot, so the lock's scripts run on the node that
+// serves the slot. A ClusterClient finds the node by the first key, and follows the slot when it
+// moves. This file has what differs from the Store of one server.
 //
 // While a slot moves, its keys are on the old node or on the new one. A script that names several
 // keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. A new lease
 // must wait until the slot has moved. Held leases are renewed and released in steps of one key
-// each. Such a step finds its key on either node.
+// each. A step of one key finds its key on either node.
 type Cluster struct {
 	Single
 	cluster ClusterClient
@@ -60,8 +60,8 @@ func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func
 	}
 }
 
-// complete renews the leases whose slot moves, one after the other. It looks up the leases that
-// are not ours.
+// complete renews the leases whose slot moves, one after the other. After that, complete looks up
+// the leases that are not ours.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -72,7 +72,7 @@ func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 // MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
 const MostAtOnce = 8
 
-// Each calls the function step for all batches, for at most MostAtOnce of them at the same time.
+// Each calls the function step for all batches, for at most MostAtOnce batches at the same time.
 func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	var work sync.WaitGroup
 	free := make(chan struct{}, MostAtOnce)

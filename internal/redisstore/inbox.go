@@ -185,7 +185,7 @@ func (s *Subscriptions) Reset(name string) {
 	}
 }
 
-// channel returns the name of a slot's channel. s.mu is held.
+// channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
 // begin makes the first attempt to subscribe. If this attempt fails, the next Open makes another
@@ -255,8 +255,8 @@ func failed(err error) <-chan error {
 	return answer
 }
 
-// lost is called when several channels were lost together. It returns when each of them is live
-// again or not needed any more.
+// lost is called when several channels were lost together. lost returns when each of these channels
+// is live again, or is not needed any more.
 func (s *Subscriptions) lost(all []*shard) {
 	s.mu.Lock()
 	hasty := false
@@ -329,7 +329,7 @@ func (s *Subscriptions) reopened(all []*shard) store.Event {
 	return e
 }
 
-// unused reports whether a channel is to be unsubscribed. s.mu is held.
+// unused reports whether a channel is to be unsubscribed. The caller holds s.mu.
 func (s *Subscriptions) unused(sh *shard) bool {
 	return s.leaves > 0 && time.Since(sh.used) >= s.leaves
 }

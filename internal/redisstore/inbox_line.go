@@ -27,8 +27,8 @@ type line struct {
 	closed  bool
 	why     error // why the line was closed
 
-	// over is true when the line is closed. It is for goroutines that must not wait for l.mu,
-	// which is held during the connect.
+	// over is true when the line is closed. The field is for goroutines that must not wait for
+	// l.mu, which is held while the line connects.
 	over atomic.Bool
 
 	// Only the goroutine that reads uses these fields:
@@ -74,7 +74,7 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 
 func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 
-// run reads until the line is lost. Then it subscribes the line's channels on other lines.
+// run reads until the line is lost. After that, run subscribes the line's channels on other lines.
 func (l *line) run() {
 	l.read()
 	l.close()
@@ -128,8 +128,8 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// changed handles the start or the end of a subscription. It returns false when go-redis has
-// connected again by itself, because then messages may have been lost.
+// changed handles the start or the end of a subscription. The result is false when go-redis has
+// connected again by itself, because messages may have been lost meanwhile.
 func (l *line) changed(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
 		p, ok := l.next(s.Channel)
@@ -165,8 +165,8 @@ func (l *line) next(channel string) (pending, bool) {
 	return p, true
 }
 
-// refused gives err to the oldest subscription without an answer. It returns false when each
-// subscription has an answer, because then the error concerns the line.
+// refused gives err to the oldest subscription without an answer. The result is false when no
+// subscription waits for an answer, because in this state the error concerns the line.
 func (l *line) refused(err error) bool {
 	p, ok := l.next("")
 	if !ok {
@@ -237,7 +237,7 @@ func (l *line) fail(err error) {
 	l.hangUp(err)
 }
 
-// hangUp closes the connection, and fails the pending subscriptions. l.mu is held.
+// hangUp closes the connection, and fails the pending subscriptions. The caller holds l.mu.
 func (l *line) hangUp(err error) {
 	if l.closed {
 		return

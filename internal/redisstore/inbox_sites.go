@@ -21,8 +21,8 @@ type sites interface {
 // Subscriber is a Client that can subscribe. Clients of libraries other than go-redis can implement
 // Subscriber. [SubscriberOf] returns the Subscriber of any client.
 type Subscriber interface {
-	// OpenPubSub returns a connection without subscriptions. It does not block. ctx lasts as long
-	// as the connection.
+	// OpenPubSub returns a connection without subscriptions. OpenPubSub does not block. The context
+	// ctx lasts as long as the connection.
 	OpenPubSub(ctx context.Context) PubSub
 }
 
@@ -73,8 +73,8 @@ type oneServer struct {
 // NewChannel returns a name that no other inbox has.
 func NewChannel() string { return inboxPrefix + rand.Text() }
 
-// NewSubscription returns the subscription to a channel of that name on one server. It lasts from
-// the first Open to the stop of Listen.
+// NewSubscription returns the subscription to one channel on one server. The subscription lasts
+// from the first Open to the stop of Listen.
 func NewSubscription(s Subscriber, channel string) *Subscriptions {
 	return newSubscriptions(oneServer{s, channel}, 0)
 }
@@ -94,8 +94,7 @@ type clusterSites struct {
 }
 
 // unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk of
-// package locker, the time after which a waiter asks again at the latest: each request uses the
-// waiter's channel.
+// package locker. A waiter asks again after othersAsk at the latest, and so uses its channel.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions returns the subscriptions to the channels of a cluster.

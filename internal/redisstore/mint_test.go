@@ -71,8 +71,8 @@ type minting struct {
 // minted has the values that a grant has written.
 type minted struct{ lease, counter string }
 
-// mint acquires a free key by one of the two ways. It returns false when acquire.lua does not take
-// the short way.
+// mint acquires a free key by one of the two ways. The result is false when acquire.lua does not
+// take the short way.
 func (m minting) mint(short bool, second, micros int, counter string, block int) (minted, bool) {
 	m.Helper()
 	text := strings.ReplaceAll(scriptText(m.T, "acquire"), "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", second, micros))

@@ -82,8 +82,8 @@ func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 			loadScripts(t, client)
 			backend := locktest.SingleStore(client)
 
-			// The test sees every request. It lets the server execute every 40th request, and cuts
-			// its connection before the answer.
+			// The function below sees every request, and selects every 40th request. The server
+			// executes a selected request, and the proxy cuts the connection before the answer.
 			var mu sync.Mutex
 			requests, seen := 0, make(map[string]int)
 			broken := proxy.LoseReplies(chaos.Every, func(request []byte) bool {

@@ -257,7 +257,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 	}
 }
 
-// dump returns all data about a key on the server. It leaves out the counter, which may have
+// dump returns all data about a key on the server. The counter is left out, because it may have
 // increased: an unused fence does no harm.
 func dump(l *line) map[string]string {
 	all := make(map[string]string)
@@ -325,9 +325,9 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	}
 }
 
-// Several calls may be sent together. On a full server, too, each of them gets the answer that it
-// would get alone. The lease of a free key is refused, and a caller for a held key learns the
-// key's holder.
+// Several calls may be sent together. On a full server, too, each call gets the same answer as a
+// call that is sent alone. The lease of a free key is refused, and a caller for a held key learns
+// the key's holder.
 func TestAFullServerAnswersEachOfTheCallsThatMeet(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)

@@ -42,7 +42,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of mine is still alive, and queues again, behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of the claim mine is still alive, and queues again, behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)

@@ -187,8 +187,8 @@ func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered fu
 	}
 }
 
-// complete renews one by one the leases whose slot moves. It looks up the leases that are not
-// ours.
+// complete renews one by one the leases whose slot moves. After that, complete looks up the leases
+// that are not ours.
 func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -196,8 +196,8 @@ func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant)
 	s.lookUp(ctx, b, grants)
 }
 
-// readersCall returns the call of rw_renew.lua. It is for writers too, because after an unanswered
-// downgrade it is unknown whether the owner is a writer or a reader.
+// readersCall returns the call of rw_renew.lua. The call is for writers too, because after an
+// unanswered downgrade it is unknown whether the owner is a writer or a reader.
 func (b *Batch) readersCall() *Call {
 	keys := make([]string, 0, 3*len(b.Places))
 	args := make([]any, 0, 4*len(b.Places))
@@ -208,9 +208,9 @@ func (b *Batch) readersCall() *Call {
 	return rwRenewScript.Call(keys, args...)
 }
 
-// renewAlone renews one lease while its slot moves. It renews a reader's part first. While the part
-// lasts, no other reader's release makes L end sooner. If L still names the same phase afterwards,
-// nothing has removed the part.
+// renewAlone renews one lease while its slot moves. The first step renews a reader's part. While
+// the part lasts, no other reader's release makes L end sooner. If L still names the same phase
+// afterwards, nothing has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part := "0"
@@ -323,7 +323,7 @@ func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText,
 	return info, h, nil
 }
 
-// ReadReaders does the work of Read. It also returns the entries of the readers.
+// ReadReaders does the work of Read. The returned Info also describes the readers.
 func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string, error) {
 	v, err := rwInspectScript.Run(ctx, s.Client, []string{key, QueueKey(key), ReadersKey(key)})
 	if err != nil {
@@ -351,7 +351,7 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 
 // Revoke looks up the holder. If the holder's lease has the given fence, Revoke revokes the lease,
 // as Single does. It revokes all readers of a phase together, because they share one fence, and
-// leaves a note for them whose name contains this fence.
+// leaves a note for these readers. The name of the note contains the fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	info, holder, err := s.look(ctx, key)
 	if err != nil {

@@ -71,7 +71,7 @@ func forbidden(err error) error {
 
 // code returns the first word of an error reply. Redis before 7.0, and its substitutes, put a text
 // before the error of a command inside a script. This text is like "ERR Error running script (call
-// to f_…): @user_script:12: ", and sometimes a '-' follows it.
+// to f_…): @user_script:12: ", and sometimes a '-' comes before the error.
 func code(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {

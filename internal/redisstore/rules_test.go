@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// These tests check rules that each script must keep, whatever its caller does. They send the
+// These tests check rules that each script must keep, whatever its caller does. The tests send the
 // script files without changes.
 
 // scriptText returns a script with its fragments before it.
@@ -30,10 +30,10 @@ func scriptText(t *testing.T, names ...string) string {
 	return all.String()
 }
 
-// A replica that lags behind may not have the lease yet, or may still have a lease that is over. It
-// must not answer that there is no lease: this answer would end a held lease. Nor may the replica
-// answer that another token holds the key. It answers READONLY, because each script makes a write
-// before it gives such an answer.
+// A replica that lags behind may not have the lease yet, or may still have a lease that is over.
+// Such a replica must not answer that there is no lease: this answer would end a held lease. Nor
+// may the replica answer that another token holds the key. The replica answers READONLY, because
+// each script makes a write before it gives such an answer.
 func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -66,7 +66,7 @@ type keySet map[string]struct{}
 func (s keySet) add(key string)   { s[key] = struct{}{} }
 func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
-// scan finds the keys of one server that are leases or have a queue. It looks at all keys twice:
+// scan finds the keys of one server that are leases or have a queue. All keys are scanned twice:
 // for leases, which may have any name, and for queues, whose names contain the names of their
 // leases. The parameter most is the largest number of keys that a script may get. On a Cluster,
 // most is 1, because any slot may be moving.

@@ -26,17 +26,18 @@ func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (st
 	return to.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
 }
 
-// Script is a Lua file. Its header describes its keys, its arguments, what it returns, and why it
-// is idempotent. It contains the fragments that it shares with other scripts.
+// Script is a Lua file. The header of the file describes the script's keys, arguments and results,
+// and why the script is idempotent. A Script contains the fragments that it shares with other
+// scripts.
 type Script struct {
 	*link.Script
 	Text  string
 	class link.Class
 }
 
-// NewScript puts fragments before a script, or at the line that the script reserves for them. Code
-// before that line runs before Lua makes the functions of the fragments, which takes time in each
-// run.
+// NewScript puts fragments before a script, or at the line that the script reserves for them. Lua
+// makes the functions of the fragments anew in each run, but code before that line runs without
+// this cost.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {
@@ -52,7 +53,8 @@ func (s Script) as(class link.Class) Script {
 	return s
 }
 
-// Run executes the script once, and waits for its answer. args are strings and int64s.
+// Run executes the script once, and waits for its answer. The arguments args are strings and
+// int64s.
 func (s Script) Run(ctx context.Context, to link.Sender, keys []string, args ...any) (string, error) {
 	call := Call{script: s, Words: s.Words(keys, args...)}
 	return call.Run(ctx, to)
@@ -69,9 +71,9 @@ func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
 
-// Again returns the same call for another server. It has a copy of the words, because a hook of
-// that server's client may change them, for example put a prefix before all keys. Both calls share
-// the texts and numbers to which the words point.
+// Again returns the same call for another server. The new call has a copy of the words, because a
+// hook of that server's client may change words, for example put a prefix before all keys. Both
+// calls share the texts and numbers to which the words point.
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
@@ -83,8 +85,8 @@ func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
 	return v, nil
 }
 
-// Begin executes the call once, with the urgency of class. answered receives the answer on any
-// goroutine, and must not wait for anything.
+// Begin executes the call once, with the urgency of class. The function answered receives the
+// answer on any goroutine, and must not wait for anything.
 func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, answered func(string, error)) {
 	l := c.link()
 	l.Class = class
@@ -105,9 +107,9 @@ func (c *Call) link() *link.Call {
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// short returns the words of a call. It leaves out empty words at the end of the keys and of the
-// arguments, because the script takes "" or 0 for a missing word. Each word costs the server as
-// much as a line of Lua.
+// short returns the words of a call. Empty words at the end of the keys and of the arguments are
+// left out, because the script takes "" or 0 for a missing word. Each word costs the server as much
+// as a line of Lua.
 func (s Script) short(keys []string, args ...any) []any {
 	return s.shortIn(new(link.Room), keys, args...)
 }

@@ -172,8 +172,8 @@ func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered fu
 	}
 }
 
-// complete renews one by one the permits whose slot moves. It looks up the permits that are not
-// ours.
+// complete renews one by one the permits whose slot moves. After that, complete looks up the
+// permits that are not ours.
 func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.alone(grants) {
 		s.renewAlone(ctx, one, grants)
@@ -184,10 +184,10 @@ func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant)
 // moving returns the Cluster whose steps serve a slot that moves.
 func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
 
-// renewAlone renews one permit while its slot moves. It renews first the permit, then L and the
-// other keys that must last as long. While the permit lasts and L shows that permits are held, no
-// other token has the permit's units. If L has another value, either the key was handed to this
-// token alone, or the permit is lost.
+// renewAlone renews one permit while its slot moves. The first step renews the permit. Further
+// steps renew U and L, which must last as long as the permit. While the permit lasts and L shows
+// that permits are held, no other token has the permit's units. If L has another value, either the
+// key was handed to this token alone, or the permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
@@ -276,8 +276,8 @@ func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answere
 }
 
 // releaseAlone makes a release in steps of one key each, for a slot that moves. The permit stays in
-// P, because P and U must have the same size. releaseAlone makes the permit run out now, or after
-// KeepFor, and a later script takes the permit back.
+// P, because P and U must have the same size. So releaseAlone makes the permit run out now, or
+// after KeepFor, and a later script takes the permit back.
 func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.moving().releaseAlone(ctx, limited(c))
 	if err != nil || g.State != store.NotOurs {

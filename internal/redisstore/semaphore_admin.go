@@ -82,9 +82,9 @@ func permitOf(use string) (p store.Permit, ok bool) {
 	return p, !slices.ContainsFunc(errs[:], func(err error) bool { return err != nil })
 }
 
-// Revoke looks up the permit with the given fence, and revokes the permit. A Locker without permits
-// may have handed the whole key to one holder. Then Revoke revokes this holder, as the Store
-// without permits does.
+// Revoke looks up the permit with the given fence, and revokes the permit. If a Locker without
+// permits has handed the whole key to one holder, Revoke revokes this holder, as the Store without
+// permits does.
 func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	f, err := s.look(ctx, key)
 	if err != nil {

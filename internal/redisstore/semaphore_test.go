@@ -208,8 +208,8 @@ func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
 	renewed(t, s, late, store.NotOurs)
 }
 
-// A release grants units to at most 64 waiters, so that the script stays short. The next request
-// of any waiter serves the others.
+// A release grants units to at most 64 waiters, so that the script stays short. The next request of
+// any waiter serves the other waiters.
 func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -323,8 +323,8 @@ func TestDataOfAnotherTypeAmongPermits(t *testing.T) {
 	}
 }
 
-// A process of another version may wait with a mode that this version does not know. Its waiter is
-// served like an exclusive waiter. It gets the key alone, and no other waiter overtakes it.
+// A process of another version may wait with a mode that this version does not know. Such a waiter
+// is served like an exclusive waiter: it gets the key alone, and no other waiter overtakes it.
 func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -457,7 +457,8 @@ func TestARenewalMakesAllKeysOfAPermitLast(t *testing.T) {
 	}
 }
 
-// A claim for more units than its limit would wait for ever. It is refused without a call.
+// A claim for more units than its limit would wait for ever. Such a claim is refused without a
+// call.
 func TestMoreUnitsThanTheLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

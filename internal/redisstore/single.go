@@ -270,7 +270,7 @@ func (s Single) release(c store.Claim) *question {
 	return q
 }
 
-// releasing returns a call that frees a lease. No replica needs to acknowledge the call.
+// releasing returns a call that no replica needs to acknowledge: a release or a join.
 func releasing(script Script, words []any) *question {
 	q := &question{read: released}
 	q.Script, q.Words, q.Class = script.Script, words, script.class

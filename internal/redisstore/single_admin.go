@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Inspect runs inspect.lua. It takes Since from the fence. If the counter was not ahead of the
-// clock at the grant, the fence is the server's clock in µs at that time.
+// Inspect runs inspect.lua. Inspect takes the time Since from the fence. If the counter was not
+// ahead of the clock at the grant, the fence is the server's clock in µs at that time.
 func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
 	info, _, err := s.look(ctx, key)
 	return info, err
@@ -26,8 +26,8 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua. It returns the value of the key, and how long the key lasts. The returned
-// Since is the server's present time, which Describe replaces.
+// Read runs inspect.lua. The results are the value of the key, and how long the key lasts. The
+// returned Since is the server's present time, which Describe replaces.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -93,8 +93,8 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 // phases of readers have the same token, so only the fence distinguishes such leases.
 func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
-// breakable reports whether a holder with the given fence holds the key and can be revoked. The
-// error states why such a holder cannot be revoked.
+// breakable reports whether a holder with the given fence holds the key. The error is the reason
+// why the present holder cannot be revoked.
 func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	switch {
 	case holder.Token == PermitsToken:
@@ -113,8 +113,8 @@ func noteFor(info store.Info) time.Duration {
 	return max(info.Left, time.Minute)
 }
 
-// largestFence is the largest fence to which RaiseFence raises a counter. It leaves room below
-// 2^53, where Lua's numbers stop being exact. A clock in µs reaches it in the year 2255.
+// largestFence is the largest fence to which RaiseFence raises a counter. This limit leaves room
+// below 2^53, where Lua's numbers stop being exact. A clock in µs reaches it in the year 2255.
 const largestFence = 1<<53 - 1<<32
 
 // RaiseFence runs raise_fence.lua.

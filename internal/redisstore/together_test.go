@@ -158,7 +158,7 @@ type metCall struct {
 	do                              func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }
 
-// newEncounter draws n calls. Some share a counter, and some a key.
+// newEncounter draws n calls. Some calls share a counter, and some calls share a key.
 func newEncounter(r *rand.Rand, n int) *encounter {
 	s := &encounter{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
 	for i := range n {
@@ -189,8 +189,8 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	_, _ = p.Exec(t.Context()) // an error is possible, because two calls may want data of different types at one key
 }
 
-// note records the answers and the present data on the server. It leaves out times. It also leaves
-// out fences, because they are made from times.
+// note records the answers and the present data on the server. Times are left out. Fences are left
+// out too, because they are made from times.
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string

@@ -61,8 +61,8 @@ func number(text string) int {
 	return n
 }
 
-// Line is a queue as Queue returns it. It has no secrets: numbers stand for the processes in place
-// of their inboxes.
+// Line is a queue as Queue returns it. A Line has no secrets: numbers stand for the processes in
+// place of their inboxes.
 type Line struct {
 	Waiters   []store.Waiter
 	processes map[string]int

@@ -19,8 +19,8 @@ type Clock struct {
 	file *os.File
 }
 
-// StartWithClock does the work of [Start] for a server whose wall clock can be set. It needs a C
-// compiler, as the race detector does.
+// StartWithClock does the work of [Start] for a server whose wall clock can be set. StartWithClock
+// needs a C compiler, as the race detector does.
 func StartWithClock(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clusterSlots is how many slots a cluster has. Each master starts with a third of them.
+// clusterSlots is how many slots a cluster has. Each master starts with a third of the slots.
 const clusterSlots = 16384
 
 // Cluster is a Redis Cluster of three masters with one replica each. [StartCluster] makes a
@@ -22,9 +22,9 @@ type Cluster struct {
 	Replicas []*Server // Replicas[i] follows Masters[i]
 }
 
-// StartCluster runs a cluster for this test alone, until the test ends. It returns when all nodes
-// agree on the owners of the slots, and the replicas have their masters' data. The arguments are
-// arguments of redis-server, for all nodes.
+// StartCluster runs a cluster for this test alone, until the test ends. StartCluster returns when
+// all nodes agree on the owners of the slots, and the replicas have their masters' data. The
+// arguments are arguments of redis-server, for all nodes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c, err := LaunchCluster(args...)
@@ -143,7 +143,7 @@ func (c *Cluster) nodes() []*Server {
 // Addrs returns the addresses of the masters, for redis.ClusterOptions.
 func (c *Cluster) Addrs() []string { return addrs(c.Masters) }
 
-// Client returns a client of the cluster. It is closed when the test ends.
+// Client returns a client of the cluster. The client is closed when the test ends.
 func (c *Cluster) Client(t testing.TB, mod ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	t.Helper()
 	options := &redis.ClusterOptions{Addrs: c.Addrs()}

@@ -37,8 +37,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// own returns the test that owns the server. If the server is shared, it has no owner, and own
-// panics. A fault of a shared server would make other tests fail at random.
+// own returns the test that owns the server. A shared server has no owner, and for such a server
+// the method own panics. A fault of a shared server would make other tests fail at random.
 func (s *Server) own() testing.TB {
 	if s.t == nil {
 		panic("redistest: a shared server must stay up; take one of this test's own with redistest.Start")

@@ -43,8 +43,8 @@ func Start(t testing.TB, args ...string) *Server {
 }
 
 // Shared returns the server that all tests of the package share. The server starts with the first
-// of these tests and ends with [Main]. Other tests use it at the same time, so use your own keys,
-// and do not stop the server.
+// of these tests and ends with [Main]. Other tests use the server at the same time, so use your own
+// keys, and do not stop the server.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared.get()
@@ -80,7 +80,7 @@ func (s *Server) Addr() string { return net.JoinHostPort(loopback, strconv.Itoa(
 func (s *Server) Port() int { return s.port }
 
 // Client returns a client of this server, after a PING has shown that the client works. The client
-// is closed when the test ends. Its options are go-redis' defaults, changed by mod.
+// is closed when the test ends. The client's options are go-redis' defaults, changed by mod.
 func (s *Server) Client(t testing.TB, mod ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	options := &redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls}

@@ -23,11 +23,11 @@ type SentinelSet struct {
 	Sentinels []*Server
 }
 
-// StartSentinel runs a set for this test alone, until the test ends. It returns when every Sentinel
-// knows all other Sentinels and both replicas, and the replicas have the master's data. The
-// function through is optional. It gets the address of the first master, and returns an address
-// that leads to this master, such as the address of a proxy. Then replicas, Sentinels and clients
-// use the returned address.
+// StartSentinel runs a set for this test alone, until the test ends. StartSentinel returns when
+// every Sentinel knows all other Sentinels and both replicas, and the replicas have the master's
+// data. The function through is optional. It gets the address of the first master, and returns an
+// address that leads to this master, such as the address of a proxy. Then replicas, Sentinels and
+// clients use the returned address.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)
@@ -127,7 +127,8 @@ func knows(ctx context.Context, c *redis.Client, replicas int) error {
 // Addrs returns the addresses of the Sentinels, for redis.FailoverOptions.
 func (s *SentinelSet) Addrs() []string { return addrs(s.Sentinels) }
 
-// Client returns a client of the Sentinels' present master. It is closed when the test ends.
+// Client returns a client of the Sentinels' present master. The client is closed when the test
+// ends.
 func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) *redis.Client {
 	t.Helper()
 	options := &redis.FailoverOptions{MasterName: SentinelName, SentinelAddrs: s.Addrs()}

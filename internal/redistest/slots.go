@@ -56,8 +56,8 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves the given keys to the target. Without an argument, it moves all keys of the slot. It
-// returns how many keys it has moved.
+// Carry moves the given keys to the target. Without an argument, it moves all keys of the slot.
+// Carry returns how many keys it has moved.
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
@@ -106,8 +106,8 @@ func (m *Move) must(s *Server, words ...any) {
 	}
 }
 
-// Failover promotes a replica in agreement with its master, so no data is lost. It returns when the
-// replica serves the slots.
+// Failover promotes a replica in agreement with its master, so no data is lost. Failover returns
+// when the replica serves the slots.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
 	err := replica.once(func(ctx context.Context, r *redis.Client) error { return r.ClusterFailover(ctx).Err() })

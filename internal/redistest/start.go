@@ -36,13 +36,13 @@ const (
 	// connections (Linux: from 32768, others: from 49152).
 	lowestPort, highestPort = 10000, 32000
 
-	// Each node of a cluster has a second port, for the other nodes. Its number is higher by
-	// busOffset.
+	// Each node of a cluster has a second port, for the other nodes. The number of the second port
+	// is higher by busOffset.
 	busOffset = 10000
 )
 
-// errMissing is the error for a missing redis-server. Its text describes how to install
-// redis-server.
+// errMissing is the error for a missing redis-server. The text of the error describes how to
+// install redis-server.
 var errMissing = errors.New("a real redis-server is to be started, and there is none in PATH: run `make tools` " +
 	"(Debian, as root), or install it with `apt-get install redis-server` or `brew install redis`")
 
@@ -139,9 +139,8 @@ func (s *Server) awaitAnswer() error {
 	}
 }
 
-// whoAnswers returns the process id of the server that replies on the port. It uses the bare
-// protocol, because the pool of a client would log the first refusals, and wait after each of
-// them.
+// whoAnswers returns the process id of the server that replies on the port. The bare protocol is
+// used, because the pool of a client would log the first refusals, and wait after each refusal.
 func (s *Server) whoAnswers() (pid int, err error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// StartTLS does the work of [Start] for a server that accepts only TLS connections. Its clients
-// check its certificate, which is made for this server.
+// StartTLS does the work of [Start] for a server that accepts only TLS connections. The server's
+// clients check the server's certificate, which is made for this server alone.
 func StartTLS(t testing.TB, args ...string) *Server {
 	t.Helper()
 	dir := t.TempDir()

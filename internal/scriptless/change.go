@@ -92,8 +92,8 @@ func found(first redis.Cmder) bool {
 	return !isNumber || n > 0
 }
 
-// once is a command of a transaction. go-redis must not repeat it, because only the Engine knows
-// which calls may be repeated.
+// once is a command of a transaction. The client go-redis must not repeat it, because only the
+// Engine knows which calls may be repeated.
 type once struct{ *redis.Cmd }
 
 func newOnce(ctx context.Context, words ...any) once { return once{redis.NewCmd(ctx, words...)} }

@@ -131,7 +131,7 @@ func TestAStepDoesNothingWhenTheLeaseEndsBetween(t *testing.T) {
 	}
 }
 
-// Another client writes the key without changing its holder. Then the step is repeated, and the
+// Another client writes the key without changing its holder. The step is then repeated, and the
 // lease is not lost.
 func TestAStepIsRepeatedWhenTheKeyWasWritten(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func TestAStepGivesUpWhenTheKeyIsWrittenAllTheTime(t *testing.T) {
 	}
 }
 
-// EXEC is late in the network. Before it arrives, another client takes the key.
+// EXEC is late in the network. Before EXEC arrives, another client takes the key.
 func TestALateExecHitsNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

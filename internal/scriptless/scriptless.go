@@ -1,5 +1,5 @@
-// Package scriptless has the Store for servers that forbid scripts. It uses SET NX PX to take a
-// lease, and WATCH, MULTI and EXEC on one connection to renew and to release it.
+// Package scriptless has the Store for servers that forbid scripts. The Store takes a lease with
+// SET NX PX. It renews and releases a lease with WATCH, MULTI and EXEC on one connection.
 package scriptless
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Store is the Store without scripts. It keeps no state in this process.
+// Store is the Store without scripts. The Store keeps no state in this process.
 type Store struct{ client redis.UniversalClient }
 
 // New makes the Store.
@@ -85,7 +85,7 @@ func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state st
 	return store.Grant{State: state}, nil
 }
 
-// Renew lengthens the leases. It renews several leases at the same time. For a lease without an
+// Renew lengthens the leases. Several leases are renewed at the same time. For a lease without an
 // answer, it returns the error.
 func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	const atOnce = 8
@@ -182,8 +182,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction that is not redis.Nil. redis.Nil is no failure,
-// because it means that SET NX has found the key taken, or that GET has found no key.
+// failure returns the first error of a transaction that is not redis.Nil. The error redis.Nil is no
+// failure: SET NX has found the key taken, or GET has found no key.
 func failure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err

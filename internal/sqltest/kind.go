@@ -36,8 +36,8 @@ func (k Kind) row() row { return rows[k] }
 // String returns for example "PostgreSQL server".
 func (k Kind) String() string { return k.row().name }
 
-// DSN returns the DSN of a database on the server at addr, with the administrator's role. It is
-// for pgx on PostgreSQL, and for go-sql-driver on MariaDB.
+// DSN returns the DSN of a database on the server at addr, with the administrator's role. The DSN
+// is for pgx on PostgreSQL, and for go-sql-driver on MariaDB.
 func (k Kind) DSN(addr, database string) string {
 	return k.DSNOf(map[Kind]string{Postgres: "postgres", MariaDB: "root"}[k], addr, database)
 }

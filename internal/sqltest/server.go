@@ -97,7 +97,8 @@ func (s *Server) LogTail() string {
 func (s *Server) Close() error { return errors.Join(s.stop(), os.RemoveAll(s.dir)) }
 
 func (s *Server) stop() error {
-	// SIGQUIT makes PostgreSQL shut down at once. SIGKILL would leave its shared memory behind.
+	// SIGQUIT makes PostgreSQL shut down at once. SIGKILL would leave PostgreSQL's shared memory
+	// behind.
 	_ = syscall.Kill(s.process.Pid(), syscall.SIGQUIT)
 	if s.kind == Postgres {
 		select {

@@ -3,7 +3,7 @@
 //	go run ./internal/archtest/circles locker internal/redisstore
 //
 // For each folder it prints the files that use each other in a circle, and the unexported names
-// that three or more types share. A plain function of such a name counts as one more type.
+// that three or more types share. A plain function with such a name counts as one more type.
 package main
 
 import (
@@ -139,8 +139,8 @@ func (p *pkg) uniquely(name string) string {
 	return ""
 }
 
-// circles returns the sets of files that use each other, the largest first. It ignores names that
-// several files declare, so it never reports a circle that is larger than the real one.
+// circles returns the sets of files that use each other, the largest first. Names that several
+// files declare are ignored, so no reported circle is larger than the real circle.
 func (p *pkg) circles() [][]string {
 	next := make(map[string][]string)
 	for file, names := range p.uses {

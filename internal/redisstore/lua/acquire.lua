@@ -17,8 +17,8 @@
 --   has happened. Otherwise the first write is GETEX, PEXPIRE or ZREMRANGEBYSCORE, which may change
 --   nothing. A full server accepts these commands, and every replica refuses them.
 
--- This is the short way for a free key without waiters. Its effect is the same as that of the long
--- way below. Numbers stay text where possible, because converting one number takes as long as a
+-- This is the short way for a free key without waiters. It has the same effect as the long way
+-- below. Numbers stay text where possible, because converting one number takes as long as a
 -- command.
 if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
@@ -44,9 +44,8 @@ if not ARGV[6] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4]) == 0 then
   end
 end
 
--- This is the short way into the queue of a key that another token holds. Its effect is the same as
--- that of the long way below. The loop runs once. "break" leaves the loop, and the long way
--- follows.
+-- This is the short way into the queue of a key that another token holds. It has the same effect as
+-- the long way below. The loop runs once. "break" leaves the loop, and the long way follows.
 if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
   repeat
     local found = redis.call('MGET', KEYS[1], KEYS[4])

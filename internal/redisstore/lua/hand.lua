@@ -49,8 +49,8 @@ local function remove(entries)
   end
 end
 
--- forget removes from Q the entries of page, from index i on, whose inbox is in processes: these
--- processes are gone or do not react. It also removes the entries in the list gone.
+-- forget removes from Q each entry of page, from index i on, whose inbox is in the table processes.
+-- These processes are gone or do not react. It also removes the entries in the list gone.
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do
@@ -63,9 +63,9 @@ local function forget(page, i, processes, gone)
 end
 
 -- tell sends a message to the first waiter that listens and has waited longer than the parameter
--- after (in µs). The message contains ms, the time in which the key becomes free at the latest.
--- tell skips the waiters whose inbox equals the parameter but: if the process with this inbox does
--- not react, another process must react.
+-- after (in µs). The message contains ms, the time in which the key becomes free at the latest. The
+-- function skips the waiters whose inbox equals the parameter but. If the process with this inbox
+-- does not react, another process must react.
 local function tell(now, but, after, ms)
   local from = 0
   while true do

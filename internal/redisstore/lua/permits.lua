@@ -4,12 +4,12 @@
 -- which the permit runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token.
 -- The field "=" of U has the values for all permits together: limit|extra|mixed|epoch|head|seen.
 --
--- limit is the smallest n of all permits. extra is the sum of w-1 over all permits, so ZCARD P +
--- extra units are in use. mixed is 1 while permits have different n. head is the token of a waiter
--- for which too few units are free. seen is the time in ms at which this waiter was notified or
--- asked itself. P and U are authoritative, and L shows other programs that the key is held. P and U
--- outlive L by a minute, so that a script can find a permit that lapsed unconfirmed, even if it was
--- the last permit.
+-- In the field "=", limit is the smallest n of all permits. The value extra is the sum of w-1 over
+-- all permits, so ZCARD P + extra units are in use. The value mixed is 1 while permits have
+-- different n. The value head is the token of a waiter for which too few units are free. The value
+-- seen is the time in ms at which this waiter was notified, or asked itself. P and U are
+-- authoritative, and L shows other programs that the key is held. P and U outlive L by a minute, so
+-- that a script can find a permit that lapsed unconfirmed, even if it was the last permit.
 --
 -- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
 --   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); they keep their
@@ -27,10 +27,11 @@
 --   have written before.
 local all = {}
 
--- look reads the state of the key and of its permits into all. alone is true when one owner holds
--- the key without permits, or another program holds it. broken is true when L shows that permits
--- are held, but P or U was evicted. Then the permits are unknown, and the script lets L expire. If
--- only L was evicted, P and U are complete, and the permits are still held.
+-- look reads the state of the key and of its permits into all. The value alone is true when one
+-- owner holds the key without permits, or another program holds it. The value broken is true when L
+-- shows that permits are held, but P or U was evicted. In this state, the permits are unknown, and
+-- the script lets L expire. If only L was evicted, P and U are complete, and the permits are still
+-- held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =
@@ -157,8 +158,8 @@ local function earliest()
   return string.format('%.0f', math.max((ends or all.ms) - all.ms, 1))
 end
 
--- settle writes the values for all permits together. It makes L last as long as the last permit,
--- and makes P and U last a minute longer.
+-- settle writes the values for all permits together. The function makes L last as long as the last
+-- permit, and makes P and U last a minute longer.
 local function settle()
   if not all.changed and all.held > 0 and not all.shield and not all.alone then
     redis.call('GETEX', KEYS[1]) -- L is missing and is written again below; GETEX is a first write that a full server accepts
@@ -215,10 +216,10 @@ local function first()
   end
 end
 
--- watch is called when too few units are free for the head. It notifies a new head, which then asks
--- at once, and a waiter of another process, which then asks after 3 s. If the head has not asked by
--- then, its process does not react, and the head must not keep free units from all other waiters.
--- watch returns whether the head keeps its place.
+-- watch is called when too few units are free for the head. A new head is notified, so that it asks
+-- at once. A waiter of another process is also notified, so that it asks after 3 s. If the head has
+-- not asked by then, its process does not react, and the head must not keep free units from all
+-- other waiters. The function returns whether the head keeps its place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000

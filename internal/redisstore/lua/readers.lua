@@ -36,9 +36,9 @@ local function remember(now)
 end
 
 -- queued finds in Q the first waiter, all readers, and the first writer. It removes each dead
--- waiter from Q, with all other waiters of the same process. Its rules for dead waiters are those
--- of hand. A writer behind another writer is checked only when its turn comes. A mode that this
--- version does not know counts as a writer.
+-- waiter from Q, with all other waiters of the same process. The rules for dead waiters are the
+-- same as in hand. A writer behind another writer is checked only when its turn comes. A mode that
+-- this version does not know counts as a writer.
 local function queued(own)
   local first, readers, writer = nil, {}, nil
   local alive, gone, unchecked = {}, {}, {}
@@ -91,8 +91,8 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in makes these readers enter the phase. It notifies all of them except own, which gets a
--- reply.
+-- let_in makes these readers enter the phase. All these readers are notified except own, which gets
+-- a reply.
 local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
     redis.call('ZREM', KEYS[2], w.entry)
@@ -104,8 +104,8 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
   end
 end
 
--- admit lets all waiting readers into the phase in L, because there is no writer ahead of them any
--- more.
+-- admit lets all waiting readers into the phase in L, because no writer is ahead of these readers
+-- any more.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then
@@ -114,8 +114,8 @@ local function admit(now, stamp, lease, own)
   let_in(now, stamp, string.match(lease, '^[^:]*:(%d+)'), readers, writer, own)
 end
 
--- announce notifies the readers in the phase that a writer waits. Then their processes let no
--- further reader use the lease.
+-- announce notifies the readers in the phase that a writer waits. After this message, their
+-- processes let no further reader use the lease.
 local function announce()
   for _, member in ipairs(redis.call('ZRANGE', KEYS[4], '0', '-1')) do
     local token, inbox = string.match(member, '^([^|]+)|([^|]+)$')

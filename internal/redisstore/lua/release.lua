@@ -25,10 +25,10 @@ if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
   return 'released'
 end
 
--- This is the short way for a token that may have queued. It frees the key, or hands it to a live
--- waiter that has waited for less than 500 ms and whose fence is the clock. Its effect is the same
--- as that of the long way below. The loop runs once. "break" leaves the loop before anything is
--- written, and the long way follows.
+-- This is the short way for a token that may have queued. It frees the key, or hands the key to a
+-- live waiter that has waited for less than 500 ms and whose fence is the clock. The short way has
+-- the same effect as the long way below. The loop runs once. "break" leaves the loop before
+-- anything is written, and the long way follows.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -177,8 +177,8 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- This release is late: the next token had already asked with acquire.lua, so it was in Q, and
-  -- hand has just granted it the key.
+  -- This release is late. The next token has already asked with acquire.lua, so the token was in Q,
+  -- and hand has just granted it the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease

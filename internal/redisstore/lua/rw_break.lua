@@ -24,8 +24,8 @@ if tonumber(ARGV[3]) > 0 then
 end
 if first[1] then
   local clock = redis.call('TIME')
-  -- The revoked lease may have come by hand-off and be unconfirmed. Its entry must leave Q before
-  -- serve runs, because serve counts each hand-off that it finds in Q as lapsed.
+  -- The revoked lease may have come by hand-off and be unconfirmed. The holder's entry must leave Q
+  -- before serve runs, because serve counts each hand-off that it finds in Q as lapsed.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   local now = clock[1] * 1000000 + clock[2]
   serve(now, string.format('%.0f', now), counter, nil, string.sub(lease, 1, 7) ~= 'shared:' and 'readers' or nil)

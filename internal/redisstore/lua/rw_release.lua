@@ -150,8 +150,8 @@ elseif not lease then
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. grant(now, stamp, counter, token, ARGV[7], block, metadata)
 end
 if string.sub(lease, 1, #token + 1) == token .. ':' then
-  -- This release is late: the next token had already asked with rw_acquire.lua, so it was in Q, and
-  -- serve has just granted it the key.
+  -- This release is late. The next token has already asked with rw_acquire.lua, so the token was in
+  -- Q, and serve has just granted it the key.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(0')
   redis.call('PEXPIRE', KEYS[1], ARGV[7])
   return 'released' .. at .. 'granted' .. at .. ARGV[7] .. ' ' .. lease

@@ -15,8 +15,8 @@
 --   nothing has happened. Otherwise the first write is GETEX, ZREM, PEXPIRE or ZREMRANGEBYSCORE,
 --   which may change nothing. A full server accepts these commands, and every replica refuses them.
 
--- This is the short way for a free key without waiters. Its effect is the same as that of the long
--- way below.
+-- This is the short way for a free key without waiters. It has the same effect as the long way
+-- below.
 if not ARGV[8] and redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[6]) == 0 then
   local clock, last = redis.call('TIME'), redis.call('GET', KEYS[3])
   local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
