@@ -1,0 +1,257 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/calls"
+	"github.com/latchkit/latchkit/internal/locktest"
+	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// beforeRevocation is a hook that calls swap before the step that revokes.
+type beforeRevocation struct{ swap func() }
+
+func (beforeRevocation) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (beforeRevocation) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (b beforeRevocation) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		for _, word := range cmd.Args() {
+			if text, ok := word.(*string); ok && *text == "revoked:drill" || word == "revoked:drill" {
+				b.swap()
+			}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// When the revocation comes, the permit that it names has ended, and the same token has another
+// permit.
+func TestARevocationHitsOnlyThePermitWithItsFence(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, direct := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	s, c := locktest.SemaphoreStore(client), unitsOf(rand.Text(), 1, 2)
+	granted(t, direct, unitsOf(c.Key, 1, 2))
+	first, err := direct.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	swaps := 0
+	client.AddHook(beforeRevocation{func() {
+		swaps++
+		stateOf(t, store.Released)(direct.Release(t.Context(), c))
+		granted(t, direct, c)
+	}})
+	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, first.Fence, "drill"))
+	if swaps == 0 {
+		t.Fatalf("positive control: the permit was not swapped")
+	}
+	renewed(t, direct, c, store.Granted)
+}
+
+// All keys of a semaphore last as long as its last permit, also after a renewal of this permit.
+func TestARenewalMakesAllKeysOfAPermitLast(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client, s := server.Client(t), locktest.SemaphoreStore(server.Client(t))
+	key := rand.Text()
+	c := granted(t, s, unitsOf(key, 1, 2))
+	c.TTL = time.Hour
+	renewed(t, s, c, store.Granted)
+	for _, part := range []string{key, redisstore.PermitsKey(key), redisstore.UsesKey(key)} {
+		if left := client.PTTL(t.Context(), part).Val(); left < 59*time.Minute {
+			t.Errorf("%s lasts for %v, want an hour", part, left)
+		}
+	}
+}
+
+// A claim for more units than its limit would wait for ever. Such a claim is refused without a
+// call.
+func TestMoreUnitsThanTheLimitAreRefused(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s := locktest.SemaphoreStore(client)
+	for _, c := range []store.Claim{unitsOf(rand.Text(), 3, 2), unitsOf(rand.Text(), 2, 0)} {
+		began := s.(calls.Steps).BeginAcquire(t.Context(), c)
+		<-began.Answered()
+		for name, ask := range map[string]func() (store.Grant, error){
+			"Acquire": func() (store.Grant, error) { return s.Acquire(t.Context(), c) }, "BeginAcquire": began.Answer,
+		} {
+			var no *store.Refusal
+			if _, err := ask(); !errors.As(err, &no) || no.Temporary || !errors.Is(err, store.ErrUnsupported) {
+				t.Errorf("%s of %d units of %d: %v", name, c.Weight, c.Limit, err)
+			}
+		}
+		if client.Exists(t.Context(), c.Key, redisstore.QueueKey(c.Key), redisstore.CounterKey(c.Key)).Val() != 0 {
+			t.Error("the server was asked")
+		}
+	}
+}
+
+// For a key with permits, Inspect returns the data of the permit that runs out first, also when L
+// was evicted.
+func TestInspectionShowsThePermitThatRunsOutFirst(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, key := locktest.SemaphoreStore(client), rand.Text()
+	first, last := unitsOf(key, 1, 5), unitsOf(key, 1, 4)
+	first.TTL, first.Metadata = 20*time.Second, "first"
+	last.TTL, last.Metadata = time.Hour, "last"
+	granted(t, s, last)
+	granted(t, s, first)
+	for _, evicted := range []int64{0, 1} {
+		if evicted > 0 && client.Del(t.Context(), key).Val() != evicted {
+			t.Fatal("positive control: nothing was evicted")
+		}
+		info, err := s.(store.Inspector).Inspect(t.Context(), key)
+		if err != nil || !info.Held || info.Limit != 4 || info.Used != 2 || info.Metadata != "first" || info.Since.IsZero() ||
+			info.Left <= 0 || info.Left > first.TTL {
+			t.Errorf("%d keys were evicted: %+v %v", evicted, info, err)
+		}
+	}
+}
+
+// The note for a revoked holder lasts as long as its permit would have lasted. A kept permit has no
+// holder that reads a note. A revocation finds no permit when P was evicted, because the permits
+// are unknown.
+func TestTheNoteForARevokedPermit(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, key := locktest.SemaphoreStore(client), rand.Text()
+	revoke := s.(store.Revoker).Revoke
+	long, kept := unitsOf(key, 1, 2), unitsOf(key, 1, 2)
+	long.TTL = time.Hour
+	g, err := s.Acquire(t.Context(), long)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stateOf(t, store.Released)(revoke(t.Context(), key, g.Fence, "drill"))
+	if left := client.PTTL(t.Context(), redisstore.TombstoneKey(key, long.Owner)).Val(); left < 59*time.Minute {
+		t.Errorf("the note lasts for %v, want an hour", left)
+	}
+	if g, err = s.Acquire(t.Context(), kept); err != nil {
+		t.Fatal(err)
+	}
+	kept.KeepFor = time.Minute
+	stateOf(t, store.Released)(s.Release(t.Context(), kept))
+	stateOf(t, store.Released)(revoke(t.Context(), key, g.Fence, "drill"))
+	for _, name := range client.Keys(t.Context(), "*"+key+"*").Val() {
+		if name != redisstore.CounterKey(key) && name != redisstore.TombstoneKey(key, long.Owner) {
+			t.Errorf("%s is left", name)
+		}
+	}
+	if g, err = s.Acquire(t.Context(), unitsOf(key, 1, 2)); err != nil {
+		t.Fatal(err)
+	}
+	if client.Del(t.Context(), redisstore.PermitsKey(key)).Val() != 1 {
+		t.Fatal("positive control: nothing was evicted")
+	}
+	stateOf(t, store.NotOurs)(revoke(t.Context(), key, g.Fence, "drill"))
+}
+
+// Another library has taken the key after L was evicted. The permits are still known. So a
+// revocation with a fence of no permit does not concern the other library's lock.
+func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t)
+	s, c := locktest.SemaphoreStore(client), unitsOf(rand.Text(), 1, 2)
+	g, err := s.Acquire(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Set(t.Context(), c.Key, "foreign", time.Minute)
+	stateOf(t, store.NotOurs)(s.(store.Revoker).Revoke(t.Context(), c.Key, g.Fence+1000, "drill"))
+	client.HSet(t.Context(), redisstore.UsesKey(c.Key), c.Owner, "1|1|no number|2|0|-|")
+	if info, err := s.(store.Inspector).Inspect(t.Context(), c.Key); err == nil {
+		t.Errorf("a permit that cannot be read: %+v", info)
+	}
+}
+
+// A release without a waiting caller reports its error, so that the Engine repeats the release. A
+// server that answers at once counts as prompt.
+func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
+	t.Parallel()
+	s := locktest.SemaphoreStore(redistest.Shared(t).Client(t))
+	key := rand.Text()
+	locktest.Eventually(t, "the server counts as prompt", func() bool {
+		c := granted(t, s, unitsOf(key, 1, 1))
+		stateOf(t, store.Released)(s.Release(t.Context(), c))
+		return s.(calls.Releases).Prompt(key)
+	})
+	away := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer func() { _ = away.Close() }()
+	answered := make(chan error, 1)
+	locktest.SemaphoreStore(away).(calls.Releases).ReleaseBeside(t.Context(), unitsOf(key, 1, 1), calls.AtOnce,
+		func(_ store.Grant, err error) { answered <- err })
+	if err := <-answered; err == nil {
+		t.Error("a release that reached no server has succeeded")
+	}
+}
+
+// While a slot moves, permits are renewed and released, in steps of one key each.
+func TestPermitsWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	var seen answers
+	client := cluster.Client(t, seen.counted)
+	s := locktest.SemaphoreStore(client)
+	key := "{sem}:" + rand.Text()
+	slot := int(redisstore.SlotOf(key))
+	from, i := cluster.Owner(slot)
+	one, two, three := granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3)), granted(t, s, unitsOf(key, 1, 3))
+	waiter := unitsOf(key, 1, 3)
+	waiter.Queue = true
+	refusedUnits(t, s, waiter)
+	use := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val()
+	client.HSet(t.Context(), redisstore.UsesKey(key), one.Owner, strings.Replace(use, "|0|-|", "|1|-|", 1)) // as if the permit had come by hand-off
+	move := cluster.Migrate(t, slot, from, cluster.Masters[(i+1)%3])
+	if n := move.Carry(key, redisstore.UsesKey(key)); n != 2 {
+		t.Fatalf("%d keys were carried", n)
+	}
+	for range 2 {
+		renewed(t, s, one, store.Granted)
+		renewed(t, s, two, store.Granted)
+		renewed(t, s, unitsOf(key, 1, 3), store.NotOurs)
+	}
+	if again := client.HGet(t.Context(), redisstore.UsesKey(key), one.Owner).Val(); again != use {
+		t.Errorf("the renewal has not confirmed the permit: %q, want %q", again, use)
+	}
+	long := two
+	long.TTL = time.Hour
+	renewed(t, s, long, store.Granted)
+	renewed(t, s, two, store.Granted) // a renewal with a shorter TTL shortens nothing
+	ends := client.ZScore(t.Context(), redisstore.PermitsKey(key), two.Owner).Val()
+	if left := time.Until(time.UnixMilli(int64(ends))); left < 59*time.Minute {
+		t.Errorf("the permit lasts for %v, want an hour", left)
+	}
+	if left := client.PTTL(t.Context(), redisstore.UsesKey(key)).Val(); left < 59*time.Minute {
+		t.Errorf("U lasts for %v, want an hour", left)
+	}
+	stateOf(t, store.Released)(s.Release(t.Context(), one))
+	three.KeepFor = time.Minute
+	stateOf(t, store.Released)(s.Release(t.Context(), three))
+	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+		t.Fatal("positive control: no step was refused, or no call was sent to the target")
+	}
+	move.Finish()
+	granted(t, s, waiter)
+	refusedUnits(t, s, unitsOf(key, 1, 3))
+	renewed(t, s, two, store.Granted)
+	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
+	stateOf(t, store.Released)(s.Release(t.Context(), two))
+	granted(t, s, unitsOf(key, 1, 3))
+	if n := seen.of("CROSSSLOT"); n > 0 {
+		t.Errorf("%d scripts went across slots", n)
+	}
+}

@@ -1,0 +1,291 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/store"
+)
+
+// The Release of a holder hangs. A waiter in the same process returns when the waiter's context or
+// wait ends. The waiter has no subscription, so its acquire cannot be sent together with that
+// Release.
+func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
+	t.Parallel()
+	const patience = 500 * time.Millisecond
+	for name, wait := range map[string]bool{"ctx": false, "Wait": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			e := newEngine(t, user(t, server, "locks", "resetchannels"))
+			first := acquire(t, e, locker.Rule{Key: "k", TTL: 30 * time.Second})
+			left := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			began := time.Now()
+			rule := locker.Rule{Key: "k", TTL: 30 * time.Second}
+			if wait {
+				rule.Wait = patience
+			} else {
+				time.AfterFunc(patience, cancel)
+			}
+			go func() {
+				_, err := e.Acquire(ctx, rule)
+				left <- err
+			}()
+			time.Sleep(patience / 2) // by now, the waiter waits inside its process, which is not visible from outside
+			server.Pause()
+			t.Cleanup(server.Resume)
+			go func() { _ = first.Release(context.Background()) }()
+			err := <-left
+			if over := time.Since(began) - patience; over > promised {
+				t.Errorf("the waiter came back %v too late: %v", over, err)
+			}
+			if err == nil {
+				t.Error("the waiter got the lock of a server that stands still")
+			}
+		})
+	}
+}
+
+// The holder is a program that sends no messages. When the head of the queue gives up, the next
+// waiter becomes the head at once, and asks once a second.
+func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			if err := c.SetNX(t.Context(), "k", "another program", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			head, next := open(t, server.Client(t)), open(t, server.Client(t))
+			ctx, giveUp := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				_, err := head.Acquire(ctx, locker.Rule{Key: "k"})
+				gone <- err
+			}()
+			waiters(t, next, "k", 1)
+			got := make(chan time.Time, 1)
+			go func() {
+				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+					got <- time.Now()
+					_ = l.Release(context.Background())
+				}
+			}()
+			waiters(t, next, "k", 2)
+			notice := inboxOf(t, c, "k", 1)
+			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
+			giveUp()
+			if err := <-gone; err == nil {
+				t.Error("the head got a key that is held")
+			}
+			waiters(t, next, "k", 1)
+			select {
+			case m := <-notice.Channel(): // without this message, the waiter might ask only two seconds later
+				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
+					t.Errorf("the next waiter received %q", m.Payload)
+				}
+			case <-time.After(15 * time.Second):
+				t.Error("the next waiter was not notified that it is the head")
+			}
+			if err := c.Del(t.Context(), "k").Err(); err != nil {
+				t.Fatal(err)
+			}
+			freed := time.Now()
+			if late := (<-got).Sub(freed); late > 1500*time.Millisecond {
+				t.Errorf("the only waiter came %v after the key was free; the head asks once a second", late)
+			}
+		})
+	}
+}
+
+// inboxOf subscribes to the inbox of the waiter at a place in the queue. The place 0 is the head.
+func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
+	t.Helper()
+	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
+	if len(entries) != 1 {
+		t.Fatalf("nobody waits in place %d", place)
+	}
+	_, rest, _ := strings.Cut(entries[0], "|")
+	inbox, _, _ := strings.Cut(rest, "|")
+	s := c.Subscribe(t.Context(), inbox)
+	t.Cleanup(func() { _ = s.Close() })
+	if _, err := s.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The holder is a program that sends no messages. When the head of the queue dies, the waiter
+// behind the head gets no message about this. So this waiter asks often.
+func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
+	t.Parallel()
+	for name, open := range lockers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			c := server.Client(t)
+			if err := c.SetNX(t.Context(), "k", "another program", time.Minute).Err(); err != nil {
+				t.Fatal(err)
+			}
+			dead := redis.Z{Score: float64(time.Now().UnixMicro()), Member: "DEADDEADDEADDEADDEADDEADDE|latchkit:i:gone|2000|0|64|0|"}
+			if err := c.ZAdd(t.Context(), "latchkit:q:{k}:k", dead).Err(); err != nil {
+				t.Fatal(err)
+			}
+			next := open(t, server.Client(t))
+			got := make(chan time.Time, 1)
+			go func() {
+				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+					got <- time.Now()
+					_ = l.Release(context.Background())
+				}
+			}()
+			waiters(t, next, "k", 2)
+			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
+			if err := c.Del(t.Context(), "k").Err(); err != nil {
+				t.Fatal(err)
+			}
+			freed := time.Now()
+			if late := (<-got).Sub(freed); late > 2*time.Second+busy {
+				t.Errorf("the only waiter came %v after the key was free", late)
+			}
+		})
+	}
+}
+
+func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
+	return map[string]func(*testing.T, locker.Client) *locker.Engine{
+		"single": func(t *testing.T, c locker.Client) *locker.Engine { return newEngine(t, c) },
+		"readers": func(t *testing.T, c locker.Client) *locker.Engine {
+			e, err := locker.NewReadWrite([]locker.Client{c})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = e.Close(context.Background()) })
+			return e
+		},
+	}
+}
+
+// A process that has lost its subscription, and cannot subscribe again, polls.
+func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	holder, ahead := newEngine(t, server.Client(t)), newEngine(t, server.Client(t))
+	waiter := newEngine(t, user(t, server, "u", "&*"))
+	lease := acquire(t, holder, locker.Rule{Key: "k"})
+	go func() {
+		if l, err := ahead.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+			_ = l.Release(context.Background())
+		}
+	}()
+	waiters(t, holder, "k", 1)
+	got := make(chan time.Time, 1)
+	go func() {
+		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
+			got <- time.Now()
+			_ = l.Release(context.Background())
+		}
+	}()
+	waiters(t, holder, "k", 2)
+	time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
+	setUser(t, server, "u", "resetchannels")
+	admin := server.Client(t)
+	await(t, "the subscription ends", func() bool {
+		channels, err := admin.PubSubChannels(t.Context(), "latchkit:i:*").Result()
+		return err == nil && len(channels) == 1
+	})
+	time.Sleep(300 * time.Millisecond) // in this time, the process tries to subscribe again, and is refused
+	release(t, lease)
+	freed := time.Now()
+	if late := (<-got).Sub(freed); late > time.Second {
+		t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
+	}
+}
+
+// A process knows that its subscription is lost, and cannot subscribe again. The server does not
+// know of this loss, and still publishes to the process. So the waiter of the process must poll.
+func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		memory := lockertest.NewMemory()
+		cut := &cutOff{Process: memory.NewProcess()}
+		var ls []*locker.Engine
+		for _, s := range []locker.Store{memory.NewProcess(), memory.NewProcess(), cut} {
+			e, err := locker.New(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = e.Close(context.Background()) }()
+			ls = append(ls, e)
+		}
+		lease := acquire(t, ls[0], locker.Rule{Key: "k"})
+		ctx, leave := context.WithCancel(t.Context())
+		got := make(chan time.Time, 1)
+		go func() { _, _ = ls[1].Acquire(ctx, locker.Rule{Key: "k"}) }()
+		synctest.Wait()
+		go func() {
+			l, err := ls[2].Acquire(t.Context(), locker.Rule{Key: "k"})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- time.Now()
+			_ = l.Release(context.Background())
+		}()
+		time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
+		cut.off()
+		time.Sleep(1500 * time.Millisecond) // in this time, the waiter must ask, because it has no subscription
+		leave()
+		synctest.Wait()
+		release(t, lease)
+		freed := time.Now()
+		if late := (<-got).Sub(freed); late > time.Second {
+			t.Errorf("the waiter came %v after the key was free, although its process knew that it receives nothing", late)
+		}
+	})
+}
+
+// cutOff is a process whose subscription is lost while the server does not know this.
+type cutOff struct {
+	*lockertest.Process
+	notify func(store.Event)
+	gone   atomic.Bool
+}
+
+func (c *cutOff) Listen(notify func(store.Event)) (stop func()) {
+	c.notify = notify
+	return c.Process.Listen(notify)
+}
+
+func (c *cutOff) Inbox(key string) string {
+	if c.gone.Load() {
+		return ""
+	}
+	return c.Process.Inbox(key)
+}
+
+func (c *cutOff) Open(ctx context.Context, key string) (string, error) {
+	if c.gone.Load() {
+		return "", errors.New("no subscription")
+	}
+	return c.Process.Open(ctx, key)
+}
+
+func (c *cutOff) off() {
+	c.gone.Store(true)
+	c.LoseEvents(1 << 30)
+	c.notify(store.Event{Kind: store.EventReopened})
+}
