@@ -160,96 +160,6 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	return a, nil
 }
 
-// Inspect returns the present holder of key. The answer may be out of date when it arrives, because
-// Inspect does not lock the key.
-//
-// Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
-func (e *Engine) Inspect(ctx context.Context, key string) (Info, error) {
-	s, ok := e.store.(store.Inspector)
-	if !ok {
-		return Info{}, &Error{Op: OpInspect, Key: key, Err: ErrUnsupported}
-	}
-	info, err := administer(ctx, e, OpInspect, key, func(l string) (Info, error) { return s.Inspect(ctx, l) })
-	info.Metadata = unsigned(info.Metadata)
-	for i := range info.Permits {
-		info.Permits[i].Metadata = unsigned(info.Permits[i].Metadata)
-	}
-	return info, err
-}
-
-// Revoke takes the lease of key away from the holder with this fence, which [Engine.Inspect] shows.
-// The holder learns of the revocation (ErrRevoked) at its next renewal, or at its deadline if the
-// lease is never renewed. Until then the holder may continue to work, so let the database check the
-// fence. reason is shown to the holder, so do not put secrets in it.
-//
-// Errors: ErrGone when no holder has that fence any more, so that a repeated Revoke cannot hit
-// another holder; ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
-func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason string) error {
-	if err := store.CheckKey(e.cfg.prefix + key); err != nil {
-		return &Error{Op: OpRevoke, Key: key, Err: err}
-	}
-	ctx, end := e.cfg.observe(ctx, OpRevoke, Rule{Key: key, Name: Rule{Key: key}.name()})
-	err := e.revoke(ctx, key, fence, reason)
-	if end != nil {
-		finish(end, Outcome{Result: resultOf(OpRevoke, err), Err: err, Fence: fence, Calls: 1})
-	}
-	return err
-}
-
-func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason string) error {
-	s, ok := e.store.(store.Revoker)
-	if !ok {
-		return &Error{Op: OpRevoke, Key: key, Err: ErrUnsupported}
-	}
-	g, err := administer(ctx, e, OpRevoke, key, func(l string) (store.Grant, error) { return s.Revoke(ctx, l, fence, reason) })
-	if err == nil && g.State != store.Released {
-		return &Error{Op: OpRevoke, Key: key, Err: fmt.Errorf("%w: fence %d; look again with Inspect", ErrGone, fence)}
-	}
-	return err
-}
-
-// RaiseFence makes the next fence of key larger than atLeast. Use RaiseFence if the server has lost
-// its counter and the database remembers a larger fence. RaiseFence never lowers the fence.
-//
-// Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
-func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
-	s, ok := e.store.(store.Fencer)
-	if !ok {
-		return &Error{Op: OpRaiseFence, Key: key, Err: ErrUnsupported}
-	}
-	_, err := administer(ctx, e, OpRaiseFence, key, func(l string) (struct{}, error) {
-		return struct{}{}, s.RaiseFence(ctx, l, atLeast)
-	})
-	return err
-}
-
-// administer makes one call about key, and stops waiting for the answer when ctx ends.
-func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
-	var none T
-	l := e.cfg.prefix + key
-	if err := store.CheckKey(l); err != nil {
-		return none, &Error{Op: op, Key: key, Err: err}
-	}
-	return inquire(ctx, e, op, key, func() (T, error) { return call(l) })
-}
-
-// inquire makes one call, and stops waiting for the answer when ctx ends.
-func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func() (T, error)) (T, error) {
-	var none T
-	if err := ctx.Err(); err != nil {
-		return none, &Error{Op: op, Key: key, Err: err}
-	}
-	select {
-	case a := <-calls.Ask(&e.calls, call):
-		if a.Err != nil {
-			return none, &Error{Op: op, Key: key, Err: unavailable(a.Err)}
-		}
-		return a.Value, nil
-	case <-ctx.Done():
-		return none, &Error{Op: op, Key: key, Err: ctx.Err()}
-	}
-}
-
 // Close stops the Locker, which then admits no new callers. Waiters fail with ErrClosed, and the
 // contexts of leases end with ErrClosed. Close then waits until the functions of [Run] have
 // returned, their leases are released and unclear calls are undone. It waits at most until ctx
@@ -352,26 +262,6 @@ func (c *config) warn(w Warning) {
 	} else {
 		slog.Warn("latchkit: "+w.Text, "code", w.Code)
 	}
-}
-
-// Nodes asks the nodes of a quorum for their state: which nodes vote, why the other nodes do not
-// vote, and for how long they will not vote. Like every acquire, Nodes also performs the steps that
-// let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
-// node. A Locker that is no quorum returns [ErrUnsupported].
-func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
-	m, ok := e.store.(store.Membership)
-	if !ok {
-		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
-	}
-	if !e.acquires.Enter() {
-		return nil, &Error{Op: OpInspect, Err: ErrClosed}
-	}
-	defer e.acquires.Leave()
-	nodes, err := m.Nodes(ctx)
-	if err != nil {
-		return nodes, &Error{Op: OpInspect, Err: err}
-	}
-	return nodes, nil
 }
 
 // undoEnded warns that the server refuses to release a lock that no caller holds any more.
