@@ -71,8 +71,7 @@ func (s *stage) say(word string, what any) {
 	fmt.Printf("%s %s\n", word, text)
 }
 
-// The method await returns the parent's next word. If the parent has ended, it ends this child
-// process.
+// await returns the parent's next word. If the parent has ended, await ends this child process.
 func (s *stage) await() string {
 	line, err := s.parent.ReadString('\n')
 	if err != nil {

@@ -41,7 +41,7 @@ const (
 // settings are the same for all contestants of a turn.
 type settings struct {
 	Addr    string
-	Cluster bool // Addr is the address of a cluster's node
+	Cluster bool // Addr is the address of one node of a cluster
 	TTL     time.Duration
 	Process int // the index of this process in the turn
 }
@@ -87,7 +87,7 @@ type fenced interface {
 	Fence() uint64
 }
 
-// contestants are all contestants. A row selects its contestants by name.
+// contestants lists all contestants of the bench. A row selects its contestants by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,

@@ -206,10 +206,10 @@ type worker struct {
 	err        error
 }
 
-// work counts the locks that are released before the parameter end. The critical section is
-// empty, so the figures show only the cost of the lock. If the end of the turn cuts off a wait,
-// the time that the worker has waited until then counts. Without this rule, a worker that never
-// gets the lock would not appear in the figures.
+// work takes and releases locks, and counts those that it has released before end. The critical
+// section is empty, so the figures show only the cost of the lock. If the end of the turn cuts off
+// a wait, the time that the worker has waited until then counts. Without this rule, a worker that
+// never gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {

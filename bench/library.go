@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// library is the specification of a process with readers and writers. They lock one key again and
-// again until the turn ends.
+// library is the specification of a process with readers and writers. The readers and the writers
+// lock one key again and again until the turn ends.
 type library struct {
 	Contestant       string
 	Settings         settings
@@ -18,7 +18,7 @@ type library struct {
 	Turn             time.Duration
 }
 
-// lending is what the readers and writers have done.
+// lending has the results of the readers and writers of one process.
 type lending struct {
 	Reads, Writes         []int // for each worker: how many locks it has acquired
 	ReadWaits, WriteWaits histogram
@@ -133,7 +133,8 @@ func (v *visitor) lock(ctx context.Context) (hold, error) {
 	return v.locks.Lock(ctx, v.key)
 }
 
-// work counts the locks that are released before the end of the turn, as worker.work does.
+// work takes and releases locks, and counts those that it has released before end, as worker.work
+// does.
 func (v *visitor) work(ctx context.Context, end time.Time) {
 	for {
 		asked, phases := time.Now(), v.arena.phases.Load()

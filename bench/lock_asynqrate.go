@@ -12,10 +12,10 @@ import (
 	"github.com/hibiken/asynq/x/rate"
 )
 
-// asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so in the
-// bench each waiter asks again after 1 ms. (The documentation of asynq proposes that a handler
-// without a permit fails. Its task is then retried much later.) A permit belongs to a task, so
-// each caller is a task of asynq that runs during the whole turn.
+// asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so in the bench
+// each waiter asks again after 1 ms. (The documentation of asynq proposes that a handler without a
+// permit returns an error. Then asynq retries the task, but much later.) A permit belongs to a
+// task, so each caller is a task of asynq that runs during the whole turn.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },

@@ -126,8 +126,8 @@ type cluster struct {
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// launchNodes starts servers that may vote at once. Each server also has a proxy that delays its
-// answers.
+// launchNodes starts servers that may vote from the start. Each server also has a proxy that delays
+// its answers.
 func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 	c = &cluster{}
 	var nodes []locker.Client

@@ -21,7 +21,8 @@ type order struct {
 	rounds int
 	turn   time.Duration
 
-	// aloneRounds is for the row on one processor. The turns of this row are half as long.
+	// aloneRounds is the number of rounds of the row on one processor. The turns of this row are
+	// half as long.
 	aloneRounds int
 	// The next fields are for the row about held leases. The turns of this row last longer than
 	// a TTL.

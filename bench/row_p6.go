@@ -174,8 +174,8 @@ func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0)
 func (k kept) goroutines() float64 { return float64(k.Goroutines) }
 func (k kept) lost() float64       { return float64(k.Lost) }
 
-// The method calls returns the number of calls that the server has executed, without the PINGs
-// of the bench.
+// calls returns how many calls the server has executed per second. It does not count the PINGs of
+// the bench.
 func (k kept) calls() float64 {
 	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
 }

@@ -54,12 +54,12 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 
 // inheritance has the figures of one turn.
 type inheritance struct {
-	late  []time.Duration // for each waiter with a lock: the time from the lock's expiry until then
+	late  []time.Duration // for each waiter that got a lock: how long after the expiry
 	never int
 }
 
-// allOf returns, for each waiter that got a lock in any turn, the time from the expiry until
-// then, in ms.
+// allOf returns how long after the expiry each waiter got a lock, in ms. It covers all turns, and
+// leaves out waiters that never got a lock.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
 		late = append(late, each(t.late, millis)...)

@@ -57,8 +57,8 @@ func onTheWire(p *chaos.Proxy, besides []string) (n int) {
 	return n
 }
 
-// crowd starts workers twice. At first each worker wants a key of its own, and then all workers
-// want the same key. A floor gets only the first part, because it cannot wait.
+// crowd runs workers twice: first each worker locks a key of its own, and then all workers lock the
+// same key. For a floor, crowd makes only the first run, because a floor cannot wait.
 func crowd(t *testing.T, c contestant, addr string) {
 	t.Helper()
 	a, err := openArena(arenaFile(t))
@@ -67,7 +67,7 @@ func crowd(t *testing.T, c contestant, addr string) {
 	}
 	keys := []string{"", "wanted"}
 	if c.kind == floor {
-		keys = keys[:1] // only keys of their own, so that the workers do not wait
+		keys = keys[:1] // each worker has a key of its own, because a floor cannot wait
 	}
 	for _, key := range keys {
 		l := open(t, c, addr, 0)

@@ -139,7 +139,7 @@ func interleave[T any](field []contestant, rounds int, take func(contestant) (T,
 	return turns, nil
 }
 
-// each returns one figure of each turn.
+// each calls figure for each turn, and returns the results in the order of the turns.
 func each[T any](turns []T, figure func(T) float64) []float64 {
 	figures := make([]float64, len(turns))
 	for i, t := range turns {

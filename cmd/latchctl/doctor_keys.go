@@ -86,7 +86,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 	return eternal, ahead, nil
 }
 
-// The method waiters looks for locks that never expire, and for queues whose waiters are gone.
+// waiters looks for locks that never expire, and for queues whose waiters are gone.
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {
@@ -138,8 +138,8 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// The method votes shows which nodes of a quorum vote. If no service has used the nodes yet, doctor
-// does not ask them, because the question would begin to form a set.
+// votes shows which nodes of a quorum vote. If no service has used the nodes yet, doctor does not
+// ask them, because the question would begin to form a set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked, silent := 0, 0
 	for _, c := range cs {

@@ -60,7 +60,7 @@ asking`, "\n")
 var operatorRights = strings.Split(`scan 0
 getrange KEY 0 1`, "\n")
 
-// The method rights checks what the user may do. It tests each command by a dry run.
+// rights checks which commands the user may run. It tests each command by a dry run.
 func (p *patient) rights(ctx context.Context) {
 	user := p.user
 	if user == "" {

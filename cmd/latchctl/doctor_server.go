@@ -138,7 +138,7 @@ func (p *patient) replicas(context.Context) {
 	}
 }
 
-// The method cluster visits each master.
+// cluster checks the state of a Cluster, and calls visit for each of its masters.
 func (d *doctor) cluster(ctx context.Context, c *redis.ClusterClient, visit func(context.Context, string, redis.UniversalClient)) {
 	says, err := c.ClusterInfo(ctx).Result()
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// diagnosis runs doctor, and returns the level of each check with its text.
+// diagnosis runs doctor, and returns the finding of each check: its level and its text.
 func diagnosis(t *testing.T, exit int, nodes []string, args ...string) map[string]finding {
 	t.Helper()
 	s := exits(t, exit, nodes, append([]string{"doctor", "--json"}, args...)...)

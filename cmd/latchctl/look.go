@@ -42,7 +42,7 @@ func (l lock) state() string {
 type looker struct {
 	engine  *locker.Engine
 	permits *locker.Engine // a Locker for the permits of semaphores; nil on a quorum, which has no permits
-	ahead   time.Duration  // how far the server's clock is ahead; Info.Since is a time of the server's clock
+	ahead   time.Duration  // how far the server's clock, which made Info.Since, is ahead of ours
 }
 
 // look connects a looker.
@@ -91,7 +91,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	}
 	info, err := engine.Inspect(ctx, key)
 	if err == nil && info.Mode == locker.Shared && l.permits != nil {
-		info, err = l.engine.Inspect(ctx, key) // l.engine also counts the readers
+		info, err = l.engine.Inspect(ctx, key) // unlike l.permits, l.engine counts readers
 	}
 	if err != nil {
 		return lock{}, err
@@ -99,7 +99,7 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	return lock{key, info, l.since(info.Since)}, nil
 }
 
-// The method since returns how long ago the time at was, by the server's clock.
+// since returns the time that has passed since at, by the server's clock.
 func (l *looker) since(at time.Time) time.Duration {
 	if at.IsZero() {
 		return 0
@@ -110,8 +110,7 @@ func (l *looker) since(at time.Time) time.Duration {
 // atOnce is the number of keys that are inspected at the same time.
 const atOnce = 64
 
-// The method all inspects all keys that match the pattern. It leaves out keys that have become free
-// meanwhile.
+// all inspects the keys that match the pattern. It leaves out keys that have become free meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {

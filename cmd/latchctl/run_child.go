@@ -121,9 +121,9 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended too. When the time late has passed, it kills the
-// descendants that still run. At a terminal, outlive does nothing, because the descendants cannot
-// be distinguished from other processes.
+// outlive waits until the descendants have ended too. At the time late, it kills the descendants
+// that still run. At a terminal, outlive does nothing, because the descendants cannot be
+// distinguished from other processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

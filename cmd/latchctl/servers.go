@@ -97,8 +97,7 @@ func (cs clients) forLocker() []locker.Client {
 	return all
 }
 
-// The method engine makes a Locker that shows and revokes leases of every kind, even the leases of
-// readers.
+// engine makes a Locker that shows and revokes leases of every kind, even the leases of readers.
 func (cs clients) engine() (*locker.Engine, error) {
 	l, err := locker.NewReadWrite(cs.forLocker())
 	if err != nil {

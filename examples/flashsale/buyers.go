@@ -62,7 +62,7 @@ func (c *crowd) buy(ctx context.Context) ([]end, error) {
 	return ends, ctx.Err()
 }
 
-// The method buyer makes the clicks of one buyer, who clicks again after each "try again later".
+// buyer makes the clicks of one buyer, who clicks again after each "try again later".
 func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
 	// sale.

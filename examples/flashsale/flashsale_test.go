@@ -41,8 +41,8 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// The function hold holds a small sale. It returns the result of each way to guard a purchase, by
-// the name of the way.
+// hold runs a small sale. It returns the result of each way to guard a purchase, by the name of the
+// way.
 func hold(t *testing.T, s *sale) (map[string]result, *node) {
 	t.Helper()
 	v, err := s.prepare(t.Context())

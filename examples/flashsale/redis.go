@@ -38,9 +38,9 @@ type localRedis struct {
 
 const (
 	clockTick = time.Millisecond
-	// While this process gets no processor time, the owner of a key, which runs in the same
-	// process, cannot renew the key. So the clock makes up for lost time only in small steps, and
-	// the owner can renew the key before it expires.
+	// While this process gets no processor time, the owners of keys, which run in the same process,
+	// cannot renew them. So the clock then catches up only in small steps, and an owner can renew
+	// its key before the key expires.
 	clockStep = 10 * clockTick
 )
 

@@ -77,9 +77,8 @@ func (v *venue) close() {
 	}
 }
 
-// The method hold runs the sale with each of the three ways, one after the other. It passes
-// each result to the function each. request is the purchase that -trace shows, or nil without
-// -trace.
+// hold runs the sale with each of the three ways, one after the other. It passes each result to the
+// function each. request is the purchase that -trace shows, or nil without -trace.
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) (results []result, request *node, err error) {
 	for i := range ways {
 		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit
@@ -94,8 +93,7 @@ func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) 
 	return results, request, nil
 }
 
-// The method once runs one sale. It fills the stock, starts the shops, runs the buyers, and
-// counts the orders.
+// once runs one sale. It fills the stock, starts the shops, runs the buyers, and counts the orders.
 func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
 	books, err := openStore(ctx, cfg.DSN)
 	if err != nil {

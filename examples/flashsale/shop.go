@@ -111,8 +111,8 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	return r
 }
 
-// The method buy sells one item. It reads the stock, takes the money, and writes the stock. It
-// contains no code for locks. When the lock is lost, ctx ends, and the transaction ends with ctx.
+// buy sells one item. It reads the stock, takes the money, and writes the stock. It contains no
+// code for locks. When the lock is lost, ctx ends, and the transaction ends with ctx.
 func (s *shop) buy(c *gin.Context) {
 	ctx, sku := c.Request.Context(), c.Param("id")
 	buyer, err := strconv.Atoi(c.Query("buyer"))
@@ -147,8 +147,8 @@ func (s *shop) charge(ctx context.Context, buyer int) error {
 	return sleep(ctx, work(s.seed, buyer))
 }
 
-// The function work returns how long the payment of a buyer takes. For one buyer in twenty, it
-// takes longer than a lock's TTL. For the others, it takes 2 to 8 ms.
+// work returns how long the payment of a buyer takes. For one buyer in twenty, it takes longer than
+// a lock's TTL. For the others, it takes 2 to 8 ms.
 func work(seed uint64, buyer int) time.Duration {
 	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
 	if r.IntN(20) == 0 {

@@ -90,9 +90,9 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	return left, err
 }
 
-// The method sell writes an order and the remaining stock in one transaction, so the database
-// keeps both writes or no write. The transaction does not prevent overselling, because the
-// handler has computed left from a stock that it had read before the transaction.
+// sell writes an order and the remaining stock in one transaction, so the database keeps both
+// writes or no write. The transaction does not prevent overselling, because the handler has
+// computed left from a stock that it had read before the transaction.
 func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()

@@ -82,8 +82,8 @@ func printTrace(w io.Writer, request *node) {
 	fmt.Fprintf(w, "\nOf %s it waited %s for the lock.\n", millis(request.Took), millis(request.lockWait()))
 }
 
-// printNode prints the span n and the spans inside n, as parts of the span request. The line of
-// n begins with the text first, and the other lines begin with the text rest.
+// printNode prints the span n and the spans inside n, as parts of the span request. The line of n
+// begins with the prefix first, and the lines below it begin with the prefix rest.
 func printNode(w io.Writer, n, request *node, first, rest string) {
 	const nameWidth, barWidth = 28, 30
 	name := first + n.Name

@@ -110,8 +110,8 @@ func longer(a, b *node) int {
 	return cmp.Compare(took(a), took(b))
 }
 
-// The method show answers GET /trace with the slowest purchase that waited for the lock. If there
-// is none, the answer is null.
+// show answers GET /trace with the slowest purchase that waited for the lock. If there is none, the
+// answer is null.
 func (t *tracer) show(c *gin.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -34,8 +34,8 @@ func (u *UploadLocker) NewLock(id string) (handler.Lock, error) {
 	return &uploadLock{of: u, id: id}, nil
 }
 
-// The method wait counts the waiting callers of an upload. n is 1 when a caller begins to wait, and
-// -1 when the wait ends.
+// wait counts the waiting callers of an upload. n is 1 when a caller begins to wait, and -1 when
+// the wait ends.
 func (u *UploadLocker) wait(id string, n int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -44,8 +44,8 @@ func main() {
 	}
 }
 
-// The function serve answers requests until the context stopping ends. It returns when the requests
-// that are under way have been answered.
+// serve answers requests until the context stopping ends. It returns when the requests that are
+// under way have been answered.
 func serve(stopping context.Context, client redis.UniversalClient, listener net.Listener) error {
 	observer, err := otellock.New()
 	if err != nil {

@@ -287,7 +287,7 @@ func (w *world) nodeStops(meanwhile func()) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_, _ = l.Nodes(ctx) // an operator's page makes the same call, which detects that the node is down
+			_, _ = l.Nodes(ctx) // detects that the node is down, as an operator's page does
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):

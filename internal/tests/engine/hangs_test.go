@@ -280,8 +280,8 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	}
 }
 
-// standstill pauses the server of two keys. Then it makes calls to this server, and at the same
-// time it calls the function elsewhere, which makes calls to other servers.
+// standstill pauses the server of two keys. During the pause, it makes calls to this server. At the
+// same time it calls elsewhere, a function that makes calls to other servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})

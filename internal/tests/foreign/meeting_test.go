@@ -103,8 +103,8 @@ func (m *meeting) expire(key string) {
 	}
 }
 
-// notBefore fails the test if a caller got the key before the time over, at which the lease of the
-// dead holder ended. The server counts the lease in whole milliseconds.
+// notBefore fails the test if a caller got the key before over, the time at which the lease of the
+// dead holder ended. It allows 2 ms, because the server counts the lease in whole milliseconds.
 func (m *meeting) notBefore(over time.Time, who string) {
 	m.Helper()
 	if early := time.Until(over); early > 2*time.Millisecond {

@@ -10,8 +10,8 @@ import (
 )
 
 // A peer is a process that locks with one library. First it prints "ready" and the versions of its
-// libraries. Then it executes commands, one after the other. A command is a line. Its result is a
-// line too, which begins with "answer":
+// libraries. Then it executes commands, one after the other. A command is one line, and so is its
+// result, which begins with "answer". These are the commands, each with its possible results:
 //
 //	try KEY MS                     held | busy       one attempt, with a TTL in milliseconds
 //	wait KEY MS                    held | busy       attempts for a minute at most
@@ -48,7 +48,7 @@ func (p *peer) try(t testing.TB, key string, ttl time.Duration, answer string) {
 	p.wants(t, answer)
 }
 
-// waits sends the command "wait". The method held waits for the result.
+// waits sends the command "wait". Call held to wait for the result.
 func (p *peer) waits(key string, ttl time.Duration) { p.asks("wait", key, ttl.Milliseconds()) }
 
 func (p *peer) extend(t testing.TB, key string, ttl time.Duration, answer string) {
@@ -63,7 +63,7 @@ func (p *peer) unlock(t testing.TB, key, answer string) {
 	p.wants(t, answer)
 }
 
-// visits sends the command "visit". The method visited waits for the result.
+// visits sends the command "visit". Call visited to wait for the result.
 func (p *peer) visits(key string, ttl time.Duration, n int, log, name string) {
 	p.asks("visit", key, ttl.Milliseconds(), n, log, name)
 }

@@ -159,7 +159,7 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 }
 
 // Two callers of one process want a key that another process holds. The holder hands the key to the
-// process of these callers. There, the first caller hands the key to the second.
+// process of these callers. In this process, the first caller then hands the key to the second.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

@@ -35,7 +35,7 @@ func TestAKilledNodeIsCountedUntilItVotesAgain(t *testing.T) {
 	counts := func(want string) func() bool {
 		return func() bool {
 			locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "order:5"}))
-			_, _ = l.Nodes(t.Context()) // a page for operators makes the same call, which detects that the node is down
+			_, _ = l.Nodes(t.Context()) // detects that the node is down, as a page for operators does
 			return strings.Contains(strings.Join(tel.measured(t), "\n"), want)
 		}
 	}

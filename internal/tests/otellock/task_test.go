@@ -105,7 +105,7 @@ func (s *tasks) waits(t *testing.T) {
 // waited matches those parts of a span that depend on the speed of the machine.
 var waited = regexp.MustCompile(` wait\.(attempts|duration)=\S+`)
 
-// The trace of a task shows what the task's policy has led to.
+// The trace of a task shows the effect of the task's policy.
 func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -129,7 +129,7 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// A holder calls the method over just before its release.
+// over removes l from the present holders. A holder calls over just before its release.
 func (b *board) over(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

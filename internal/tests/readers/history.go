@@ -171,7 +171,8 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of returns the owner's claim, with the phase's fence of one side: the model or the subject.
+// of returns the owner's claim. Its fence of the phase is the one that side has made: the model or
+// the subject.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]

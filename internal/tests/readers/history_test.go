@@ -27,9 +27,9 @@ func play(h *history, steps int) {
 	h.finish()
 }
 
-// every returns the i-th combination of abilities. No combination has both Lockers without readers
-// and evictions. A reader that got the key from a Locker without readers is in no phase, so this
-// reader has no entry that could be evicted.
+// every returns the i-th combination of abilities. No combination has both plain and evicts: a
+// reader that got the key from a Locker without readers is in no phase, so this reader has no entry
+// that could be evicted.
 func every(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }

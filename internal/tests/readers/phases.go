@@ -12,7 +12,7 @@ import (
 // enters. So during a phase the first waiter is a writer.
 
 // enter makes c a reader for at least ttl. If the server has forgotten the readers of the phase,
-// an unknown reader is added, which stays for the longest possible time.
+// enter also adds an unknown reader, which stays until the lease ends.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
 	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
@@ -106,8 +106,9 @@ func (m *model) leavePhase(c claim, g giving) {
 
 // alive returns, in order, the living waiters up to the first writer, and the living readers behind
 // it. A writer behind another writer is checked only when its turn comes. A waiter leaves the queue
-// if its process is gone, or if it did not confirm a grant by message. The owner asks makes the
-// call, so it is alive. But it may leave the queue together with the other waiters of its process.
+// if its process is gone, or if it did not confirm a grant by message. The owner in the parameter
+// asks makes the call, so it is alive. But this owner may leave the queue together with the other
+// waiters of its process.
 func (m *model) alive(asks string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)

@@ -35,7 +35,7 @@ type hold struct {
 	shared bool
 	fence  int
 	until  int
-	doubt  bool // the server may have forgotten the hold; the hold may still exclude other owners, and its owner may still get messages
+	doubt  bool // the server may have forgotten the hold, or the hold may still exclude other owners and its owner may get messages
 	handed bool // the key was granted by message, and the owner has not called since
 }
 
@@ -127,8 +127,8 @@ func (w *watch) emptied() {
 	w.lucky()
 }
 
-// thrown handles a revocation. It ends all holds, as an eviction of the lease does. But an owner
-// that was granted the key by message then counts as confirmed.
+// thrown handles a revocation. It ends all holds, as an eviction of the lease does. But after a
+// revocation, an owner that was granted the key by message counts as confirmed.
 func (w *watch) thrown() {
 	for _, h := range w.live() {
 		delete(w.holds, h.owner)

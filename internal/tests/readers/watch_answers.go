@@ -174,7 +174,7 @@ func (w *watch) released(c claim, g giving, held bool, a answer) {
 		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
 	if a.State == store.Revoked && c.phase == 0 {
-		delete(w.undone, c.owner) // while the note of the revocation exists, it takes the place of the tombstone
+		delete(w.undone, c.owner) // the note of a revocation replaces the tombstone as long as the note exists
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
 		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
@@ -192,7 +192,7 @@ const (
 	admitted        // the waiting readers have entered the phase, even while a writer waits
 )
 
-// idle reports a violation if the step has not done for the waiters what the parameter by demands.
+// idle reports a violation if the step has done less for the waiters than the parameter by demands.
 func (w *watch) idle(i info, by served) {
 	for _, o := range w.waits {
 		switch {

@@ -3,10 +3,10 @@
 // run.
 //
 // The server does what the scripts sem_*.lua do, and the processes do what the engine does. The
-// processes queue, and trust a grant by message only while it is fresh. They renew, repeat calls
-// without a reply, undo, and pass their permits on among their callers. Calls and messages are
-// delayed and lost. Processes stop and die. Clocks run at different rates, and step. Keys are
-// evicted, and other programs lock the key.
+// processes queue, and trust a grant by message only while it is fresh. They renew permits, repeat
+// calls that got no reply, undo acquires, and pass permits on from caller to caller. Calls and
+// messages are delayed and lost. Processes stop and die. Clocks run at different rates, and step.
+// Keys are evicted, and other programs lock the key.
 //
 // The run counts violations:
 //

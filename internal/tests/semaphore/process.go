@@ -22,9 +22,8 @@ type process struct {
 // local returns the time by the process's own clock, which never steps.
 func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
 
-// The method after calls the function do when the process's clock has advanced by d. If the
-// process has died by then, do is not called. If the process is stopped at that time, do is called
-// when the process continues.
+// after calls do when the process's clock has advanced by d. If the process has died by then, do is
+// not called. If the process is stopped at that time, do is called when the process continues.
 func (p *process) after(d int64, do func()) {
 	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }

@@ -111,8 +111,8 @@ func (t *ticket) later(k *cohort, d int64) {
 	})
 }
 
-// hold begins a lease. The server keeps the lease for the time life. By the process's clock, this
-// time begins at since.
+// hold begins a lease, which the server keeps for the duration life. since is the start of this
+// duration by the process's clock.
 func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	p := t.proc
 	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()

@@ -187,8 +187,8 @@ func (s *server) enter(c claim, life int64, handed bool) *permit {
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in the order of the queue. The caller of the token own makes this call. So
-// this token gets an answer instead of a message.
+// serve grants units in the order of the queue. The token own belongs to the caller of this step,
+// so it gets an answer instead of a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process
@@ -247,8 +247,8 @@ func (s *server) watch(e *entry, own string) bool {
 	return true
 }
 
-// tellHead sends a message to the first waiter that does not belong to the process but. This waiter
-// should then ask.
+// tellHead sends the first waiter a message that it should ask. It skips the waiters of the process
+// in the parameter but.
 func (s *server) tellHead(but *process, in int64) {
 	for _, e := range s.queue {
 		if e.proc != but && !e.deaf && s.listens(e.proc) {

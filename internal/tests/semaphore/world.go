@@ -120,7 +120,7 @@ func (w *world) delay() int64 {
 	return 100 + w.upTo(900)
 }
 
-// call makes a step at the server, and calls the function answered once. ok is false if no answer
+// call makes a step at the server, and then calls answered exactly once. ok is false if no answer
 // has arrived within a second.
 func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
 	done := false

@@ -44,8 +44,8 @@ type hold struct {
 
 	// These fields are for the release of the lease.
 	next    *hold
-	earlier bool // an attempt within the lease is unclear
-	late    bool // an attempt after the end of the lease is unclear
+	earlier bool // an attempt to release before the end of the lease is unclear
+	late    bool // an attempt to release after the end of the lease is unclear
 	lost    bool // the lease had ended before the release
 	until   time.Duration
 

@@ -8,7 +8,7 @@ type outcome uint8
 const (
 	answered outcome = iota + 1
 	refused          // the reply proves that the call had no effect
-	unclear          // the call may have run before, may run later, or may never run
+	unclear          // the call may have run, may run later, or may never run
 )
 
 // call sends a script to the server once, and delivers the result. The request or the reply may be

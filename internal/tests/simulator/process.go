@@ -52,7 +52,7 @@ func (p *process) trueFor(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.rate)
 }
 
-// The method after calls the function do when the clock of the process has advanced by d.
+// after calls do when the clock of the process has advanced by d.
 func (p *process) after(d time.Duration, do func()) {
 	p.w.after(p.trueFor(max(d, 0)), p, do)
 }

@@ -20,7 +20,7 @@ const (
 	NoOvertaking                   // an acquire that finds the lease free takes it, although other tokens wait
 	Recheck                        // a waiter relies on messages, and never sends a second acquire
 	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
-	VoidStamp                      // a server time from before a new subscription is compared with a server time from after it
+	VoidStamp                      // server times from before and from after a new subscription are compared
 	RefuseNext                     // a release queues its next token although this token was undone
 	StayInBlock                    // local hand-offs continue when all reserved fences are used
 	LossEndsStreak                 // local hand-offs continue after the lease has ended

@@ -24,12 +24,12 @@ type Scenario struct {
 	Once    float64       // probability of a lease that is never renewed
 	Extend  float64       // probability that a lease is extended
 	Drift   float64       // the largest drift of a process's clock
-	MaxSkew time.Duration // how much earlier leases end, because another server may take over
+	MaxSkew time.Duration // how much earlier processes end their leases, because a server with another clock may take over
 
 	Patience     time.Duration // the time after which a call is given up
 	Tail         float64       // probability of a slow packet
 	Zombie       float64       // probability of a very slow request
-	LateFollow   float64       // probability that a release with a next token runs just after it was given up
+	LateFollow   float64       // probability that a release with a next token runs just after its caller gave it up
 	LostRequest  float64
 	LostReply    float64
 	Refused      float64
@@ -148,7 +148,7 @@ func special() []Scenario {
 	fickle := base("fickle")
 	fickle.Cancel, fickle.Tail, fickle.Hold, fickle.Think = 0.8, 0.3, 8*time.Millisecond, 4*time.Millisecond
 	// In this scenario, holders release long before the end of their leases. So a waiter must not
-	// rely on the end of the lease that a message has named.
+	// sleep until the end of a lease only because a message has named this end.
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second

@@ -91,9 +91,9 @@ func (s *server) lengthen(r *row, ttl time.Duration) {
 	}
 }
 
-// hand gives a free lease to the first living waiter. It stops at self, which takes the lease
-// without a message. It returns false if the server's memory was full, so that the grant was
-// refused.
+// hand gives a free lease to the first living waiter. If it reaches the token self, it stops,
+// because this token takes the lease without a message. It returns false if the server's memory was
+// full, so that the grant was refused.
 func (s *server) hand(key int, r *row, self token) bool {
 	for len(r.queue) > 0 {
 		e := &r.queue[0]
@@ -120,7 +120,7 @@ func (s *server) hand(key int, r *row, self token) bool {
 		} else {
 			e.handed = true
 		}
-		s.wrote = true // ZREM comes first, which needs no memory
+		s.wrote = true // ZREM comes first, because it needs no memory
 		s.set(key, given.token, given.block, given.claim, true)
 		s.w.publish(key, given.inbox, message{
 			kind: toldGranted, token: given.token, fence: r.lease.fence, block: r.lease.block, claim: given.claim, at: s.time(),

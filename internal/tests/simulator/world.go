@@ -17,7 +17,7 @@ type world struct {
 	events int
 
 	server  server
-	procs   []*process // by id; a killed process is replaced
+	procs   []*process // by id; a new process takes the place of a killed one
 	holds   []*hold    // by token; nil for a foreign client
 	books   []book     // by key
 	quiet   time.Duration

@@ -191,7 +191,7 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	}, postgres, maria)
 }
 
-// When a server shows its own idle limit, it chooses the unit.
+// A server chooses the unit in which it shows its own idle limit.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, _ := memory(t)

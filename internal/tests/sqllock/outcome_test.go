@@ -393,7 +393,7 @@ type silent struct {
 	begun         int
 }
 
-// The method with deposits 10. Its transactions come from the database in the parameter from.
+// with deposits 10. The database in the parameter from makes its transactions.
 func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
 	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,

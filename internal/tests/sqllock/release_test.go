@@ -51,8 +51,8 @@ func (g *gate) pass(ctx context.Context) {
 }
 
 // With WithBackgroundRelease, a committed transaction needs no answer to its release, because its
-// claim proves more than this answer. A transaction that has failed waits for the answer, and
-// reports it.
+// claim has already shown that no newer holder has claimed. A transaction that has failed waits for
+// the answer, and reports it.
 func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 	errOnPurpose := errors.New("on purpose")
 	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {

@@ -288,9 +288,9 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	}
 }
 
-// On MySQL a deadlock, and on SQLite an interrupt, ends the transaction silently. Later statements
-// would then be committed one by one, without a claim. So work that continues after the error must
-// be stopped.
+// A deadlock on MySQL, or an interrupt on SQLite, ends the transaction silently. If the work
+// ignored the error and continued, its later statements would be committed one by one, without a
+// claim. So such work must be stopped.
 func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 	t.Run("mysql, a deadlock", func(t *testing.T) {
 		t.Parallel()

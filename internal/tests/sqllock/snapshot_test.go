@@ -36,8 +36,8 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				}
 				defer func() { _ = successor.Close(context.Background()) }()
 				done := make(chan error, 1)
-				// The older holder has the second resource. This holder is still at work when its
-				// lease is lost.
+				// The older holder holds b, the second resource of the successor. The older holder
+				// is still at work when its lease is lost.
 				err = sqllock.Do(t.Context(), l, db, locker.Rule{Key: "b", TTL: account.TTL}, func(ctx context.Context, tx *sqllock.Tx) error {
 					store.Free("b")
 					go func() {
@@ -107,7 +107,7 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						first := func() {}
-						if begun == 2 { // the transaction after that of the claim; when it calls first, only its COMMIT is missing
+						if begun == 2 { // the second transaction, which follows that of the claim, calls first just before its COMMIT
 							first = func() {
 								store.Free(account.Key)
 								go func() {
@@ -116,8 +116,8 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 										if err != nil {
 											return err
 										}
-										// This writes another row, so that no other check can
-										// notice the error.
+										// The successor has read row 1 and writes row 2, so that no
+										// other check can notice a stale read.
 										return write(ctx, tx, 2, balance+50)
 									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 								}()

@@ -113,8 +113,8 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 			}
 			return errs
 		}
-		// old is larger than any clock in µs. So later fences count up from old, as they do after
-		// a clock was set back.
+		// old is larger than any clock in µs. So the server makes the next fences by counting up
+		// from old, as it does after its clock was set back.
 		old := uint64(1) << 52
 		for _, key := range keys {
 			if err := l.RaiseFence(t.Context(), key, old); err != nil {

@@ -55,10 +55,12 @@ func newWire(t testing.TB, target string) *wire {
 
 func (w *wire) addr() string { return w.listener.Addr().String() }
 
-// strike arms the wire for the next COMMIT. With thenDead, no data passes after it.
+// strike makes the fault s strike at the next COMMIT. If thenDead is true, no data passes after the
+// fault.
 func (w *wire) strike(s strike, thenDead bool) { w.strikeAt("COMMIT", s, thenDead) }
 
-// strikeAt arms the wire for the next statement with this word, which is in capitals.
+// strikeAt makes the fault s strike at the next statement that contains word. The word is in
+// capitals.
 func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
