@@ -23,7 +23,7 @@ type arena struct {
 	// These fields are for the hand-offs between two processes.
 	waiting    [2]atomic.Bool // whether each process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
-	releasedBy atomic.Int64   // the process that has released last: its index + 1; 0 before the first release
+	releasedBy atomic.Int64   // 1 + the index of the process that has released last; 0 before the first release
 	releasedAt atomic.Int64   // when the last release started, by the clock of monotonic
 }
 

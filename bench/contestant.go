@@ -21,8 +21,8 @@ type contestant struct {
 	besides []string
 	// noLock marks a contestant that only passes messages, and that cannot run with one process.
 	noLock bool
-	// admits marks a contestant that has several holders at once: a counter without a lock, or a
-	// semaphore.
+	// admits marks a contestant that may have several holders at once: a counter without a lock, or
+	// a semaphore.
 	admits bool
 	// redisKey returns the Redis key of the lock on the given key. If redisKey is nil, the
 	// Redis key is the given key.

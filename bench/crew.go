@@ -186,8 +186,8 @@ func (c crew) share(workers []worker) {
 	}
 }
 
-// rotation is the number of keys that a worker uses in turn. With so many keys, the release of
-// a key ends long before the worker uses the key again.
+// rotation is the number of keys that a worker uses one after the other. With so many keys, the
+// release of a key ends long before the worker uses the key again.
 const rotation = 256
 
 // worker is one goroutine that acquires and releases. No other goroutine uses its fields during

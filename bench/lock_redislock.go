@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bsm/redislock retries only with a RetryStrategy. Its README shows a retry after 100 ms. A retry
-// after 1 ms suits short waits.
+// bsm/redislock retries only with a RetryStrategy. The bench uses two: a retry after 100 ms, as in
+// the README of redislock, and a retry after 1 ms, which suits short waits.
 var (
 	redislock100ms = bsmRedislock("redislock 100ms", 100*time.Millisecond)
 	redislock1ms   = bsmRedislock("redislock 1ms", time.Millisecond)

@@ -15,9 +15,9 @@ import (
 // goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
-// invalidation. If the key is free, no invalidation comes. The default of 20 ms is too short on
-// a busy machine: whole turns would pass without a lock. So the bench sets TryNextAfter to one
-// second.
+// invalidation. But for a key that is free, no invalidation comes. The default of 20 ms is too
+// short on a busy machine: whole turns would pass without a lock. So the bench sets TryNextAfter to
+// one second.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})

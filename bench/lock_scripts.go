@@ -101,8 +101,8 @@ func (s *scriptLease) Release(ctx context.Context) error {
 
 func (l *scriptLocks) Close() { _ = l.client.Close() }
 
-// granted reports whether an answer of acquire.lua grants the lease. The script has a short and
-// a long way to grant a lease, with different answers.
+// granted reports whether an answer of acquire.lua grants the lease. The script has a short and a
+// long way to grant a lease, and each way has its own form of answer.
 func granted(text string) bool {
 	return strings.HasPrefix(text, "granted ") || text != "" && text[0] <= '9' && strings.Count(text, " ") == 1
 }

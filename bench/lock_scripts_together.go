@@ -43,7 +43,8 @@ func openTogether(s settings) (locks, error) {
 	return t, nil
 }
 
-// Lock sends the acquire alone if the script for several leases has not executed this acquire.
+// Lock lets the acquire be sent together with those of other callers. If the script for several
+// leases has not executed it, Lock sends it alone.
 func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
 	g := &gathered{t, t.lease(key), make(chan string, 1)}
 	text := t.ask(toAcquire, g)

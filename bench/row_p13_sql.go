@@ -105,7 +105,7 @@ const (
 // lockers has the Lockers and clients that the ways of this row use.
 type lockers struct {
 	client *redis.Client  // for the lock that is written by hand
-	plain  *locker.Engine // a Locker as NewSingle makes it
+	plain  *locker.Engine // a Locker of NewSingle without options
 	beside *locker.Engine // a Locker with WithBackgroundRelease
 }
 

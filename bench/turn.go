@@ -99,8 +99,8 @@ func gather(ctx context.Context, on server, c contestant, all children, length t
 	return t, nil
 }
 
-// observe runs children from their line "ready" to their line "done". It reads the server's
-// statistics before and after this run.
+// observe waits until all children are ready, starts them, and waits until they are done. It reads
+// the server's statistics before the start and after the end.
 func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
 	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
 		return nil, used, err

@@ -45,7 +45,7 @@ type looker struct {
 	ahead   time.Duration  // how far the server's clock, which made Info.Since, is ahead of ours
 }
 
-// look connects a looker.
+// look makes a looker that is connected to the servers.
 func (cs clients) look(ctx context.Context) (*looker, error) {
 	engine, err := cs.engine()
 	if err != nil {

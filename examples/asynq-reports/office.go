@@ -260,8 +260,8 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await waits until the function so returns true. await calls so again and again, while it
-// holds the mutex of the work.
+// await calls so again and again until it returns true. It holds the mutex of the work during each
+// call.
 func (o *office) await(ctx context.Context, so func() bool) error {
 	for {
 		o.work.mu.Lock()

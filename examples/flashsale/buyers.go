@@ -31,7 +31,7 @@ type crowd struct {
 // An end records how one buyer's purchase has ended.
 type end struct {
 	how     how
-	refused int           // 409s before the result
+	refused int           // number of 409 replies before the result
 	waited  time.Duration // from the click to the last answer
 	err     error         // the error, if the result is failed
 }

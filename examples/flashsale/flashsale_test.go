@@ -13,8 +13,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TestMain can also make the test binary a branch, because with -procs the program starts itself
-// again.
+// TestMain can also run a child process with one shop: with -procs, the program starts itself
+// again, and in a test this program is the test binary.
 func TestMain(m *testing.M) {
 	if isBranch() {
 		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
@@ -31,7 +31,7 @@ func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout
 	return code, out.String(), errs.String()
 }
 
-// await waits until the function so returns true.
+// await calls so again and again until it returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !so(); _ = sleep(t.Context(), 5*time.Millisecond) {

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// A branch is a shop's address. The shop runs in this process or in another one.
+// A branch is an open shop, as its user sees it. The shop runs in this process or in a child
+// process.
 type branch struct {
 	url   string
 	close func(context.Context) error
@@ -53,8 +54,8 @@ func closeBranches(ctx context.Context, branches []branch) error {
 	return errors.Join(errs...)
 }
 
-// branchVariable is the environment variable that makes a process a branch. A branch is a child
-// process with a shop. Pipes connect the branch to its parent:
+// branchVariable is the environment variable that makes this program a child process with one shop.
+// Pipes connect the child to its parent:
 //
 //	stdin   a shopConfig; the end of the input closes the shop, even when the parent dies
 //	stdout  the URL, when the shop is open
@@ -63,7 +64,8 @@ const branchVariable = "FLASHSALE_BRANCH"
 
 func isBranch() bool { return os.Getenv(branchVariable) != "" }
 
-// startBranch starts this program again as a branch. It returns when the branch's shop is open.
+// startBranch starts this program again as a child process with one shop. It returns when the shop
+// is open.
 func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -103,7 +105,7 @@ func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 	return branch{strings.TrimSpace(url), stop}, nil
 }
 
-// branchMain is the main function of a branch.
+// branchMain is the main function of a child process with one shop.
 func branchMain(stdin io.Reader, stdout, stderr io.Writer) int {
 	// Ctrl-C reaches parent and child, but the parent decides when the child must end.
 	signal.Ignore(os.Interrupt)

@@ -17,7 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-// atMostThree runs nine reports, at most three at a time. All processes together have this limit.
+// atMostThree runs nine reports, at most three at a time. The limit holds for all processes
+// together.
 func atMostThree(ctx context.Context, out io.Writer, client *redis.Client, traced locker.Option) error {
 	l, err := locker.NewSemaphore(client, 3, traced)
 	if err != nil {

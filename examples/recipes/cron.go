@@ -16,7 +16,7 @@ func Tick(ctx context.Context, l locker.Locker, job string, at time.Time, do fun
 		Key:  "cron:" + job + ":" + at.UTC().Format(time.RFC3339),
 		Name: "cron:" + job,
 		Wait: locker.NoWait,
-		Once: 24 * time.Hour, // longer than the delay of any pod
+		Once: 24 * time.Hour, // longer than any pod is late
 	}, do)
 	if errors.Is(err, locker.ErrBusy) || errors.Is(err, locker.ErrDone) {
 		return nil // another pod does the job, or has done it

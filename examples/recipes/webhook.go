@@ -22,14 +22,14 @@ func Webhook(l locker.Locker, event func(*http.Request) (id string, err error), 
 		err = locker.Run(r.Context(), l, locker.Rule{
 			Key:  "webhook:" + id,
 			Wait: locker.NoWait,
-			Once: 72 * time.Hour, // longer than the time in which the sender repeats
+			Once: 72 * time.Hour, // longer than the sender repeats an event
 		}, func(ctx context.Context) error { return handle(ctx, r) })
 		switch {
 		case err == nil, errors.Is(err, locker.ErrDone):
 			w.WriteHeader(http.StatusOK)
 		case errors.Is(err, locker.ErrBusy): // another pod handles the event now; it may still fail
 			http.Error(w, "the event is being handled", http.StatusConflict)
-		default: // not marked as done, so the sender's next attempt handles it
+		default: // the event is not marked as done, so the sender's next attempt handles it
 			http.Error(w, "the event was not handled", http.StatusInternalServerError)
 		}
 	})

@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// frozen is a Store that can be frozen. Then it answers no call, and it ignores contexts.
+// frozen is a Store that can be frozen. While it is frozen, it answers no call and ignores
+// contexts.
 type frozen struct {
 	locker.Store
 	is    atomic.Bool

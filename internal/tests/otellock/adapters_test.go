@@ -40,8 +40,8 @@ import (
 // secret is the key of all work in this file. It must not appear in the telemetry.
 const secret = "order:canary"
 
-// guards has a function for each adapter. The function does one piece of work that its adapter
-// guards with the key secret.
+// guards has a function for each adapter. The function does one piece of work under a lock that the
+// adapter takes. The key of this lock is the constant secret.
 var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(

@@ -68,7 +68,7 @@ func (s *tasks) becomes(t *testing.T, id, want string) {
 	})
 }
 
-// await waits until the function so returns true.
+// await calls so again and again until it returns true.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
@@ -115,7 +115,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 		held     = "hold mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 		released = "release mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 	)
-	own := func(inside ...string) []string { // own returns the spans of the lock on the task's own ID, with the spans of inside in between
+	own := func(inside ...string) []string { // own returns the spans of the lock on the task's ID, with the spans inside after its acquire
 		all := []string{"acquire asynq-task: Unset fence=N mode=exclusive name=asynq-task result=acquired ttl=30"}
 		return append(append(all, inside...), "hold asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30",
 			"release asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30")
@@ -349,8 +349,8 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				t.Fatal(err)
 			}
 			stop := sync.OnceFunc(worker.Shutdown)
-			// The server must stop before its client is closed, because otherwise asynq panics.
-			// This must be so even when the test fails.
+			// The server must stop before its client is closed, even when the test fails, because
+			// otherwise asynq panics.
 			t.Cleanup(stop)
 			ctx, producer := tel.tracer.Start(t.Context(), "enqueue")
 			tc.scene(t, s, func(opts ...asynq.Option) string { return s.enqueue(ctx, t, opts...) })

@@ -32,7 +32,7 @@ type source interface {
 	choose(n int, what string) int // chooses a number from 0 to n-1
 }
 
-// abilities say which optional abilities a subject has.
+// abilities are the optional abilities that a subject has.
 type abilities struct {
 	plain  bool // processes whose Locker has no readers use the key, too
 	evicts bool

@@ -302,5 +302,5 @@ func (m *model) waiters() int {
 }
 
 // writerWaits reports whether the answers to readers must report a waiting writer. During a phase,
-// the first waiter is a writer.
+// the first waiter is always a writer, so it is enough that the queue is not empty.
 func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }

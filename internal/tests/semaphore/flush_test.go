@@ -57,7 +57,8 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 	locktest.NothingLeftBut(t, client)
 }
 
-// holders has all leases whose units are held, by the contexts and clocks of their callers.
+// holders has the leases whose callers are between enter and leave. A lease counts as held until
+// its context or its time ends.
 type holders struct {
 	mu     sync.Mutex
 	units  map[*locker.Lease]int

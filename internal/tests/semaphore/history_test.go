@@ -82,7 +82,7 @@ func (h *history) newOwner() *owned {
 	return o
 }
 
-// among chooses an owner that satisfies the condition is, or makes a new owner.
+// among chooses an owner for which is returns true, or makes a new owner.
 func (h *history) among(is func(*owned) bool) *owned {
 	var all []*owned
 	for _, o := range h.owners {

@@ -42,7 +42,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 					if s == swallow {
 						rounds = 1
 					}
-					retries := 0 // where the ledger shows that the transaction was committed, no repetition is allowed
+					retries := 0 // Do must not repeat a transaction if the ledger shows that it was committed
 					if s == cutRequest {
 						retries = 1
 					}

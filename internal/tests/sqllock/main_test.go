@@ -214,7 +214,7 @@ func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOp
 	return l
 }
 
-// await waits until the function so returns true.
+// await calls so again and again until it returns true.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)

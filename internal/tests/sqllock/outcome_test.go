@@ -339,7 +339,8 @@ func words(attrs []attribute.KeyValue) string {
 	return strings.Join(words, " ")
 }
 
-// tooClose returns an error of this kind of database after which a retry is allowed.
+// tooClose returns an error after which Do may repeat the transaction. It has the form of this kind
+// of database.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
 		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),

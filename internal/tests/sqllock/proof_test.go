@@ -15,8 +15,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that a statement ends by its text, and about transactions
-// that other code has begun.
+// These tests are about transactions that a statement of the work ends, such as a COMMIT or a DDL
+// statement, and about transactions that other code has begun.
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 

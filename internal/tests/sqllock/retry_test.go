@@ -106,7 +106,8 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 			}
 		}
 		// The first claim of a key inserts a row. At this isolation level, MariaDB lets only one
-		// transaction insert at a time, so the two transactions could not meet.
+		// transaction insert at a time, so the two transactions could not meet. That is why both
+		// keys are claimed here, before the transactions begin.
 		for i := range 2 {
 			rule := locker.Rule{Key: fmt.Sprintf("serial:%d", i)}
 			if err := sqllock.Do(t.Context(), l, db, rule, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {

@@ -87,8 +87,8 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// PostgreSQL refuses a claim whose snapshot is older than the row. If a verification only locked
-// the row, the row would not become newer than the snapshot.
+// PostgreSQL refuses a claim whose snapshot is older than the row. So a verification must write the
+// row: if it only locked the row, the row would not become newer than the snapshot.
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {

@@ -84,7 +84,7 @@ func (w *wire) struck() int {
 	return w.hits
 }
 
-// meet is called with the data of a client. It returns the fault that strikes now.
+// meet is called with the data of a client. It returns the fault that must strike now, or pass.
 func (w *wire) meet(sent []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
