@@ -24,7 +24,7 @@ type arena struct {
 	waiting    [2]atomic.Bool // whether each process waits for the lock
 	acquired   atomic.Int64   // how often the lock was acquired
 	releasedBy atomic.Int64   // 1 + the index of the process that has released last; 0 before the first release
-	releasedAt atomic.Int64   // when the last release started, by the clock of monotonic
+	releasedAt atomic.Int64   // when the last release started, on the clock that monotonic reads
 }
 
 // makeArena makes the file of an arena. The caller removes the file.

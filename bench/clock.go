@@ -10,8 +10,8 @@ import (
 // monotonic part of time.Now is valid in one process only.
 func monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 
-// sinceBoot turns a time of the wall clock, such as a key's expiry, into a time of monotonic. If
-// the wall clock is set meanwhile, the result is wrong.
+// sinceBoot turns a time of the wall clock, such as a key's expiry, into a time of the clock that
+// monotonic reads. If the wall clock is set meanwhile, the result is wrong.
 func sinceBoot(wall time.Time) time.Duration {
 	return monotonic() + wall.Sub(time.Unix(0, int64(read(unix.CLOCK_REALTIME))))
 }
@@ -24,5 +24,5 @@ func read(clock int32) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// sleepUntil returns when monotonic shows t.
+// sleepUntil returns when monotonic returns t or more.
 func sleepUntil(t time.Duration) { time.Sleep(t - monotonic()) }

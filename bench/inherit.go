@@ -18,7 +18,8 @@ type will struct {
 
 func willKey(i int) string { return "left:" + strconv.Itoa(i) }
 
-// between is the time between the expiries of two leases, so that the waiters do not compete.
+// between is the time between the expiries of successive leases, so that the waiters do not
+// compete.
 const between = 50 * time.Millisecond
 
 func holderPart(s *stage) error {

@@ -44,7 +44,7 @@ func openTogether(s settings) (locks, error) {
 }
 
 // Lock lets the acquire be sent together with those of other callers. If the script for several
-// leases has not executed it, Lock sends it alone.
+// leases has not executed the acquire, Lock sends it alone.
 func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
 	g := &gathered{t, t.lease(key), make(chan string, 1)}
 	text := t.ask(toAcquire, g)

@@ -131,7 +131,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 	return left, heir.finish()
 }
 
-// expiry returns when the key expires at the server, by the clock of monotonic.
+// expiry returns when the key expires at the server, by the clock that monotonic reads.
 func expiry(ctx context.Context, on server, key string) (time.Duration, error) {
 	at, err := on.witness.PExpireTime(ctx, key).Result()
 	if err != nil {

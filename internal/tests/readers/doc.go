@@ -31,7 +31,7 @@
 //	go test ./readers -rapid.checks 20000           a campaign
 //	go test ./readers -run TestRules -tally -v      how often each rule is missed, and by whom
 //
-// Where to begin: model.go and model_release.go have the steps of the server, and phases.go has
-// the order of turns. watch.go has the invariants, and watch_answers.go has the checks of each
-// answer.
+// Where to begin: model.go and model_release.go have the steps of the server, and phases.go decides
+// which owners get the key next. watch.go has the invariants, and watch_answers.go has the checks
+// of each answer.
 package readers

@@ -171,8 +171,8 @@ func (h *history) waiting() *owner {
 	return h.among(all)
 }
 
-// of returns the owner's claim. Its fence of the phase is the one that side has made: the model or
-// the subject.
+// of returns the owner's claim as one side knows it: the model or the subject. The sides differ in
+// the fence of the phase.
 func (o *owner) of(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]

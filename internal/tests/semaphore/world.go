@@ -35,7 +35,7 @@ type Scenario struct {
 // Result is the result of a run.
 type Result struct {
 	Over, Fences, Undone, Overtaken, Left int
-	Idle                                  int64 // the longest time that a waiter has waited beside free units, in µs
+	Idle                                  int64 // the longest time, in µs, that a waiter has waited although enough units were free
 	Wasted                                int64 // the sum of all such times, in µs
 	Grants                                int
 }
@@ -120,8 +120,8 @@ func (w *world) delay() int64 {
 	return 100 + w.upTo(900)
 }
 
-// call makes a step at the server, and then calls answered exactly once. ok is false if no answer
-// has arrived within a second.
+// call sends a step to the server. It calls answered with the answer, or with ok set to false if no
+// answer has arrived within a second.
 func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
 	done := false
 	p.after(second, func() {

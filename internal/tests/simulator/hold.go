@@ -28,7 +28,7 @@ type hold struct {
 	seen    bool          // an answer has named a holder, so failures do not end the wait
 	alarm   int           // number of the last planned re-check; earlier re-checks have no effect
 	due     time.Duration // time of the re-check
-	headAt  time.Duration // when the token should ask, by the message that made it the head of the queue
+	headAt  time.Duration // when the token should ask, as stated in the message to the head of the queue
 
 	// These fields are for the time in which the lease is held.
 	fence    uint64
@@ -86,8 +86,7 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// For the process that holds a lease, the lease ends earlier than for the server. drift returns how
-// much earlier the lease ends.
+// drift returns how much earlier a lease with the TTL d ends for its holder than for the server.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }

@@ -118,7 +118,7 @@ func (w *world) freed(key int, t, owner token) {
 	}
 }
 
-// believes begins a belief, because h believes that it holds a lease.
+// believes is called when h begins to believe that it holds a lease.
 func (w *world) believes(h *hold) {
 	w.tally.Grants++
 	if h.used > 0 {

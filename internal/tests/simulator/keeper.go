@@ -17,7 +17,7 @@ func (h *hold) renewAfter(d time.Duration) {
 func (h *hold) renew(ttl time.Duration) {
 	w, p := h.w, h.p
 	sent := p.now()
-	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // this attempt follows, unless the present attempt is answered before
+	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // the time of the next attempt if this attempt gets no answer
 	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
 	handed := h.handed
 	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl, handed) }, func(r reply, o outcome) {

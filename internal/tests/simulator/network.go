@@ -36,7 +36,7 @@ type attempt struct {
 	back  time.Duration // how long the reply is on its way
 	until time.Duration // when the caller gives the call up
 	lost  bool          // the reply will be lost
-	life  int           // the life of the server in which the call was sent
+	life  int           // how often the server had restarted when the call was sent
 	late  bool          // the caller gave the call up before the server executed it
 }
 
