@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/optimistic"
 )
 
-// These contestants are three ways to count in Redis. Each contestant reads a number, adds one,
-// and writes the sum.
+// These contestants are three ways to count in Redis. Each contestant adds one to a number: by an
+// optimistic update, under a lock, or with INCR.
 var (
 	// The server does not count a SET that EXEC refuses. Each MULTI comes with one SET. So MULTI
 	// is listed twice here, once in place of SET.

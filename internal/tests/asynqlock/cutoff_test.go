@@ -20,9 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// remote is an asynq server in a process of its own. Its asynq and its Locker reach Redis through
-// separate proxies. It prints the outcome of its tasks, and a line when the context of a run has
-// ended. Its handler ignores this context.
+// remote is an asynq server in a process of its own. The asynq server and its Locker reach Redis
+// through separate proxies. It prints the outcome of its tasks, and a line when the context of a
+// run has ended. Its handler ignores this context.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)

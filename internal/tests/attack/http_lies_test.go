@@ -193,7 +193,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	for name, door := range guarded(l, "order:{param.id}", ran.ServeHTTP, httplock.WithParams(
 		func(*http.Request, string) (string, bool) { return "1", true })) {
 		if name == "Gin" {
-			continue // with net/http, the inner lock does not know the route's parameters
+			continue // inside Gin, the inner lock, which is of httplock, does not know the route's parameters
 		}
 		if w := exchange(door, "/orders/1", ""); w.Code != 500 || !strings.Contains(w.Body.String(), "lock-misconfigured") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)

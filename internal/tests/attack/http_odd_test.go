@@ -318,8 +318,8 @@ func (z *zeros) Read(p []byte) (int, error) {
 }
 
 // When the key is in a body of 100 MB, the request is refused after a small part of the body was
-// read. No lock is taken. This is true with and without a Content-Length. Under WithStreamedBody,
-// the whole body reaches the handler.
+// read, and no lock is taken. A Content-Length makes no difference. Under WithStreamedBody, the
+// whole body reaches the handler.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20
 	for _, announced := range []bool{true, false} {

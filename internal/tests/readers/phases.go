@@ -39,8 +39,8 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter. It sends a message to each of these readers, except to the reader asks,
-// which makes the call and gets an answer.
+// letIn lets readers enter. It sends a message to each of these readers, except to the reader in
+// the parameter asks, which makes the call and gets an answer.
 func (m *model) letIn(readers []claim, asks string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -138,8 +138,8 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to the next waiters. If it is the turn of the writer that makes this
-// call, the writer gets the key by the answer.
+// serve gives a free key to the next waiters. If it is the turn of the writer that makes this call,
+// the writer gets the key with its answer, without a message.
 func (m *model) serve(asks claim, afterWriter bool) {
 	if m.lease != nil {
 		return

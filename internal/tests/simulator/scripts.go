@@ -131,8 +131,8 @@ func (s *server) hand(key int, r *row, self token) bool {
 	return true
 }
 
-// tellHead sends a message to the next process in the queue. The message has the time at which the
-// present claim ends.
+// tellHead sends a message to the next process in the queue if it has waited for more than 500 ms.
+// The message states how long the present claim lasts.
 func (s *server) tellHead(key int, r *row, given entry) {
 	for _, e := range r.queue {
 		if e.inbox != given.inbox {
