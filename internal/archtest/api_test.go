@@ -81,7 +81,7 @@ func checkAPI(before, now map[string]string) (problems []string) {
 	return problems
 }
 
-// The function only returns the lines that text has and other does not have.
+// only returns the lines of text that are not in other, each after the sign.
 func only(sign, text, other string) (lines string) {
 	for line := range strings.Lines(text) {
 		if !strings.Contains("\n"+other, "\n"+line) {

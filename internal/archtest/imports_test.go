@@ -90,9 +90,9 @@ var mayImport = []struct{ who, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// The table because has the reasons why an import is forbidden if no row of mayImport allows it.
-// The first row whose pattern matches the import counts. A package that users import needs a row in
-// mayImport for each package of the standard library that this table lists.
+// because lists imports that are forbidden unless a row of mayImport allows them, each with the
+// reason. The first row whose pattern matches the import counts. A package that users import needs
+// a row in mayImport for each package of the standard library that this table lists.
 var because = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},

@@ -23,7 +23,7 @@ type Foreign struct {
 
 var _ Steps = (*Foreign)(nil)
 
-// NewForeign begins the steps of the pool's Store.
+// NewForeign returns a Foreign that begins the steps of the pool's Store.
 func NewForeign(p *Pool, warn func(error)) *Foreign {
 	f := &Foreign{pool: p, chores: link.Chores{Warn: warn}}
 	f.starter, _ = p.Store.(Starter)

@@ -21,13 +21,13 @@ import (
 type Pool struct {
 	Store store.Store
 
-	live    Tasks        // the goroutines, idle or not
+	live    Tasks        // all goroutines, idle and busy
 	hanging atomic.Int32 // number of abandoned calls under way
 
 	mu      sync.Mutex
 	idle    []*worker   // a stack: the worker on top has worked last, so its memory is still in the processor's cache
 	spare   int         // the smallest number of idle workers since the last trim; this many workers were not needed
-	trimmer *time.Timer // runs while there may be idle workers
+	trimmer *time.Timer // calls trim; runs while there may be idle workers
 	armed   bool
 	closed  bool
 }
@@ -55,8 +55,8 @@ type worker struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the call was abandoned
 }
 
-// These are the fates of a call. The answer may come when the caller abandons the call. Then the
-// first goroutine that swaps the fate decides the fate.
+// These are the fates of a call. The answer may arrive just when the caller abandons the call. Then
+// the goroutine that swaps the fate first decides which of the two counts.
 const (
 	UnderWay int32 = iota
 	Answered

@@ -75,7 +75,7 @@ func TestCallers(t *testing.T) {
 	bubble("an answer that comes as its call is abandoned reaches nobody else", time.Second, func(t *testing.T, cs *Pool) {
 		for n := range 1000 {
 			call := cs.Begin(t.Context(), store.Store.Acquire, store.Claim{FenceCount: n})
-			time.Sleep(time.Second) //nolint:forbidigo // in a bubble; now the answer comes
+			time.Sleep(time.Second) //nolint:forbidigo // costs no time in a bubble; the answer comes at the end of this pause
 			call.Abandon()
 			ask(t, cs, n+1)
 		}

@@ -20,8 +20,8 @@ func (t *Timers) Start(d time.Duration) *time.Timer {
 	return timer
 }
 
-// Stop gives the timer back. After that, the caller must not read the timer's channel. The next
-// Reset clears the channel.
+// Stop stops the timer and returns it to the pool. After that, the caller must not read the timer's
+// channel. The next Reset clears the channel.
 func (t *Timers) Stop(timer *time.Timer) {
 	timer.Stop()
 	t.pool.Put(timer)

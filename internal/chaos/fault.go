@@ -76,8 +76,8 @@ func (f *Fault) Lift() {
 	}
 }
 
-// pick reports whether the fault applies to this request. If it applies, the fault may hit one
-// request less from now on.
+// pick reports whether the fault applies to this request. If so, pick lowers the number of requests
+// that the fault may still hit.
 func (f *Fault) pick(request message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 	classes
 )
 
-// Errors of calls that have no answer of a server. All but ErrNoAnswer prove that the call was not
+// Errors of calls that got no answer from a server. All but ErrNoAnswer prove that the call was not
 // sent.
 var (
 	ErrNoAnswer = errors.New("no answer in time")

@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// The function at returns a key whose slot is on one of the masters and whose name ends with name.
-// It also returns the slot.
+// at returns a key, and the key's slot. The slot is on the given master, and the key's name ends
+// with name.
 func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
 	t.Helper()
 	for i := range 10000 {

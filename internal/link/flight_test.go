@@ -130,7 +130,7 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		for i := range 200 { // calls come for less than a second
+		for i := range 200 { // the calls begin within 800 ms
 			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}

@@ -42,8 +42,8 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound starts one more flight at the given time, if calls are still listed then because the
-// flights under way are slow.
+// goRound sets a timer for the given time. If calls are still listed then, the flights under way
+// are slow, and one more flight starts.
 func (l *lane) goRound(at time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return

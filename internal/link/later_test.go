@@ -132,7 +132,8 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 	})
 }
 
-// A call that travels with a direct call ends with that call, even when a hook panics.
+// A call that travels with a direct call ends when the direct call ends, even by the panic of a
+// hook.
 func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		prompted(t, ls)

@@ -54,7 +54,7 @@ type link struct {
 	prompt  bool  // the last answer came within promptWithin, and no flight hangs
 	hung    int   // number of flights that were given up and have not returned
 	gone    bool  // the link was forgotten; a later call uses a new link
-	adding  int   // number of calls of add under way
+	adding  int   // how many calls of the method add are under way
 	trips   trips
 
 	apart atomic.Int32 // the number of further flights in which each call is made by itself: see Together
@@ -62,7 +62,7 @@ type link struct {
 
 func newLink(owner *Links, c Client) *link {
 	l := &link{owner: owner, client: c, most: mostHung}
-	// Only clients of this exact type are pipelined. The package's comment gives the reason: a
+	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
 	// client may have its own Process.
 	if own, ok := c.(*redis.Client); ok {
 		options := own.Options()

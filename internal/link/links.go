@@ -43,7 +43,7 @@ type Links struct {
 func New(c Client, o Options) *Links {
 	ls := &Links{client: c, options: o, chores: Chores{Warn: o.Warn, One: o.One}}
 	ls.cluster, _ = c.(Cluster)
-	// Only clients of this exact type are pipelined. The package's comment gives the reason: a
+	// Only a client of exactly this type is pipelined. The package's comment gives the reason: a
 	// client may have its own Process.
 	if _, own := c.(*redis.ClusterClient); !own {
 		ls.single = newLink(ls, c)

@@ -40,8 +40,8 @@ func (ls *Links) find(c *Call) *link {
 	return nil
 }
 
-// serving returns the link to the master of a key, or nil when the client knows no master. The
-// method serving does not block.
+// serving returns the link to the master of a key, or nil when the client knows no master. It does
+// not block.
 func (ls *Links) serving(key string) *link {
 	if !ls.loaded.Load() {
 		return nil
@@ -53,7 +53,7 @@ func (ls *Links) serving(key string) *link {
 	return ls.to(node)
 }
 
-// The method to returns the link to a node.
+// to returns the link to a node.
 func (ls *Links) to(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link) //nolint:forcetypeassert // the map has only links
@@ -193,8 +193,7 @@ func (ls *Links) redirect(c *Call, err error) bool {
 	return true
 }
 
-// The method at returns the client of the master at an address, or nil when there is no such
-// master.
+// at returns the client of the master at an address, or nil when there is no such master.
 func (ls *Links) at(addr string) *redis.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()

@@ -59,10 +59,10 @@ func larger() ([]any, []string, []int64) {
 // WordsIn does the work of Words. If the words are few enough, it puts them into a given Room.
 //
 // go-redis writes a *string or an *int64 as the value that it points to. So a command needs one
-// allocation instead of one for each word. Hooks see pointers, so they cannot show tokens. Only the
-// first key is a plain string, because it routes and identifies the command. The parameter args
-// must not escape from this function, because then the callers would have to allocate each
-// argument.
+// allocation instead of one for each word. Hooks see only pointers, so a hook that logs commands
+// does not show tokens. Only the first key is a plain string, because it routes and identifies the
+// command. The parameter args must not escape from this function, because then the callers would
+// have to allocate each argument.
 func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	var words []any
 	var texts []string

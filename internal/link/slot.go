@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The constant every is the time between the starts of two slots while calls begin.
+// every is the time after which a call starts a new slot.
 const every = 50 * time.Millisecond
 
 // slot is the context of all calls that begin within the same 50 ms, so that one timer serves all
@@ -29,7 +29,7 @@ type slots struct {
 	present *slot
 }
 
-// The method at returns the slot of a call that begins now.
+// at returns the slot of a call that begins now.
 func (s *slots) at(now time.Time) *slot {
 	if s.present != nil && now.Sub(s.present.began) < every {
 		return s.present
@@ -81,7 +81,7 @@ func (s *slot) tidy() {
 	s.cancel()
 }
 
-// The method with returns the slot's context, with the values of a caller's context.
+// with returns the slot's context, with the values of a caller's context.
 func (s *slot) with(values context.Context) context.Context {
 	if values == context.Background() {
 		return s.ctx

@@ -109,7 +109,7 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
 			}
 		}
-		// This fence must not be smaller than the fence of the visit in the variable before. On a
+		// The fence of this visit must not be smaller than the fence of an earlier visit. On a
 		// quorum, a reader is compared with the last writer only.
 		before := writer
 		if s.Mode == locker.Exclusive || !quorum {

@@ -78,9 +78,9 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 }
 
 // obtain makes one attempt. The library redislock regards an owner as the holder if the holder's
-// value begins with the owner's token. So obtain adds a character to the token that no token
-// contains. The character is not a colon, because another Locker would take such a value for one of
-// its own leases.
+// value begins with the owner's token. So obtain appends a character that occurs in no token. The
+// character is not a colon, because another Locker would take such a value for one of its own
+// leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
 	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }

@@ -190,7 +190,7 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 		case a.err != nil:
 			t.errs[a.node] = a.err
 		case a.value:
-			p.Fence, p.FenceCount = fence, block // the node's counter covers no fence after this block
+			p.Fence, p.FenceCount = fence, block // the node has reserved only the fences of this block
 		default: // the vote has run out
 			p.State = store.NotOurs
 		}

@@ -207,8 +207,8 @@ func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
 	return all
 }
 
-// Explain returns an error that names the nodes that have not answered, have answered with an
-// error, or are known not to vote. It returns nil while the other nodes are a quorum.
+// Explain returns nil if a quorum of nodes answers and votes. Otherwise it returns an error that
+// names each node that has not answered, has answered with an error, or is known not to vote.
 func (q *quorum) Explain() error {
 	var errs []error
 	for _, n := range q.nodes {

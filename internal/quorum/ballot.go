@@ -39,7 +39,7 @@ type ballot struct {
 	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in await
 	rounds  int               // number of rounds under way
 	won     bool              // a quorum has granted the acquire
-	keeps   bool              // no quorum was seen, but the votes may be a quorum
+	keeps   bool              // no quorum was seen, but the unclear votes may complete a quorum
 	gone    bool              // the token is being released
 	ticket  uint64
 	hint    uint64

@@ -27,7 +27,8 @@ func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
 	}
 }
 
-// records records the answer of node i to an acquire, and checks what happens to the vote.
+// records passes the answer of node i to an acquire to the ballot, and checks what happens to the
+// vote.
 func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards) {
 	t.Helper()
 	if fate := b.record(i, p, err); fate != want {
@@ -64,8 +65,8 @@ func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	b.records(t, 2, yes, nil, leaveIt) // this vote completes the quorum
 }
 
-// The votes of a won acquire stay only while a quorum of nodes may still hold the lease. Otherwise
-// a vote of a lost lease would stay at its node until the release.
+// The votes of a won acquire stay only while a quorum of nodes may still hold the lease. If they
+// stayed longer, a vote of a lost lease would remain at its node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
 	b.asks(t, q, 0b111)

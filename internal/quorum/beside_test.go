@@ -31,8 +31,8 @@ func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 }
 
 // leaves calls Run. No node answers Run's release until open is called. The result left reports
-// whether Run has returned before that. On a busy machine, a node may not be prompt. Then Run waits
-// for the release.
+// whether Run has returned before the call of open. On a busy machine, a node may not be prompt,
+// and then Run waits for the release.
 func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
 	t.Helper()
 	ran, held := make(chan error, 1), make(chan struct{})
@@ -140,7 +140,7 @@ func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 	}
 }
 
-// While a node hangs, Run waits for the release of its lease. The other nodes decide this release.
+// When a node hangs, Run waits until its lease is released. The other nodes decide this release.
 func TestBackgroundReleaseIsAwaitedWhileANodeHangs(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

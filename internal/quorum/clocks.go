@@ -29,8 +29,8 @@ func newClocks(n int) *clocks {
 // local returns the time by the clock of the process.
 func (c *clocks) local() time.Time { return c.began.Add(time.Since(c.began)).Round(0) }
 
-// note records that node i's clock showed the time in the parameter server, at a moment between
-// sent and now.
+// note records a reading of node i's clock: it showed the time "server" at some moment between sent
+// and now.
 func (c *clocks) note(i int, server time.Time, sent time.Time) {
 	half := time.Since(sent) / 2
 	offset := server.Sub(c.local().Add(-half))
@@ -65,8 +65,8 @@ func (c *clocks) beyond(skew time.Duration) (far nodes) {
 	return c.far(skew)
 }
 
-// far does the work of beyond for a caller that holds c.mu. A clock that was never measured is not
-// far.
+// far is like the method beyond, but for a caller that holds c.mu. A clock that was never measured
+// does not count as far.
 func (c *clocks) far(skew time.Duration) (far nodes) {
 	median := c.median()
 	for i, known := range c.known {

@@ -31,7 +31,7 @@ type fan[T any] struct {
 	answers []answer[T]   // by node
 	arrived atomic.Uint32 // nodes whose answers have arrived
 	enough  int           // number of answers that may decide the step
-	loud    atomic.Bool   // one of the answers was not quiet
+	loud    atomic.Bool   // quiet was false for one of the answers
 	late    atomic.Bool   // the step's time is over
 
 	open    nodes // the nodes whose answers were not taken yet
@@ -88,7 +88,7 @@ func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n 
 // answer takes all answers that have arrived.
 type taker[T any] struct {
 	take    func(answer[T])
-	decided func(more bool) bool // more: some answers have arrived and were not taken yet
+	decided func(more bool) bool // "more" is true if answers have arrived that were not taken yet
 	end     func()               // called once, on any goroutine
 
 	mu   sync.Mutex
@@ -102,7 +102,7 @@ func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin f
 	t.fan = newFan(q, to, quiet, t.wake)
 	t.mu.Unlock()
 	t.fan.begin(to, begin)
-	t.wake() // a step on no nodes gets no answer that calls wake
+	t.wake() // a step on no nodes gets no answer, so no answer would call wake
 }
 
 func (t *taker[T]) wake() {
@@ -206,7 +206,8 @@ func (f *fan[T]) silent() (errs []error) {
 	return errs
 }
 
-// hopeless reports whether no open node is responsive, while the responsive nodes are a quorum.
+// hopeless reports whether the responsive nodes are a quorum and all of them have answered, so the
+// step waits only for unresponsive nodes.
 func (f *fan[T]) hopeless() bool {
 	responsive := 0
 	for i, n := range f.quorum.nodes {

@@ -155,8 +155,8 @@ type unused struct{}
 
 func (unused) Process(context.Context, redis.Cmder) error { return errors.New("unused") }
 
-// The texts of a step are made once for all nodes that get the same request. But each node has its
-// own copy of the words, because hooks of the node's client may change them.
+// All nodes that get the same request share its texts. But each node has its own copy of the list
+// of words, because hooks of the node's client may change the list.
 func TestNodesAreSentTheSameTexts(t *testing.T) {
 	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {

@@ -19,7 +19,7 @@ import (
 type marker struct {
 	id      string // identity of the server's data when the marker was written
 	set     string
-	state   string // votes, joins or forms
+	state   string // "votes", "joins" or "forms"
 	seat    int
 	longest time.Duration // longest TTL of any lease
 	seats   []seat

@@ -331,8 +331,8 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			cs[2] = deadNode(t)
 			s := quorumStore(cs, 200*time.Millisecond)
 			settles(t, s)
-			// The fence is an hour ahead. So the votes of every later round differ, and one of
-			// them must be raised.
+			// The counter of one node is an hour ahead of its clock. So the votes of every later
+			// round have different fences, and one of them must be raised.
 			ahead := time.Now().Add(time.Hour).UnixMicro()
 			if err := ms[0].Set(t.Context(), redisstore.CounterKey("a"), ahead, 0).Err(); err != nil {
 				t.Fatal(err)

@@ -49,8 +49,8 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	}
 }
 
-// Nodes vote again even if no process takes a lock when the wait of the nodes is over. They also
-// vote again if no process lives for the whole wait.
+// When the wait of the nodes is over, they vote again, even if no process takes a lock at that
+// time, and even if no process has lived for the whole wait.
 func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 	t.Parallel()
 	t.Run("a process that is idle", func(t *testing.T) {

@@ -229,7 +229,7 @@ func TestANodeThatForgotStaysOutForTheLongestLeaseOfAll(t *testing.T) {
 	brief := []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 	servers := enrolled(t, 3, brief...)
 	other := redlockOn(t, servers, brief...)
-	// The Locker other reads the records of the nodes before longer leases are used.
+	// This Locker reads the records of the nodes before longer leases are used.
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
 
 	cs := clientsOf(t, servers)

@@ -155,7 +155,7 @@ func TestACallThatHangsOnEachNodeHoldsUpNoOther(t *testing.T) {
 	for _, f := range faults {
 		f.Await(t, 1)
 	}
-	<-time.After(1500 * time.Millisecond) // until these calls are late
+	<-time.After(1500 * time.Millisecond) // now these calls have been given up
 	for i := range 20 {
 		lease, err := l.Acquire(t.Context(), locker.Rule{Key: fmt.Sprint("k", i), Wait: locker.NoWait})
 		if err != nil {

@@ -127,8 +127,8 @@ func (c *simClient) tend(round int) {
 	})
 }
 
-// seen returns the views of a look, changed to what a client without the switched-off rules would
-// see.
+// seen changes the views of a look: for each rule that is switched off, they become what a client
+// without this rule would see.
 func (c *simClient) seen(views []view) []view {
 	w := c.w
 	var sorted []time.Duration

@@ -94,7 +94,7 @@ func (w *model) moveAddress(i int) time.Duration {
 	w.alt, w.swap = w.nodes[(i+1)%w.n], i
 	w.who[0].other, w.who[1].other, w.who[2].other, w.who[3].other = true, w.rng.IntN(2) == 0, false, false
 	w.after(time.Second, func() { w.swap = -1 })
-	blind := w.who[0] // blind is a client that does not look at the nodes for a while
+	blind := w.who[0] // this client does not look at the nodes for a while
 	blind.tending = true
 	w.after(800*time.Millisecond, func() { blind.tending = false })
 	return modelLimit
@@ -138,7 +138,7 @@ func (w *model) lengthen(i int) time.Duration {
 	return modelLimit
 }
 
-// restartMajority restarts more servers than the promises allow. Afterwards the only promise is
+// restartMajority restarts more servers than the promises allow. After that, the model checks only
 // that the nodes vote again.
 func (w *model) restartMajority(i int) time.Duration {
 	for k := range w.need {

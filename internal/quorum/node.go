@@ -42,7 +42,7 @@ type poll struct {
 	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence
 	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
 	text   string // the marker's text that the request carried
-	era    era    // the era of text
+	era    era    // the era of this text
 }
 
 func newNode(c redisstore.Client, i int, q *quorum) *node {
@@ -291,8 +291,8 @@ func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	return store.Grant{}, redisstore.Unreadable("release")
 }
 
-// renew renews the votes of leases whose keys have the same roster, if the node votes under the
-// given text of its marker.
+// renew renews the votes of leases whose keys have the same roster. The node refuses if its marker
+// does not have the given text.
 func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, answered func([]store.Grant, error)) {
 	if text == "" {
 		answered(nil, r.why(n.index))
@@ -302,7 +302,7 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 	args := make([]any, 0, 4*len(cs)+1)
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" && n.subscription != nil {
-			n.subscription.Inbox(c.Key) // marks the inbox as in use: through it, readers learn of waiting writers
+			n.subscription.Inbox(c.Key) // marks the inbox as in use, because readers learn through it that a writer waits
 		}
 		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
 		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))

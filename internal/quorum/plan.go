@@ -82,13 +82,13 @@ type council struct {
 //
 //	joins     N gets a new generation for the seat. A node votes only with the newest
 //	          generation of its seat.
-//	raise     the other nodes get that generation. When need of them have it, the former
-//	          server of the seat is in no quorum.
+//	raise     the other nodes get that generation. When a quorum of nodes has it, no quorum
+//	          can include the former server of the seat any more.
 //	begin     then each of them records its own time.
-//	votes     when by the clocks of need nodes the longest known lease has ended since
-//	          that time.
+//	votes     when, by the clocks of a quorum of nodes, the longest known lease has ended
+//	          since that time.
 //
-// During these steps, at least need other nodes must vote all the time. When fewer nodes vote, the
+// During these steps, a quorum of other nodes must vote all the time. When fewer nodes vote, the
 // nodes form a new set, for which all nodes must answer:
 //
 //	forms     N names the new set. One look must show all servers in that set.

@@ -13,7 +13,7 @@ import (
 // first is the prefix of the generations with which a set was formed.
 const first = "0-"
 
-// form plans how the servers form a set, when fewer than need of them belong to one set.
+// form plans how the servers form a set when less than a quorum of them belongs to one set.
 func (c *council) form() {
 	if !c.canForm() {
 		return

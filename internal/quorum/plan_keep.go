@@ -100,9 +100,9 @@ func (c *council) joining(i int) {
 	}
 }
 
-// waits returns how long a wait still lasts. A wait is over when, by the clocks of need nodes, the
-// longest lease has ended since the wait began. So one wrong clock cannot end a wait, and no
-// process has to run during the whole wait.
+// waits returns how long a wait still lasts. A wait is over when, by the clocks of a quorum of
+// nodes, the longest lease has ended since the wait began. So one wrong clock cannot end a wait,
+// and no process has to run during the whole wait.
 func (c *council) waits(name string, where nodes) time.Duration {
 	gate := c.gate(c.longest)
 	lefts := make([]time.Duration, len(c.views))

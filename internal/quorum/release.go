@@ -86,8 +86,8 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
-// leftovers are the nodes that have not confirmed a release. They get the release again when it is
-// decided. If the release stays undecided, the Engine repeats the whole release.
+// leftovers are the nodes that have not confirmed a release. When the release is decided, they get
+// it once more. If the release stays undecided, the Engine repeats the whole release.
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
@@ -121,7 +121,7 @@ type count struct {
 	quorum   *quorum
 	released int
 	gone     int // number of nodes where the owner has no lease
-	done     int // number of nodes that count in gone and have the done mark
+	done     int // number of those nodes that also have the done mark
 	revoked  bool
 	reason   string
 	writer   bool // a writer waits

@@ -16,10 +16,10 @@ import (
 // is a Redis Cluster, the quorum has one roster for each slot in use, because different servers
 // serve the slots. A server to which a slot has moved may not know the slot's leases.
 //
-// With every vote, the node itself checks whether it may vote. It compares its marker with the text
-// that this process has read, and with its own identity. So this process always notices when the
-// server of a connection was restarted, emptied, promoted or replaced. The function decide plans
-// the changes for such a server, and the method tend makes them.
+// Before every vote, the node itself checks whether it may vote: it compares its marker with the
+// text that this process has read, and with its own identity. So this process always notices when
+// the server of a connection was restarted, emptied, promoted or replaced. The function decide
+// plans the changes for such a server, and the method tend makes them.
 type roster struct {
 	quorum        *quorum
 	marker, begun string // keys
@@ -75,9 +75,9 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 	return r.(*roster)
 }
 
-// gate returns how long a node that may have forgotten leases does not vote, when longest is the
-// longest TTL of these leases. In that time the leases end, even if the clocks run too fast or too
-// slow by 1 %.
+// gate returns how long a node that may have forgotten leases must not vote. The parameter longest
+// is the longest TTL of these leases. They all end within the returned time, even if clocks run too
+// fast or too slow by 1 %.
 func (q *quorum) gate(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }

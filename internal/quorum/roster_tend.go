@@ -21,7 +21,7 @@ const (
 	mostLooks = 8
 )
 
-// outdated calls the method changed and then looks at all nodes, in the background.
+// outdated first does what changed does, and then looks at all nodes, in the background.
 func (r *roster) outdated(n *node, text string) {
 	n.links.Go(func() {
 		r.changed(n, text)

@@ -39,8 +39,8 @@ func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notif
 	return notified
 }
 
-// A stopped process is notified of its turn, and does not ask. The nodes must not notify this
-// process first at each turn. Otherwise they would keep their votes for it for 50 ms at each turn.
+// A stopped process is notified of its turn, but does not ask. The nodes must not notify it first
+// at every turn, because they would then keep their votes for it for 50 ms each time.
 func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 	t.Parallel()
 	for name, kind := range map[string]struct {

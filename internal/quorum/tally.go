@@ -172,8 +172,8 @@ func (t *tally) decided() bool {
 }
 
 // alike reports whether the holder's lease ends at about the same time at all nodes that have
-// answered. If the times differ, a renewal or a release is under way. Then the answers of the
-// other nodes will show when the key is free.
+// answered. If the times differ, a renewal or a release is under way. In this state, the answers of
+// the other nodes will show when the key is free.
 func (t *tally) alike() bool {
 	least, most := time.Duration(math.MaxInt64), time.Duration(math.MinInt64)
 	for i := range t.polls {
@@ -192,9 +192,9 @@ func (t *tally) split() bool {
 	return !t.won() && n+t.count(func(i int) bool { return !t.answered(i) }) < t.quorum.need
 }
 
-// tied reports whether the votes may be split. They may be split if this token has a vote, and the
-// known votes of the rival are no quorum. A caller that took the rival for the holder would wait
-// for the end of a lease that the rival gives back at once.
+// tied reports whether the votes may be split. This is possible if this token has a vote and the
+// rival has no quorum of known votes. A caller that took the rival for the holder would wait for
+// the end of a lease that the rival gives back at once.
 func (t *tally) tied() bool {
 	_, n := t.rival()
 	return !t.won() && n < t.quorum.need && t.count(t.votes) > 0

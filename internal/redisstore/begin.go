@@ -148,7 +148,7 @@ func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant
 	s.renewals.Put(ctx, call)
 }
 
-// The method answered fills in the answer to the call of a batch.
+// answered puts the answer to the call of a batch into the grants.
 func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
 	if err != nil {
 		b.Fail(grants, Refused(err))
@@ -211,8 +211,8 @@ func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
 // Abandon stops waiting for the calls.
 func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon returns a context for the calls that complete an answer. The context ends after a second,
-// when these calls must have their replies.
+// soon returns a context for the calls that complete an answer. These calls must have their replies
+// within a second, so the context ends then.
 func soon(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

@@ -114,7 +114,7 @@ func (c *bustle) unharmed() {
 		c.Errorf("%d sections held more than %d units together with others", c.mixed, c.limit)
 	}
 	for key, fences := range c.grants {
-		if c.limit > 1 { // units of one key are granted to several holders at once
+		if c.limit > 1 { // several holders have units of one key at once, so the fences are noted out of order
 			slices.Sort(fences)
 		}
 		if !slices.IsSorted(fences) || len(slices.Compact(slices.Clone(fences))) != len(fences) {

@@ -30,9 +30,9 @@ func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err
 // moves. This file has what differs from the Store of one server.
 //
 // While a slot moves, its keys are on the old node or on the new one. A script that names several
-// keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. A new lease
-// must wait until the slot has moved. Held leases are renewed and released in steps of one key
-// each. A step of one key finds its key on either node.
+// keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. So a new lease
+// must wait until the slot has moved. But held leases are renewed and released in steps of one key
+// each, because such a step finds its key on either node.
 type Cluster struct {
 	Single
 	cluster ClusterClient

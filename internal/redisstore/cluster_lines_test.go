@@ -85,8 +85,8 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 }
 
 // A line may break when a node has just confirmed a channel, before the subscribing caller has seen
-// the confirmation. Then two attempts to open that channel are under way. Each caller must end its
-// own attempt, once.
+// the confirmation. Then two attempts to open that channel are under way. Each caller must end only
+// its own attempt, exactly once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

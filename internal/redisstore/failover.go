@@ -12,8 +12,7 @@ func FailsOver(c Client) bool {
 	case interface{ FailsOver() bool }: // a client of another library
 		return c.FailsOver()
 	case interface{ Options() *redis.Options }:
-		// go-redis shows this text where a client has its address, because only Sentinel knows the
-		// address.
+		// go-redis puts this text in place of the address, because only Sentinel knows the address.
 		return c.Options().Addr == "FailoverClient"
 	}
 	return false

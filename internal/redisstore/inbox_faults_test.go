@@ -92,8 +92,8 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	eventually(t, "no connection is left of what failed", func() bool {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
-	// A user without channels can still lock, wait without an inbox, and hand the key to a waiter
-	// with an inbox. A user that may not even count subscribers can do these steps, too.
+	// A user without rights to any channel can still lock, wait without an inbox, and hand the key
+	// to a waiter with an inbox. So can a user that may not even count subscribers.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}

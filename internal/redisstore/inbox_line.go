@@ -175,7 +175,7 @@ func (l *line) refused(err error) bool {
 	p.answer <- err
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.pending) == 0 && len(l.live) == 0 { // the connection is not needed
+	if len(l.pending) == 0 && len(l.live) == 0 { // no channel needs the connection
 		l.hangUp(err)
 	}
 	return true

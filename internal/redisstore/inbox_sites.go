@@ -94,7 +94,8 @@ type clusterSites struct {
 }
 
 // unusedAfter is how long an unused channel stays subscribed. It is longer than othersAsk of
-// package locker. A waiter asks again after othersAsk at the latest, and so uses its channel.
+// package locker, because each waiter asks again after othersAsk at the latest, and so uses its
+// channel.
 const unusedAfter = time.Minute
 
 // NewShardSubscriptions returns the subscriptions to the channels of a cluster.

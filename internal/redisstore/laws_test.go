@@ -149,8 +149,8 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 	})
 }
 
-// The function before puts a proxy in front of each server, and returns a dialer that connects
-// through the proxies.
+// before puts a proxy in front of each server, and returns a dialer that connects through the
+// proxies.
 func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 	t.Helper()
 	var proxies []*chaos.Proxy

@@ -143,8 +143,7 @@ func sharedLine(t *testing.T) *line {
 	return newLine(t, redistest.Shared(t))
 }
 
-// handed is the TTL of a lease that was handed over, in tests for which the lease's end does not
-// matter.
+// handed is the TTL of a handed-over lease, for tests that do not depend on the lease's end.
 const handed = 20 * time.Second
 
 // listener is a process that listens on an inbox.

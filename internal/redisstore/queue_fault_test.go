@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// A full server lets callers wait, and grants the key to one waiter after the other. It refuses
-// only callers that find the key free.
+// A server whose memory is full lets callers wait, and grants the key to one waiter after the
+// other. It refuses only callers that find the key free.
 func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))

@@ -13,7 +13,7 @@ import (
 func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	// The process of stopped does not react, but the server still counts its connection.
+	// The process behind "stopped" does not react, but the server still counts its connection.
 	stopped, listener := l.listen(), l.listen()
 	holder := l.held()
 	first := l.waits(stopped.name)
@@ -42,7 +42,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of the claim mine is still alive, and queues again, behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of "mine" is still alive, and queues again, behind next
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)
@@ -152,8 +152,8 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	}
 }
 
-// An owner that got the key by hand-off may be stopped. The next process that has waited for long
-// watches this owner.
+// An owner that got the key by hand-off may be stopped. So the next process that has waited for
+// long must watch the owner.
 func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

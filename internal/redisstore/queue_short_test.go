@@ -110,7 +110,7 @@ func longWay(t *testing.T, script string) string {
 	return without(t, forWaiters(t, script), map[string]string{"acquire": "if ARGV[4] and", "release": "if ours and ARGV[2] and"}[script])
 }
 
-// without makes the condition of a short way false.
+// without replaces the condition of a short way by false, so that the script takes the long way.
 func without(t *testing.T, text, condition string) string {
 	t.Helper()
 	if strings.Count(text, "\n"+condition) != 1 {

@@ -57,7 +57,7 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l := sharedLine(t)
 	holder := l.held()
 	first := l.waits("")
-	l.age(-time.Hour) // the ticket of first lies an hour ahead
+	l.age(-time.Hour) // now the ticket of first is an hour later than the clock
 	second, third := l.waits(""), l.waits("")
 	l.wantQueued(first.Owner, second.Owner, third.Owner)
 	l.release(holder, store.Released)

@@ -208,9 +208,9 @@ func (b *Batch) readersCall() *Call {
 	return rwRenewScript.Call(keys, args...)
 }
 
-// renewAlone renews one lease while its slot moves. The first step renews a reader's part. While
-// the part lasts, no other reader's release makes L end sooner. If L still names the same phase
-// afterwards, nothing has removed the part.
+// renewAlone renews one lease while its slot moves. For a reader, the first step renews its part of
+// the phase. While the part lasts, no other reader's release makes L end sooner. If L still names
+// the same phase after this step, nothing has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.first(), b.Places[0]
 	part := "0"
@@ -339,7 +339,7 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 		if !ok {
 			return store.Info{}, "", Unreadable("inspect")
 		}
-		_ = r.Word() // the space after the entry
+		_ = r.Word() // skips the space after the entry
 		_, inbox, _ := strings.Cut(entry, "|")
 		line.Add(Entry{Inbox: inbox, Listening: true}, store.Waiter{})
 		reading = append(reading, store.Reader{Left: left, Process: line.Waiters[i].Process})

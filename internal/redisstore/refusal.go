@@ -12,11 +12,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Refused sorts the errors of Redis and of go-redis. An error reply of Redis proves that the script
-// granted and freed nothing. The server has refused the script before it ran, or has aborted it at
-// its first effective write. After a failed dial, or with a full pool, the script was not sent. All
-// other errors (EOF, time-out, reset, a context that ended inside go-redis) are unclear, and
-// returned unchanged.
+// Refused turns each error that proves that the script had no effect into a Refusal. An error reply
+// of Redis proves that the script granted and freed nothing. The server has refused the script
+// before it ran, or has aborted it at its first effective write. After a failed dial, or with a
+// full pool, the script was not sent. All other errors (EOF, time-out, reset, a context that ended
+// inside go-redis) are unclear, and returned unchanged.
 func Refused(err error) error {
 	var reply redis.Error
 	var network *net.OpError

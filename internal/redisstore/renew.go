@@ -106,7 +106,7 @@ func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	}
 }
 
-// Fail puts the reason why there is no answer into the grants of the batch.
+// Fail sets err as the error of each grant of the batch, because the call has no answer.
 func (b *Batch) Fail(grants []store.Grant, err error) {
 	for _, i := range b.Places {
 		grants[i] = store.Grant{Err: err}

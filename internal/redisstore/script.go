@@ -36,8 +36,8 @@ type Script struct {
 }
 
 // NewScript puts fragments before a script, or at the line that the script reserves for them. Lua
-// makes the functions of the fragments anew in each run, but code before that line runs without
-// this cost.
+// creates the functions of the fragments in each run. A run that ends before that line saves this
+// cost.
 func NewScript(text string, fragments ...string) Script {
 	before, after, found := strings.Cut(text, "\n-- fragments\n")
 	if !found {

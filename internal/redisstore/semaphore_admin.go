@@ -38,7 +38,7 @@ func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
 		if !ok || !readable {
 			return found{}, Unreadable("inspect")
 		}
-		_ = r.Word() // the space after the use
+		_ = r.Word() // skips the space after the use
 		p.Left, p.Kept = left, strings.HasPrefix(token, KeptToken+"-")
 		if at := time.UnixMicro(int64(p.Fence)); !at.After(now) { //nolint:gosec // a clock in µs
 			p.Since = at

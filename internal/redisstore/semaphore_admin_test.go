@@ -161,7 +161,7 @@ func TestTheNoteForARevokedPermit(t *testing.T) {
 }
 
 // Another library has taken the key after L was evicted. The permits are still known. So a
-// revocation with a fence of no permit does not concern the other library's lock.
+// revocation whose fence belongs to no permit must not affect the other library's lock.
 func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -174,7 +174,7 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
 		t.Fatal("P or U has run out with L")
 	}
-	granted(t, s, last) // last gets the key, and not the second waiter of the process that did not react
+	granted(t, s, last) // the process that did not react has lost its second place too, so last gets the key
 }
 
 // A permit that has run out is held until another token takes it back. An earlier renewal makes the
@@ -207,7 +207,7 @@ func TestALatePermitIsRenewedWhileNobodyTookIt(t *testing.T) {
 }
 
 // A release grants units to at most 64 waiters, so that the script stays short. The next request of
-// any waiter serves the other waiters.
+// any waiter serves the waiters that are left.
 func TestAReleaseServesABoundedNumberOfWaiters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -337,7 +337,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 			case "readers":
 				mode = locker.Shared
 			case "permits":
-				limit = 3 // all three units fit in
+				limit = 3 // all three claims fit
 			}
 			holder := claimOf(key)
 			holder.Mode, holder.Limit = mode, limit
@@ -348,7 +348,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 			})
 			next := claimOf(key)
 			next.Mode, next.Limit, next.Queue, next.HandoffTTL = mode, limit, true, time.Second
-			refusedUnits(t, s, next) // a reader and a unit must also wait behind next
+			refusedUnits(t, s, next) // claims of readers and for units must also wait, behind next
 			stateOf(t, store.Released)(s.Release(t.Context(), holder))
 			refusedUnits(t, s, next)
 			c := claimOf(key)

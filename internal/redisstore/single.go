@@ -48,8 +48,8 @@ type Settings struct {
 	Warn        func(error) // called with the refusal that ends an undo; may be nil
 }
 
-// NewSingle returns the Store of one server without a subscription. The Store's calls use the
-// links in the parameter to, which lead to the server of c.
+// NewSingle returns the Store of one server without a subscription. The Store sends its calls over
+// the given links, which lead to the server of c.
 func NewSingle(c Client, to *link.Links) Single {
 	return Single{Client: to, Steps: to, Renewals: to, server: c}
 }
@@ -143,8 +143,8 @@ func fromAcquire(q *question, text string) (store.Grant, error) {
 	return g, nil
 }
 
-// acquireAll runs acquire_all.lua. Only those Stores based on Single that are BatchAcquirers export
-// this step.
+// acquireAll runs acquire_all.lua. Some Stores that contain a Single export this step: they are
+// BatchAcquirers.
 func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	keys := make([]string, 0, 5*len(cs))
 	args := make([]any, 0, 5*len(cs))
@@ -179,7 +179,7 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 }
 
 // waitsAs returns the middle part of the claim's entry in the queue, which describes how the claim
-// waits. The token comes before it, and the metadata after it.
+// waits. In the entry, the token comes before this part, and the metadata after it.
 func waitsAs(c store.Claim) string {
 	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)

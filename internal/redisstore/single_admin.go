@@ -26,8 +26,8 @@ func (s Single) look(ctx context.Context, key string) (info store.Info, holder L
 	return info, h, nil
 }
 
-// Read runs inspect.lua. The results are the value of the key, and how long the key lasts. The
-// returned Since is the server's present time, which Describe replaces.
+// Read runs inspect.lua. The results are the value of the key, and how long the key lasts. For now,
+// the returned Since is the server's present time, and Describe replaces it.
 func (s Single) Read(ctx context.Context, key string) (info store.Info, text string, err error) {
 	v, err := inspectScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -114,7 +114,8 @@ func noteFor(info store.Info) time.Duration {
 }
 
 // largestFence is the largest fence to which RaiseFence raises a counter. This limit leaves room
-// below 2^53, where Lua's numbers stop being exact. A clock in µs reaches it in the year 2255.
+// below 2^53, where Lua's numbers stop being exact. A clock in µs reaches this number in the year
+// 2255.
 const largestFence = 1<<53 - 1<<32
 
 // RaiseFence runs raise_fence.lua.

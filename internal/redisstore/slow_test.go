@@ -22,7 +22,7 @@ type far struct {
 	*testing.T
 	direct *redis.Client
 	proxy  *chaos.Proxy
-	near   *locker.Engine // a process beside the server
+	near   *locker.Engine // a process with a fast network
 	far    *locker.Engine
 	asked  *atomic.Int32 // counts the acquires that the far process has sent
 }
@@ -135,14 +135,14 @@ func TestAGrantThatIsToldTooLateIsNone(t *testing.T) {
 		t.Errorf("fence %d after %d", last.Fence(), lease.Fence())
 	}
 	release(t, last)
-	// The last message can come before the answer to an acquire that is under way. The release of
-	// its token then leaves a tombstone for a while, so that the acquire takes nothing if it is
-	// executed later.
+	// The last message can come before the answer to an acquire of the same token. The release of
+	// this token then leaves a tombstone for a while, so that the acquire takes nothing if the
+	// server executes it later.
 	nothingLeftBut(t, f.direct, "latchkit:x:")
 }
 
-// The answer to the acquire that queued was slow. If the waiter counted the TTL from the arrival
-// of the message, it would use the lease after its end.
+// The answer to the acquire that queued the waiter was slow. If the waiter counted the TTL from the
+// arrival of the message, it would use the lease after its end.
 func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

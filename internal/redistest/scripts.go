@@ -18,7 +18,7 @@ import (
 type Count struct {
 	Min, Max int
 	Each     bool // the numbers hold for each lease, and the caller chooses the number of leases
-	After    int  // how many words follow once, after the words of all leases
+	After    int  // how many more words come after the words of the last lease
 }
 
 var (

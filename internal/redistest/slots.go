@@ -38,9 +38,9 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins to move a slot, but moves no key. The source serves the keys that it has, and
-// replies ASK for all other keys. Both masters reply TRYAGAIN to a script whose keys are not all on
-// one master.
+// Migrate begins the move of a slot, but does not move any key yet. The source serves the keys that
+// it has, and replies ASK for all other keys. Both masters reply TRYAGAIN to a script whose keys
+// are not all on one master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
 	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}

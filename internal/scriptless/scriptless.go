@@ -69,9 +69,9 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
-// granted is the answer to a holder. The answer has no fence, because the transaction that takes
-// the lease has no conditions. A fence counter would be raised for every caller, even for a caller
-// that finds the key busy.
+// granted is the answer to a holder. The answer has no fence. A transaction cannot raise a fence
+// counter only if the key is free, so every caller would raise it, even a caller that finds the key
+// busy.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases the lease that an acquire took but must not keep, and answers with state.
@@ -111,7 +111,7 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 }
 
 // renew lengthens one lease if the lease has less time left than the TTL. If the lease is not ours,
-// renew returns the parameter otherwise.
+// renew returns the grant "otherwise".
 func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {

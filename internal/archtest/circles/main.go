@@ -3,7 +3,7 @@
 //	go run ./internal/archtest/circles locker internal/redisstore
 //
 // For each folder it prints the files that use each other in a circle, and the unexported names
-// that three or more types share. A plain function with such a name counts as one more type.
+// that three or more types share. A plain function with the same name counts as one more type.
 package main
 
 import (

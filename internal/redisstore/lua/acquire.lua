@@ -62,7 +62,8 @@ if ARGV[4] and ARGV[4] ~= '' and not ARGV[6] then
     elseif there == 0 then
       redis.call('PEXPIRE', KEYS[2], '60000')
     elseif redis.call('ZRANGE', KEYS[2], '-1', '-1')[1] ~= entry then
-      -- The clock was set back, so this ticket is not the last. The long way makes a later ticket.
+      -- The clock was set back, so this ticket is not the largest. The long way makes a larger
+      -- ticket.
       redis.call('ZREM', KEYS[2], entry)
       break
     end

@@ -62,10 +62,9 @@ local function forget(page, i, processes, gone)
   remove(gone)
 end
 
--- tell sends a message to the first waiter that listens and has waited longer than the parameter
--- after (in µs). The message contains ms, the time in which the key becomes free at the latest. The
--- function skips the waiters whose inbox equals the parameter but. If the process with this inbox
--- does not react, another process must react.
+-- tell sends a message to the first waiter that listens and has waited longer than "after" (in µs).
+-- The message contains ms: the key becomes free within this time. tell skips the waiters whose
+-- inbox is "but", because that process may not react, and another process must then react.
 local function tell(now, but, after, ms)
   local from = 0
   while true do

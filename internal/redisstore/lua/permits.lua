@@ -244,8 +244,8 @@ end
 -- serve grants units to the waiters in their order, until the free units do not suffice for the
 -- head. The parameter own is the token that asks: its permit lasts for ms, and serve does not
 -- notify it. A waiter that wants the key alone gets it when no unit is in use. After 64 waiters,
--- serve notifies the new head and stops, so that the script stays short. When the new head asks,
--- serve continues.
+-- serve notifies the new head and stops, so that the script stays short. The new head then asks,
+-- and the script of its request serves the next waiters.
 local function serve(own, ms)
   local served, inbox, fence, block = 0, nil, nil, nil
   while not exhausted(all.counter) do -- enter would refuse half-way; the waiters learn the reason when they ask

@@ -26,9 +26,9 @@ if ours and not ARGV[2] and redis.call('ZCARD', KEYS[2]) == 0 then
 end
 
 -- This is the short way for a token that may have queued. It frees the key, or hands the key to a
--- live waiter that has waited for less than 500 ms and whose fence is the clock. The short way has
--- the same effect as the long way below. The loop runs once. "break" leaves the loop before
--- anything is written, and the long way follows.
+-- live waiter that has waited for less than 500 ms and whose fence is simply the clock's time. The
+-- short way has the same effect as the long way below. The loop runs once. "break" leaves the loop
+-- before anything is written, and the long way follows.
 if ours and ARGV[2] and not ARGV[3] then
   repeat
     local page = redis.call('ZRANGE', KEYS[2], '0', '1', 'WITHSCORES')
@@ -104,8 +104,8 @@ if not ours then
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps only the token that leaves the queue would soon have noticed that L
-    -- has run out, so this script hands the key on.
+    -- L has run out. Perhaps no waiter but the token that leaves would have noticed this soon, so
+    -- this script hands the key on.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end

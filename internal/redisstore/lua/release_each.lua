@@ -1,5 +1,5 @@
 -- release_each.lua: release several leases, each lease only if release.lua would release it by its
--- short way. No two of these leases belong to the same call.
+-- short way. Each lease is for a different call.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token
