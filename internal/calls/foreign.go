@@ -59,7 +59,7 @@ func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(Until(ctx, time.Now().Add(Timeout)), store.Store.Release, c)
 }
 
-// Releases returns an object that sends releases without a waiting caller, or nil when each
+// Releases returns an object that sends releases for which no caller waits, or nil when each
 // release would need a goroutine.
 func (f *Foreign) Releases() Releases {
 	if f.starter == nil {
@@ -72,7 +72,7 @@ func (f *Foreign) Releases() Releases {
 // together.
 type leaving struct{ Starter }
 
-// ReleaseBeside makes a release without a waiting caller.
+// ReleaseBeside makes a release for which no caller waits.
 func (l leaving) ReleaseBeside(ctx context.Context, c store.Claim, _ When, answered func(store.Grant, error)) (recall func() bool) {
 	l.StartRelease(ctx, c, answered)
 	return func() bool { return false }

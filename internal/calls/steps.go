@@ -40,18 +40,18 @@ type Steps interface {
 	Undo(ch Chore)
 }
 
-// Releases are Steps that can send a release without a waiting caller.
+// Releases are Steps that can send a release for which no caller waits.
 type Releases interface {
 	// Prompt reports whether the last replies of the key's server came soon after their requests.
 	Prompt(key string) bool
 
-	// ReleaseBeside releases a lease without a waiting caller. If recall returns true, the release
-	// was not sent and never will be. Otherwise ReleaseBeside calls the function answered once,
-	// with the answer. The function answered must not block.
+	// ReleaseBeside releases a lease, and no caller waits for the answer. If recall returns true,
+	// the release was not sent and never will be. Otherwise ReleaseBeside calls the function
+	// answered once, with the answer. The function answered must not block.
 	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
 }
 
-// When is the time at which a release without a waiting caller is sent.
+// When is the time at which a release is sent if no caller waits for it.
 type When uint8
 
 const (

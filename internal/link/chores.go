@@ -19,7 +19,8 @@ const (
 	Answered
 )
 
-// A Chore is a step without a waiting caller. The step is repeated until it is answered or useless.
+// A Chore is a step for which no caller waits. The step is repeated until it is answered or
+// useless.
 type Chore struct {
 	Useless time.Time // from this time on, the step has no effect
 

@@ -7,7 +7,7 @@ const (
 	mostBytes = 32 << 10 // the approximate largest size of a flight in bytes
 	largeCall = 2 << 10  // the approximate size in bytes of a renewal of 50 leases
 	undoCalls = 16       // the number of calls in each flight that are reserved for undos
-	// laterFor is how long a call without a waiting caller is put off, so that it can travel with
+	// laterFor is how long a call for which no caller waits is put off, so that it can travel with
 	// a flight or a direct call.
 	laterFor = time.Millisecond
 )
@@ -22,7 +22,7 @@ type lane struct {
 
 	queues [classes][]*Call
 	n      int     // number of calls in all queues
-	later  []*Call // calls without waiting callers: they travel with other calls
+	later  []*Call // calls for which no caller waits: they travel with other calls
 	flying int     // number of flights under way that do not hang
 	usual  int     // the number of flights below which a new flight begins at once
 	most   int     // the number of flights below which a new flight begins if the flights under way are slow

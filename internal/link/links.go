@@ -74,7 +74,7 @@ func (ls *Links) Put(ctx context.Context, c *Call) {
 	}
 }
 
-// PutOff sends a call without a waiting caller. The call travels with the next flight or direct
+// PutOff sends a call for which no caller waits. The call travels with the next flight or direct
 // call to its node. If neither begins within 1 ms, the call gets a flight of its own. Until the
 // call is sent, [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {

@@ -143,7 +143,7 @@ func (q *quorum) startRound(ctx context.Context, b *ballot, c store.Claim, decid
 	})
 }
 
-// count ends a round. It returns nil when the token is being released.
+// count ends a round and returns its tally, or nil when the token is being released.
 func (r *round) count(ctx context.Context) *tally {
 	if !r.open {
 		return nil

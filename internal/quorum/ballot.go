@@ -277,9 +277,9 @@ func (b *ballot) calmed() {
 	}
 }
 
-// leave returns three sets of nodes. The nodes in atOnce get the release at once. The nodes in
-// later get the release after their answer to the acquire. At the nodes in tombstones, the release
-// also sets a tombstone.
+// leave returns three sets of nodes. The nodes in "atOnce" get the release at once. The nodes in
+// "later" get it after their answer to the acquire. At the nodes in "tombstones", the release also
+// sets a tombstone.
 func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -232,8 +232,8 @@ const (
 	// waiting for that node. It is not 1, because a single failure can have many causes. A call
 	// without an answer in time counts as fewFailures failures.
 	fewFailures = 3
-	// mostBehind is the largest number of calls without a waiting caller that may be under way on
-	// a node.
+	// mostBehind is the largest number of calls that may be under way on a node while no caller
+	// waits for them.
 	mostBehind = 16
 )
 

@@ -27,8 +27,8 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 	})
 }
 
-// quorumCan returns the abilities of a quorum. A quorum serves waiters in no certain order. Nodes
-// can disagree about the waiters, so no node hands a key over.
+// quorumCan returns the abilities of a quorum. A quorum serves waiters in no particular order.
+// Nodes can disagree about the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
 	can.Queue, can.Notify, can.Join, can.Next = false, false, false, false

@@ -29,8 +29,8 @@ func (c *simClient) reach(i int) *server {
 	return c.w.nodes[i]
 }
 
-// call runs the function do at a node. Then it calls the function answer, with ok true if do has
-// surely run. Each of the two functions is called at most once, perhaps late, and perhaps never.
+// call runs the function do at a node: perhaps late, and perhaps never, but never twice. It calls
+// the function answer once, with ok true if do has surely run.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
 	there, back := w.upTo(4*time.Millisecond), w.upTo(4*time.Millisecond)
@@ -61,8 +61,8 @@ func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	})
 }
 
-// all runs the function do at some nodes. It calls the function then when all these nodes have
-// answered or the time is over.
+// all runs the function do at some nodes. When all these nodes have answered, or the time is over,
+// it calls the function "then".
 func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nodes)) {
 	open, good := which.count(), nodes(0)
 	if open == 0 {

@@ -78,8 +78,9 @@ func (c *council) canForm() bool {
 	return true
 }
 
-// newSet returns the name of the set that the servers form. It is the smallest name that a server
-// has already, or a new name. The parameter order has the servers' identities, sorted.
+// newSet returns the name of the set that the servers form. If servers already name such a set, it
+// is the smallest of their names. Otherwise it is a new name. The parameter order has the servers'
+// identities, sorted.
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"

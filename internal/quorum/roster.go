@@ -98,8 +98,8 @@ func (r *roster) texts() []string {
 	return texts
 }
 
-// known returns the result of texts. If fewer than a quorum of the nodes vote, it looks at the
-// nodes first.
+// known returns the same markers as texts. But if less than a quorum of nodes votes, it first looks
+// at the nodes.
 func (r *roster) known(ctx context.Context) []string {
 	if r.voting() < r.quorum.need {
 		r.tended(ctx)

@@ -65,14 +65,14 @@ func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question 
 // Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
-// ReleaseBeside makes a release without a waiting caller.
+// ReleaseBeside makes a release for which no caller waits.
 func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
 	return s.beside(ctx, q, when)
 }
 
-// beside makes a call without a waiting caller.
+// beside makes a call for which no caller waits.
 func (s Single) beside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
 	switch when {
 	case calls.AtOnce:

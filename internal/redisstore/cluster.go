@@ -131,7 +131,7 @@ func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question
 	return all
 }
 
-// ReleaseBeside makes a release without a waiting caller.
+// ReleaseBeside makes a release for which no caller waits.
 func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }

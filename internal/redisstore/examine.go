@@ -33,7 +33,7 @@ func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	return found
 }
 
-// CheckServer checks every master. A problem of several masters is reported once.
+// CheckServer checks every master. A problem that several masters have is reported once.
 func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
 	found := make(map[string]store.Warning)

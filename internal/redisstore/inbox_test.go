@@ -188,7 +188,7 @@ func TestStopLeavesNothing(t *testing.T) {
 		return strings.Contains(string(all[:runtime.Stack(all, true)]), "redisstore.(*line).run")
 	}
 	for _, meanwhile := range []func(p *post){
-		func(*post) {}, // the post is never opened
+		func(*post) {}, // no channel is ever opened
 		func(p *post) { p.open() },
 		func(p *post) { p.open(); p.Reset(p.open()) },
 		func(p *post) { p.open(); client.ClientKillByFilter(t.Context(), "type", "pubsub") },

@@ -265,7 +265,7 @@ func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 	return s.begin(ctx, s.release(c))
 }
 
-// ReleaseBeside makes a release without a waiting caller.
+// ReleaseBeside makes a release for which no caller waits.
 func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }

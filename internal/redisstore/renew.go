@@ -113,7 +113,7 @@ func (b *Batch) Fail(grants []store.Grant, err error) {
 	}
 }
 
-// anywhere returns the same group for all keys of one server.
+// anywhere puts all keys of one server into the same group.
 func anywhere(string) uint16 { return 0 }
 
 // Renew runs renew.lua for all claims in one call. For leases that came by hand-off, it runs

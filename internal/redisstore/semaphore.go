@@ -243,7 +243,7 @@ func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 // Prompt reports whether the last answers of the key's server came soon after their requests.
 func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
 
-// ReleaseBeside makes a release without a waiting caller.
+// ReleaseBeside makes a release for which no caller waits.
 func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
 	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }

@@ -178,7 +178,7 @@ func TestNoPermitIsRevokedForAForeignLock(t *testing.T) {
 	}
 }
 
-// A release without a waiting caller reports its error, so that the Engine repeats the release. A
+// A release for which no caller waits reports its error, so that the Engine repeats the release. A
 // server that answers at once counts as prompt.
 func TestAReleaseOfAPermitBesideReportsItsError(t *testing.T) {
 	t.Parallel()

@@ -10,8 +10,8 @@
 --          the text that the client has read, or was written for another server
 -- idempotent: a second execution finds the token among the readers, and at most lengthens its
 --   part.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A
---   full server accepts GETEX, and all writes that follow.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. A full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

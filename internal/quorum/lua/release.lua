@@ -21,7 +21,7 @@
 --   tombstone's expiry.
 -- first write: DEL or PEXPIRE when the token holds L, ZREM when the token is a reader, otherwise
 --   GETEX of X, which changes nothing. A full server accepts these commands and all writes that
---   follow. A replica answers READONLY instead of a false "not-ours".
+--   follow. A replica refuses them with READONLY, and so never answers a false "not-ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[7]) -- unlike GET, MGET raises no error for data that is no lock
 local lease = found[1]
@@ -75,8 +75,8 @@ if not ours and not reads then
   return 'not-ours'
 end
 
--- Data of another type must raise its error before the first write. Otherwise a half-done release
--- would be reported as not done.
+-- If a key has data of another type, the script must fail before its first write, because an error
+-- reply counts as proof that the release had no effect.
 if mark > 0 then
   redis.call('GET', KEYS[4])
 end

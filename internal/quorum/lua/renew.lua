@@ -10,9 +10,9 @@
 -- idempotent: each execution sets expiries to at least the given time from now. It never shortens
 --   an expiry, and never creates a key or an entry. A phase that began here after the quorum's
 --   grant has a larger fence, so the reader does not belong to it.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A key
---   whose data is no string gets no GETEX, because the error of GETEX would end the renewals of all
---   leases.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. A key whose data is no string gets no GETEX, because the error of GETEX
+--   would end the renewals of all leases.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', clock[1] * 1000000 + clock[2])

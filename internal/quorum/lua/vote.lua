@@ -96,8 +96,8 @@ if reader or not open then
     end
   end
   if not open then
-    -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
-    -- After GETEX, a full server accepts the writes that follow.
+    -- GETEX changes nothing, but a lagging replica refuses it with READONLY, and so never answers a
+    -- false "busy". After GETEX, a full server accepts the writes that follow.
     redis.call('GETEX', KEYS[1])
     if not reader and ARGV[12] == '1' and (not intends or intends == token) then
       intends = token
@@ -118,7 +118,7 @@ if reader or not open then
       place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
     end
     if intends == token then
-      -- With place 1 the writer asks often, so its intent does not expire.
+      -- A writer at place 1 asks often, and so keeps its intent alive.
       place = 1
     end
     local left, holder = redis.call('PTTL', KEYS[1]), lease

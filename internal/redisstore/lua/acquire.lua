@@ -110,15 +110,15 @@ local left
 if lease then
   left = redis.call('PTTL', KEYS[1])
   if waits == '' then
-    -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy".
-    -- GETEX must not run earlier: after any write, a full server accepts all other writes, also a
-    -- new lease, which it must refuse. A token that queues needs no GETEX, because its entry in Q
-    -- is a write.
+    -- GETEX changes nothing, but a lagging replica refuses it with READONLY, and so never answers a
+    -- false "busy". GETEX must not run earlier: after any write, a full server accepts all other
+    -- writes, also a new lease, which it must refuse. A token that queues needs no GETEX, because
+    -- its entry in Q is a write.
     redis.call('GETEX', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[4]) > 0 then
-  -- No token overtakes the queue. Data of another type in a key or tombstone must raise its error
-  -- before anything has changed.
+  -- No token overtakes the queue. If a key or a tombstone has data of another type, the script must
+  -- fail before it changes anything.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[4])
   lease, left = hand(now, stamp, counter or redis.call('GET', KEYS[3]), ARGV[1])

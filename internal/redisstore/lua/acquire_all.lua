@@ -15,15 +15,15 @@
 --   lease.
 -- first write: SET C. When a full server refuses it, nothing has happened. When all leases are held
 --   already, the first write is PEXPIRE. When one key is busy, the first write is GETEX, which
---   changes nothing. A replica answers READONLY instead of a false "busy".
+--   changes nothing. A replica refuses it with READONLY, and so never answers a false "busy".
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)
 local at = ' ' .. stamp
 local count = #KEYS / 5
 
--- Everything is read before anything is written. So data of another type raises its error before
--- anything has changed.
+-- The script reads all keys before it writes to any key. So if a key has data of another type, the
+-- script fails before it has changed anything.
 local answers, leases, whole = {}, {}, true
 for i = 1, count do
   local token, lease = ARGV[5 * i - 4] .. ':', redis.call('GET', KEYS[5 * i - 4])

@@ -11,7 +11,7 @@ local lease = redis.call('GETEX', KEYS[1])
 if not lease or string.sub(lease .. ':', 1, #ARGV[1]) ~= ARGV[1] then
   return '0'
 end
--- Data of another type must raise its error before anything has changed.
+-- If a key has data of another type, the script must fail before it changes anything.
 local first = redis.call('ZRANGE', KEYS[2], '0', '0')
 local counter = redis.call('GET', KEYS[3])
 redis.call('GET', KEYS[4])

@@ -7,9 +7,9 @@
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now, and removes entries. A second execution
 --   finds these entries removed. It never shortens an expiry, and never creates a key.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
---   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
---   error would end all other renewals.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. Data that is no string gets no GETEX, and a queue of another type gets no
+--   command, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local answer = {}
 for i = 1, #KEYS / 2 do

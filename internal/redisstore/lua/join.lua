@@ -7,8 +7,8 @@
 -- returns: "granted" server-µs PTTL-of-L fence · "not-ours" server-µs; as one string
 -- idempotent: J has an entry for a token that has joined, so the token does not need its secret
 --   again.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
---   ours". A full server accepts GETEX, and all writes that follow.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false "not ours". A full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])

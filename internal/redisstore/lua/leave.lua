@@ -6,8 +6,8 @@
 --   was never joined; as one string
 -- idempotent: a second execution finds nothing to remove and answers "not-ours". The Engine knows
 --   that there may have been a first execution.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false "not
---   ours".
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false "not ours".
 local clock = redis.call('TIME')
 local at = string.format(' %.0f ', clock[1] * 1000000 + clock[2])
 local lease = redis.call('GETEX', KEYS[1])

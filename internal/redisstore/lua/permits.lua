@@ -4,12 +4,12 @@
 -- which the permit runs out. The hash U has fence|block|w|n|handed|inbox|metadata for each token.
 -- The field "=" of U has the values for all permits together: limit|extra|mixed|epoch|head|seen.
 --
--- In the field "=", limit is the smallest n of all permits. The value extra is the sum of w-1 over
--- all permits, so ZCARD P + extra units are in use. The value mixed is 1 while permits have
--- different n. The value head is the token of a waiter for which too few units are free. The value
--- seen is the time in ms at which this waiter was notified, or asked itself. P and U are
--- authoritative, and L shows other programs that the key is held. P and U outlive L by a minute, so
--- that a script can find a permit that lapsed unconfirmed, even if it was the last permit.
+-- In the field "=", "limit" is the smallest n of all permits. "extra" is the sum of w-1 over all
+-- permits, so ZCARD P + extra units are in use. "mixed" is 1 while permits have different n. "head"
+-- is the token of a waiter for which too few units are free. "seen" is the time in ms at which this
+-- waiter was notified, or asked itself. P and U are authoritative, and L shows other programs that
+-- the key is held. P and U outlive L by a minute, so that a script can find a permit that lapsed
+-- unconfirmed, even if it was the last permit.
 --
 -- fragment: look(now, stamp, counter, lease) · fits(w, n) · enter(e, ms, handed) · leave(token) ·
 --   confirm(token, use, ms) · reap() · serve(own, ms) · settle() · earliest(); they keep their
@@ -27,11 +27,10 @@
 --   have written before.
 local all = {}
 
--- look reads the state of the key and of its permits into all. The value alone is true when one
--- owner holds the key without permits, or another program holds it. The value broken is true when L
--- shows that permits are held, but P or U was evicted. In this state, the permits are unknown, and
--- the script lets L expire. If only L was evicted, P and U are complete, and the permits are still
--- held.
+-- look reads the state of the key and of its permits into all. "alone" is true when one owner holds
+-- the key without permits, or another program holds it. "broken" is true when L shows that permits
+-- are held, but P or U was evicted. If so, the permits are unknown, and the script lets L expire.
+-- If only L was evicted, P and U are complete, and the permits are still held.
 local function look(now, stamp, counter, lease)
   local state = redis.call('HGET', KEYS[5], '=')
   local limit, extra, mixed, epoch, head, seen =

@@ -15,8 +15,8 @@
 --   Only the first execution acquires for the next token. If the answer is lost, the Engine runs
 --   acquire.lua for the next token, and finds the token in L or in Q.
 -- first write: DEL, PEXPIRE or ZREM when the token holds L, otherwise GETEX of X, which changes
---   nothing. A full server accepts these writes, and all that follow. A replica answers READONLY
---   instead of a false "not ours".
+--   nothing. A full server accepts these writes, and all that follow. A replica refuses them with
+--   READONLY, and so never answers a false "not ours".
 local owner = ARGV[1] .. ':'
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 local ours = lease and string.sub(lease, 1, #owner) == owner
@@ -118,8 +118,8 @@ if not ours then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a release that failed
--- half-way would be reported as a release without effect.
+-- If a key has data of another type, the script must fail before its first write, because an error
+-- reply counts as proof that the release had no effect.
 local first, counter = redis.call('ZRANGE', KEYS[2], '0', '2', 'WITHSCORES'), nil
 if first[1] or next_entry ~= '' then
   counter = redis.call('GET', KEYS[3])

@@ -6,9 +6,9 @@
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
 -- idempotent: it sets expiries to at least ttl from now. It never shortens an expiry, because a
 --   late renewal must not undo an extension, and never creates a key.
--- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing.
---   A replica answers READONLY instead of a false 0. Data that is no string gets no GETEX, because
---   the error would end all other renewals.
+-- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing. A
+--   replica refuses both with READONLY, and so never answers a false 0. Data that is no string gets
+--   no GETEX, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local answer, leases = {}, redis.call('MGET', unpack(KEYS)) -- MGET raises no error for data of another type
 local text, ttl -- kept for the next lease: converting a text takes as long as a command

@@ -75,8 +75,8 @@ if lease then
     redis.call('GETEX', KEYS[1]) -- GETEX must not come earlier: see acquire.lua
   end
 elseif redis.call('EXISTS', KEYS[2], KEYS[5]) > 0 then
-  -- No token overtakes the queue. Data of another type must raise its error before anything has
-  -- changed.
+  -- No token overtakes the queue. If a key has data of another type, the script must fail before it
+  -- changes anything.
   redis.call('GETEX', KEYS[1])
   redis.call('GET', KEYS[5])
   redis.call('ZCARD', KEYS[4])

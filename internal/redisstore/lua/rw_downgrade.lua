@@ -7,8 +7,8 @@
 --   the token neither holds L nor is a reader of that phase
 -- idempotent: a second execution finds the token among the readers of that phase, and at most
 --   lengthens its part.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0. A
---   full server accepts GETEX, and all writes that follow.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. A full server accepts GETEX, and all writes that follow.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local stamp = string.format('%.0f', now)

@@ -14,7 +14,7 @@
 --   tombstone's expiry. Only the first execution acquires for the next token.
 -- first write: DEL or PEXPIRE when the token holds L, ZREM when the token is a reader, otherwise
 --   GETEX of X, which changes nothing. A full server accepts these writes, and all that follow. A
---   replica answers READONLY instead of a false "not ours".
+--   replica refuses them with READONLY, and so never answers a false "not ours".
 local owner = ARGV[1] .. ':'
 local found = redis.call('MGET', KEYS[1], KEYS[3])
 local lease, counter = found[1], found[2]
@@ -69,8 +69,8 @@ if not ours and not reads then
   return 'not-ours' .. at
 end
 
--- Data of another type must raise its error before the first write. Otherwise a release that failed
--- half-way would be reported as a release without effect.
+-- If a key has data of another type, the script must fail before its first write, because an error
+-- reply counts as proof that the release had no effect.
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 redis.call('ZCARD', KEYS[4])
 if not counter and (waiting or ARGV[6] ~= '') then

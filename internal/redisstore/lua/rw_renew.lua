@@ -8,9 +8,9 @@
 -- idempotent: it sets expiries to at least ttl from now, and removes entries. A second execution
 --   finds these entries removed. It never shortens an expiry, and never creates a key or an entry.
 --   A reader does not hold L of another phase, even if R has an entry for the reader.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
---   Data that is no string gets no GETEX, and a queue of another type gets no command, because the
---   error would end all other renewals.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. Data that is no string gets no GETEX, and a queue of another type gets no
+--   command, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}

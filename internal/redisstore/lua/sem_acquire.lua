@@ -115,8 +115,8 @@ if waits ~= '' then
     place = 1
   end
 else
-  -- GETEX changes nothing, but a lagging replica answers READONLY instead of a false "busy". GETEX
-  -- must not run earlier: see acquire.lua.
+  -- GETEX changes nothing, but a lagging replica refuses it with READONLY, and so never answers a
+  -- false "busy". GETEX must not run earlier: see acquire.lua.
   redis.call('GETEX', KEYS[1])
   place, listening = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1, '-'
 end

@@ -19,7 +19,7 @@ local use = all.held > 0 and redis.call('HGET', KEYS[5], ARGV[1])
 if not use or string.match(use, '^(%d+)|') ~= ARGV[2] then
   return '0'
 end
--- Data of another type must raise its error before anything has changed.
+-- If a key has data of another type, the script must fail before it changes anything.
 redis.call('GET', KEYS[6])
 local waiting = redis.call('ZCARD', KEYS[2]) > 0
 

@@ -11,8 +11,8 @@
 -- idempotent: a second execution finds the token neither in P nor in L, and changes only the
 --   tombstone's expiry.
 -- first write: DEL, ZREM or PEXPIRE when the token holds units, otherwise GETEX of X, which changes
---   nothing. A full server accepts these writes, and all writes that follow. A replica answers
---   READONLY instead of a false "not ours".
+--   nothing. A full server accepts these writes, and all writes that follow. A replica refuses them
+--   with READONLY, and so never answers a false "not ours".
 local token = ARGV[1]
 local lease = redis.call('MGET', KEYS[1])[1] -- unlike GET, MGET raises no error for data that is no lock
 if not ARGV[3] and lease and string.sub(lease, 1, 8) == 'permits:' and redis.call('HLEN', KEYS[5]) == 2 and
@@ -31,8 +31,8 @@ local at = ' ' .. stamp .. ' '
 local entry = ARGV[2] or ''
 local keep, undo, done = tonumber(ARGV[3] or 0), tonumber(ARGV[4] or 0), tonumber(ARGV[5] or 0)
 
--- Data of another type must raise its error before the first write. Otherwise a release that failed
--- half-way would be reported as a release without effect.
+-- If a key has data of another type, the script must fail before its first write, because an error
+-- reply counts as proof that the release had no effect.
 local owner = token .. ':'
 local alone = lease and string.sub(lease, 1, #owner) == owner
 look(now, stamp, redis.call('GET', KEYS[3]), lease)

@@ -7,9 +7,9 @@
 -- idempotent: it sets expiries to at least ttl from now. It never shortens an expiry, and never
 --   makes a permit. It writes L again if L is missing while permits are held. A permit that has
 --   run out counts as held until a script has taken it back.
--- first write: GETEX, which changes nothing. A replica answers READONLY instead of a false 0.
---   A full server accepts GETEX, and the ZADD after it. If a key has another type, the answer for
---   its permit is 0, because the error would end all other renewals.
+-- first write: GETEX, which changes nothing. A replica refuses it with READONLY, and so never
+--   answers a false 0. A full server accepts GETEX, and the ZADD after it. If a key has another
+--   type, the answer for its permit is 0, because the error would end all other renewals.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}
