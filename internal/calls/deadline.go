@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// The type until is a context with a deadline but without a timer. The context is for calls that
-// the Engine abandons by itself: Go's sockets and go-redis read the deadline. A context of type
-// until costs a quarter of context.WithTimeout. On the client, context.WithTimeout would cost more
-// than all the rest of a release.
+// until is a context with a deadline but without a timer. The context is for calls that the Engine
+// abandons by itself: Go's sockets and go-redis read the deadline. A context of type until costs a
+// quarter of context.WithTimeout. For the client, context.WithTimeout would cost more than the rest
+// of a release.
 type until struct {
 	context.Context // a context that never ends
 	deadline        time.Time

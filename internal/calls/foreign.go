@@ -78,7 +78,7 @@ func (l leaving) ReleaseBeside(ctx context.Context, c store.Claim, _ When, answe
 	return func() bool { return false }
 }
 
-// mostRenewed is the largest number of claims of one call of Renew.
+// mostRenewed is the largest number of claims in one call of Renew.
 const mostRenewed = 100
 
 // BeginRenew calls Renew.

@@ -1,5 +1,5 @@
-// Package calls makes calls to Stores that their callers can abandon. Abandoned calls are finished
-// in the background. The package knows nothing of locks and servers.
+// Package calls makes calls to Stores. A caller can abandon its call, which is then finished in the
+// background. The package knows nothing of locks and servers.
 package calls
 
 import (
@@ -17,7 +17,7 @@ import (
 // can leave at any time. There are as many goroutines as the largest number of calls under way at
 // the same time. The goroutines are kept for later calls, because the stack of a new goroutine
 // would have to grow again. The goroutine of an abandoned call is busy until the call returns. The
-// zero value is ready.
+// zero value is ready for use.
 type Pool struct {
 	Store store.Store
 

@@ -7,7 +7,7 @@ import (
 
 // Tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
 // sync.WaitGroup, new tasks may be counted during the wait. After Close, new tasks are refused. The
-// zero value is ready.
+// zero value is ready for use.
 type Tasks struct {
 	mu     sync.Mutex
 	n      int

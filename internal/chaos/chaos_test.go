@@ -369,7 +369,7 @@ func receive[T any](t *testing.T, sub *redis.PubSub) T {
 	end := time.Now().Add(10 * time.Second)
 	got, err := sub.ReceiveTimeout(t.Context(), 10*time.Second)
 	for err != nil && time.Now().Before(end) { // the client connects again if its greeting gets no reply within hurry
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the condition above
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 		got, err = sub.ReceiveTimeout(t.Context(), time.Until(end))
 	}
 	must(t, err)

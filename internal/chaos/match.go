@@ -10,7 +10,7 @@ import (
 type Match func(request []byte) bool
 
 // Containing selects requests that contain text, such as a key. A script is sent with its keys, so
-// Containing also selects the EVALSHA of a key.
+// Containing also selects each EVALSHA with such a key.
 func Containing(text string) Match {
 	return func(request []byte) bool { return bytes.Contains(request, []byte(text)) }
 }

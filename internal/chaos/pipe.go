@@ -58,8 +58,8 @@ func (p *Pipe) Thaw() {
 	close(p.thawed)
 }
 
-// Kept returns the number of pieces of replication that were kept since the last Freeze. If the
-// number is 0, the test has frozen nothing.
+// Kept returns how many pieces of replication data were kept since the last Freeze. If the number
+// is 0, the test has frozen nothing.
 func (p *Pipe) Kept() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

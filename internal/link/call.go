@@ -55,7 +55,7 @@ type Call struct {
 	values context.Context // its values are the values that hooks see
 	sent   time.Time
 	hops   int  // how many times the call was sent on to another node
-	asking bool // the slot is moving to the node
+	asking bool // ASKING must come first, because the slot is moving to the node
 	done   chan struct{}
 	idle   *sync.Pool // the pool to which done goes back
 	fate   atomic.Int32
@@ -68,8 +68,8 @@ type Call struct {
 	acksErr error
 }
 
-// These are the fates of a call. The first goroutine that swaps the fate decides the fate. For
-// example, a caller may leave at the moment when the flight starts, or when the answer comes.
+// These are the fates of a call. The goroutine that swaps the fate first decides it. For example, a
+// caller may leave at the moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back

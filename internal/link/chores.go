@@ -31,7 +31,7 @@ type Chore struct {
 
 // Chores are the chores of one node. While the node answers, all chores are tried at once. After an
 // attempt without an answer, one chore at a time probes the node, with pauses between the probes.
-// After the first answer all chores are tried. The zero value is ready.
+// After the first answer all chores are tried. The zero value is ready for use.
 type Chores struct {
 	Warn func(error) // receives a refusal that ends a chore; may be nil
 	// One is true for a node of a quorum. While the Locker closes, Stop does not wait for a
@@ -114,8 +114,8 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 	}
 }
 
-// plan starts the timer of the next probe while chores wait. When no chore waits, it clears the
-// state, so that the next chore is tried at once. The caller holds cs.mu.
+// plan starts the timer of the next probe if chores wait. If no chore waits, it clears the state,
+// so that the next chore is tried at once. The caller holds cs.mu.
 func (cs *Chores) plan() {
 	if cs.probing {
 		return

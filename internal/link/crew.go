@@ -8,9 +8,9 @@ import (
 )
 
 // crew has the goroutines of a Links. The goroutines are kept for later flights, because the stack
-// of a new goroutine would have to grow again. The zero value is ready.
+// of a new goroutine would have to grow again. The zero value is ready for use.
 type crew struct {
-	live tasks // goroutines, idle or not
+	live tasks // all goroutines, idle and busy
 
 	mu      sync.Mutex
 	idle    []*worker // a stack: the worker on top has worked last, so its memory is still in the processor's cache
@@ -117,7 +117,7 @@ func (c *crew) stop(ctx context.Context) error {
 }
 
 // tasks counts the tasks under way, so that a caller can wait for their end. Unlike in a
-// sync.WaitGroup, new tasks may be counted during the wait. The zero value is ready.
+// sync.WaitGroup, new tasks may be counted during the wait. The zero value is ready for use.
 type tasks struct {
 	mu   sync.Mutex
 	n    int

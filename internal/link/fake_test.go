@@ -14,9 +14,9 @@ import (
 // errNo is the error that a broken fake client returns.
 var errNo = errors.New("the connection broke")
 
-// fake is a client in a synctest bubble. The fake answers each command with the command's second
-// word, after the time delay. While the fake is stopped, it answers nothing. If obeys is true, a
-// call ends with its context. Otherwise the fake is like a client without time-outs.
+// fake is a client in a synctest bubble. After a delay, the fake answers each command with the
+// command's second word. While the fake is stopped, it answers nothing. If obeys is true, a call
+// ends with its context. Otherwise the fake is like a client without time-outs.
 type fake struct {
 	mu      sync.Mutex
 	delay   time.Duration
@@ -131,7 +131,7 @@ func (f *fake) atOnce() int {
 	return f.most
 }
 
-// goroutines returns the number of goroutines of a Links, idle or not.
+// goroutines returns the number of goroutines of a Links, idle and busy.
 func goroutines(ls *Links) int {
 	ls.crew.live.mu.Lock()
 	defer ls.crew.live.mu.Unlock()
@@ -182,7 +182,7 @@ func takes(t *testing.T, c *Call, within time.Duration) {
 	}
 }
 
-// fails checks that a call ends with the error want when the time after has passed.
+// fails checks that a call ends with the given error after the given time.
 func fails(t *testing.T, c *Call, want error, after time.Duration) {
 	t.Helper()
 	began := time.Now()

@@ -24,7 +24,8 @@ type flight struct {
 	doubt bool // the link is not prompt, so its slots may have moved to another node
 }
 
-// run makes one flight after the other, while there are calls and not too many flights.
+// run makes one flight after the other, as long as calls are listed and not too many flights are
+// under way.
 func (f *flight) run() {
 	for {
 		gotReply, sent, took := f.send()

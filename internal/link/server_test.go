@@ -28,7 +28,7 @@ func counting(key string) *Call {
 	return &Call{Script: counts, Words: counts.Words([]string{key}), Key: key, Class: Step}
 }
 
-// made returns the Links of a client. The end of the test closes them.
+// made returns the Links of a client. They are closed when the test ends.
 func made(t *testing.T, c Client, o Options) *Links {
 	t.Helper()
 	ls := New(c, o)

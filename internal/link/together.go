@@ -13,8 +13,8 @@ import (
 // only if the call takes the usual path of this other script. One call of this script costs the
 // server and the client a fraction of the cost of the single calls. The script returns the answers
 // with line feeds between them. An empty answer means that the script has left out a call, which is
-// then sent by itself. The script may leave out any call. If the script returns an error, this must
-// prove that the script has done nothing.
+// then sent by itself. The script may leave out any call. An error of the script must prove that
+// the script has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // how many keys of each call the script gets, from the first key on

@@ -26,8 +26,9 @@ type Child struct {
 	endKnown atomic.Bool
 }
 
-// Start runs the program in a new process until the test ends. The child's standard error goes to
-// t.Log. A panic or a data race in the child fails the test.
+// Start starts the program in a new process, which is killed at the end of the test if it still
+// runs. The child's standard error goes to t.Log. A panic or a data race in the child fails the
+// test.
 func (p Program) Start(t testing.TB, args ...string) *Child {
 	t.Helper()
 	if !inMain {
@@ -40,9 +41,9 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 	return Start(t, p.name, cmd)
 }
 
-// Start starts a program that is not the test binary, until the test ends. The program reads lines
-// from its standard input and writes lines to its standard output. Its standard error goes to
-// t.Log, under the given name.
+// Start starts a program that is not the test binary. The program is killed at the end of the test
+// if it still runs. The program reads lines from its standard input and writes lines to its
+// standard output. Its standard error goes to t.Log, under the given name.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Child {
 	t.Helper()
 	c := &Child{t: t, name: name, said: newLines()}

@@ -8,7 +8,7 @@ import (
 // lines is a writer that splits the output of a child into lines. It buffers any number of lines.
 // So a child never stalls because its parent is busy.
 type lines struct {
-	more chan struct{} // has a token when there may be new lines
+	more chan struct{} // contains a signal when there may be new lines
 
 	mu      sync.Mutex
 	partial []byte

@@ -40,7 +40,7 @@ func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left boo
 		ran <- locker.Run(t.Context(), l, locker.Rule{Key: key}, func(ctx context.Context) error {
 			for _, m := range ms { // continue when each node has given its vote for this key
 				for m.Exists(ctx, key).Val() == 0 && ctx.Err() == nil {
-					time.Sleep(time.Millisecond) //nolint:forbidigo // until the condition above
+					time.Sleep(time.Millisecond) //nolint:forbidigo // the pause between two checks
 				}
 			}
 			open, begun, votes = holdsReleases(ms)

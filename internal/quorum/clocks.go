@@ -87,7 +87,7 @@ func (c *clocks) offset(i int) time.Duration {
 	return c.offsets[i] - c.median()
 }
 
-// wrong returns the nodes whose clocks are further than skew from the median. If fewer than need
+// wrong returns the nodes whose clocks are further than skew from the median. If fewer than "need"
 // other nodes have a right clock, it returns no nodes.
 func (c *clocks) wrong(skew time.Duration, need int) (off nodes) {
 	c.mu.Lock()

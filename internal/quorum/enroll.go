@@ -51,7 +51,7 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 // because such a call needs the answers of all nodes.
 const patient = 2 * time.Second
 
-// once makes the changes that are due at all nodes of a list, for a call of an operator. If not all
+// once makes the changes that are due at all nodes of a list, for an operator's call. If not all
 // nodes vote, it returns an error and the roster. The roster shows which nodes do not vote.
 func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
 	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)

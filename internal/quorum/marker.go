@@ -19,7 +19,7 @@ import (
 type marker struct {
 	id      string // identity of the server's data when the marker was written
 	set     string
-	state   string // "votes", "joins" or "forms"
+	state   string // one of the constants votes, joins and forms
 	seat    int
 	longest time.Duration // longest TTL of any lease
 	seats   []seat

@@ -244,7 +244,7 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 }
 
 // When the votes are split so that no contender can have won, the same call asks again at once. A
-// caller that gets "busy" would wait for longer.
+// caller that got "busy" would wait longer.
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

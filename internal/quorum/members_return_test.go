@@ -90,7 +90,7 @@ func TestQuorumQ2NodesComeBackByThemselves(t *testing.T) {
 				t.Logf("the job ran at try %d", try)
 				return
 			}
-			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // until the condition above
+			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 		}
 		t.Error("the job never ran")
 	})

@@ -8,8 +8,8 @@ import (
 
 // This model simulates the members of a quorum and their clocks. Servers lose their data in every
 // way and at every time. Clients come and go. Messages are lost, late, or executed late. Addresses
-// lead to other servers. The model calls the library's own decide, but implements servers and
-// votes a second time. Each rule can be switched off, and then a check must fail. If no check
+// begin to lead to other servers. The model calls the library's own decide, but implements servers
+// and votes a second time. Each rule can be switched off, and then a check must fail. If no check
 // fails, the simulation detects too little, or the rule is not necessary.
 var seeds = flag.Int("seeds", 0, "how many runs of the membership model; 0: a few")
 

@@ -84,7 +84,7 @@ type council struct {
 //	          generation of its seat.
 //	raise     the other nodes get that generation. When a quorum of nodes has it, no quorum
 //	          can include the former server of the seat any more.
-//	begin     then each of them records its own time.
+//	begin     then each of these nodes records its own time.
 //	votes     when, by the clocks of a quorum of nodes, the longest known lease has ended
 //	          since that time.
 //
@@ -92,7 +92,7 @@ type council struct {
 // nodes form a new set, for which all nodes must answer:
 //
 //	forms     N names the new set. One look must show all servers in that set.
-//	begin     then each of them records its own time.
+//	begin     then each of these nodes records its own time.
 //	votes     when the longest lease is over; at once if the operator declares that there are
 //	          no leases.
 func decide(views []view, w wish) plan {

@@ -10,8 +10,8 @@ import (
 )
 
 // On a quorum with readers, each node lets readers in, or gives a writer its vote, and never does
-// both at once. A reader and a writer each need more than half of the nodes. So both need at least
-// one common node, and this node admits only one of them. A waiting writer leaves its intent on
+// both at once. A reader and a writer each need more than half of the nodes. So they need at least
+// one node in common, and this node admits only one of them. A waiting writer leaves its intent on
 // the nodes. The intent keeps new readers out until 3 s after the writer's last request, so the
 // writer waits only for the readers that are in. After a writer, waiting readers may enter for 50
 // ms although another writer waits.

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// roster is what this process knows of the nodes' membership. A quorum has one roster. If a node
-// is a Redis Cluster, the quorum has one roster for each slot in use, because different servers
-// serve the slots. A server to which a slot has moved may not know the slot's leases.
+// roster is what this process knows of the nodes' membership. A quorum usually has one roster. But
+// if a node is a Redis Cluster, the quorum has one roster for each slot in use, because different
+// servers serve the slots. A server to which a slot has moved may not know the slot's leases.
 //
 // Before every vote, the node itself checks whether it may vote: it compares its marker with the
 // text that this process has read, and with its own identity. So this process always notices when

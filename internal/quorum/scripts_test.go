@@ -44,7 +44,7 @@ func (b *bench) vote(words ...any) (string, error) {
 
 func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
 
-// writer returns the arguments that a lone writer sends with a proposed fence.
+// writer returns the arguments that a writer sends if it does not queue, with a proposed fence.
 func writer(fence int64) []any {
 	return []any{fmt.Sprintf("o:%d:1:%d:", fence, fence), 60_000, fence, fence, fence - 500_000, fence + 500_000}
 }
@@ -65,7 +65,7 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 		if try == 200 {
 			t.Fatal("nothing is copied")
 		}
-		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // until the condition above
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 	}
 	b := &bench{t, copied, of.text}
 	run := func(s redisstore.Script, keys []string, args ...any) error {

@@ -63,7 +63,7 @@ func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
 			release(t, next)
 			return
 		}
-		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // until the condition above
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 	}
 }
 

@@ -117,8 +117,8 @@ func TestAWaitThatIsCutShortIsRepeated(t *testing.T) {
 	}
 }
 
-// A WAIT counts only the writes of its own connection. So a separate WAIT, on any connection of the
-// pool, proves nothing: it would confirm a write that no replica has.
+// A WAIT covers no write that came after the last command of its own connection. So a WAIT on
+// another connection of the pool proves nothing: it would confirm a write that no replica has.
 func TestAWaitOnAnotherConnectionConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	r := startReplicated(t)

@@ -42,8 +42,8 @@ func TestAHandOverOnAClusterIsPushed(t *testing.T) {
 			for _, r := range rec.Records(locker.OpAcquire) {
 				calls += r.Outcome.Calls
 			}
-			// A waiter needs at most two calls to enter its queue, because there is no
-			// subscription at first. Rarely it needs another call.
+			// A waiter needs at most two calls to enter its queue, because there is no subscription
+			// at first. In rare cases, it needs another call.
 			if calls > 3*keys {
 				t.Errorf("%d calls for %d hand-overs", calls, keys)
 			}

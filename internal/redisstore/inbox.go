@@ -12,11 +12,11 @@ import (
 )
 
 // Subscriptions receive the messages for an Engine. There is a channel for each slot with waiters.
-// The channels on one node share a connection, the line. One server counts as one node with one
-// slot. On a Redis Cluster a channel is in its slot, because scripts publish on the node where
-// they run, and count the subscribers there. The channels of a cluster are sharded (Redis 7), or
-// plain if the cluster does not support sharded channels. A channel that was not used for a minute
-// is unsubscribed.
+// The channels on one node share a connection, the line. A server without a Cluster counts as one
+// node with one slot. On a Redis Cluster, the name of a channel hashes into its slot, because
+// scripts publish on the node where they run, and count the subscribers there. The channels of a
+// cluster are sharded (Redis 7), or plain if the cluster does not support sharded channels. A
+// channel that was not used for a minute is unsubscribed.
 //
 // A subscription that breaks, falls silent or is removed by the server is replaced, and
 // store.EventReopened is sent. When a line breaks, all its channels are subscribed again, each on
@@ -134,7 +134,7 @@ func (s *Subscriptions) use(key string) {
 }
 
 // Open waits for the subscription that is under way, or starts one. If the server has refused this
-// user, Open fails at once. When askAgainAfter has passed since the refusal, Open tries again.
+// user, Open fails at once, until askAgainAfter has passed since the refusal.
 func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	n := s.sites.slot(key)
 	s.mu.Lock()
@@ -191,9 +191,9 @@ func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slo
 // begin makes the first attempt to subscribe. If this attempt fails, the next Open makes another
 // one.
 //
-// Only the caller that has begun an attempt ends it. A channel may be lost as soon as its node has
-// confirmed it, before the subscribing caller has seen the confirmation. The next attempt may then
-// be under way already.
+// A channel may be lost as soon as its node has confirmed it, before the subscribing caller has
+// seen the confirmation. The next attempt may then be under way already. So only the caller that
+// has begun an attempt ends it.
 func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {

@@ -21,7 +21,7 @@ type line struct {
 	of   *Subscriptions
 	addr string
 
-	mu      sync.Mutex // also keeps writes and pending in the same order
+	mu      sync.Mutex // also keeps the list pending in the order of the writes
 	pubsub  PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool

@@ -71,7 +71,7 @@ func JoinsKey(l string) string { return joinsPrefix + store.HashTag(l) + "}:" + 
 // CounterKey returns the key of the fence counter for the lease l.
 func CounterKey(l string) string { return counters()[SlotOf(l)] }
 
-// TagOfSlot returns a hash tag of a slot, in braces.
+// TagOfSlot returns a hash tag, in braces, that hashes into a slot.
 func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 
 // SlotCount is the number of slots of a Redis Cluster.

@@ -42,7 +42,7 @@ func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]s
 	return l.acquireAll(ctx, cs)
 }
 
-// Acquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -50,7 +50,8 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 	return l.Cluster.Acquire(ctx, c)
 }
 
-// BeginAcquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
+// BeginAcquire.
 func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)

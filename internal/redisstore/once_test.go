@@ -68,8 +68,8 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 	}
 }
 
-// Scripts are sent only once also while connections break again and again. Many calls are under way
-// together, and some share a write.
+// Each script is sent only once, even while connections break again and again. Many calls are under
+// way together, and some are sent in one write to the connection.
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60

@@ -270,7 +270,7 @@ func dump(l *line) map[string]string {
 	return all
 }
 
-// Some commands may not be called by scripts.
+// Redis forbids scripts to call some commands.
 func TestNoScriptCallsACommandThatIsForbiddenThere(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 
-// Acquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,8 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.readWrite.Acquire(ctx, c)
 }
 
-// BeginAcquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
+// BeginAcquire.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -64,8 +65,8 @@ func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Cla
 	return l.readWrite.BeginAcquire(ctx, c)
 }
 
-// BeginRenew does the Store's step, and marks the channels of readers as used: through them,
-// readers learn of waiting writers.
+// BeginRenew marks the channels of readers as used, because readers learn through these channels
+// that a writer waits. Then it calls the embedded BeginRenew.
 func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
@@ -75,8 +76,8 @@ func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Cl
 	l.readWrite.BeginRenew(ctx, cs, answered)
 }
 
-// Renew does the Store's step, and marks the channels of readers as used: through them, readers
-// learn of waiting writers.
+// Renew marks the channels of readers as used, because readers learn through these channels that a
+// writer waits. Then it calls the embedded Renew.
 func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {

@@ -88,8 +88,8 @@ func (s Single) scan(ctx context.Context, server Client, pattern string, most in
 	})
 }
 
-// pages scans for the keys of one type whose names match, and calls the function page with each
-// part of the result.
+// pages scans for keys of one type whose names match the pattern, and calls the function page with
+// each part of the result.
 func pages(ctx context.Context, server Client, pattern, kind string, page func([]string) error) error {
 	for cursor := uint64(0); ; {
 		cmd := redis.NewScanCmd(ctx, nil, "scan", strconv.FormatUint(cursor, 10), "match", pattern, "count", pageSize, "type", kind)

@@ -48,7 +48,7 @@ type (
 
 var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
 
-// Acquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -56,7 +56,8 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 	return l.semaphore.Acquire(ctx, c)
 }
 
-// BeginAcquire does the Store's step, and marks the channel as used if the claim has an inbox.
+// BeginAcquire marks the channel as used if the claim has an inbox, and then calls the embedded
+// BeginAcquire.
 func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
 		l.use(c.Key)
@@ -181,7 +182,7 @@ func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant)
 	s.single.lookUp(ctx, b, grants)
 }
 
-// moving returns the Cluster whose steps serve a slot that moves.
+// moving returns a Cluster, because its steps of one key each work while a slot moves.
 func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
 
 // renewAlone renews one permit while its slot moves. The first step renews the permit. Further

@@ -158,7 +158,7 @@ type metCall struct {
 	do                              func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }
 
-// newEncounter draws n calls. Some calls share a counter, and some calls share a key.
+// newEncounter chooses n random calls. Some calls share a counter, and some calls share a key.
 func newEncounter(r *rand.Rand, n int) *encounter {
 	s := &encounter{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
 	for i := range n {

@@ -22,9 +22,9 @@ type Cluster struct {
 	Replicas []*Server // Replicas[i] follows Masters[i]
 }
 
-// StartCluster runs a cluster for this test alone, until the test ends. StartCluster returns when
-// all nodes agree on the owners of the slots, and the replicas have their masters' data. The
-// arguments are arguments of redis-server, for all nodes.
+// StartCluster starts a cluster for this test alone. The cluster stops when the test ends.
+// StartCluster returns when all nodes agree on the owners of the slots, and the replicas have their
+// masters' data. The arguments are arguments of redis-server, for all nodes.
 func StartCluster(t testing.TB, args ...string) *Cluster {
 	t.Helper()
 	c, err := LaunchCluster(args...)
@@ -38,7 +38,7 @@ func StartCluster(t testing.TB, args ...string) *Cluster {
 	return c
 }
 
-// LaunchCluster runs a cluster outside of tests, until it is closed.
+// LaunchCluster starts a cluster outside of tests. The cluster runs until Close is called.
 func LaunchCluster(args ...string) (*Cluster, error) {
 	c := &Cluster{}
 	if err := c.start(args); err != nil {

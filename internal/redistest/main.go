@@ -12,15 +12,16 @@ import (
 var shared sharedServer
 
 // Main is a whole TestMain: it runs the tests, stops the shared server and exits. The functions in
-// after are checks, such as one for leaked goroutines. The checks run when the server is gone and
-// the tests have passed. An error of one check fails the package.
+// "after" are checks, such as a check for leaked goroutines. They run after the server has stopped,
+// if the tests have passed. An error of one check fails the package.
 //
 // The parameter m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
 func Main(m interface{ Run() int }, after ...func() error) {
 	os.Exit(shared.run(m, after...))
 }
 
-// sharedServer starts its server on first use, between open and close.
+// sharedServer starts its server when a test first uses it. Before open and after close, no test
+// can use it.
 type sharedServer struct {
 	mu     sync.Mutex
 	opened bool

@@ -29,8 +29,8 @@ type Server struct {
 	log     string        // the log file of the present run
 }
 
-// Start runs a server for this test alone, until the test ends. The arguments are arguments of
-// redis-server, for example "--maxmemory", "1mb".
+// Start starts a server for this test alone. The server stops when the test ends. The arguments are
+// arguments of redis-server, for example "--maxmemory", "1mb".
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
 	s, err := Launch(args...)
@@ -54,7 +54,7 @@ func Shared(t testing.TB) *Server {
 	return s
 }
 
-// Launch runs a server outside of tests, until it is closed.
+// Launch starts a server outside of tests. The server runs until Close is called.
 func Launch(args ...string) (*Server, error) { return launch(&Server{args: args}) }
 
 func launch(s *Server) (*Server, error) {

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// quickSync makes replicas copy their master's data at once, because the master does not wait for
-// other replicas. These arguments also make the master send PINGs often. Nodes of a cluster do not
-// list a replica before the replica has received data.
+// quickSync makes replicas copy their master's data at once: the master does not wait for more
+// replicas before it begins. These arguments also make the master send PINGs often. Nodes of a
+// cluster do not list a replica before the replica has received data.
 var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 
 // awaitSync returns when a replica has its master's data.

@@ -23,11 +23,11 @@ type SentinelSet struct {
 	Sentinels []*Server
 }
 
-// StartSentinel runs a set for this test alone, until the test ends. StartSentinel returns when
-// every Sentinel knows all other Sentinels and both replicas, and the replicas have the master's
-// data. The function through is optional. It gets the address of the first master, and returns an
-// address that leads to this master, such as the address of a proxy. Then replicas, Sentinels and
-// clients use the returned address.
+// StartSentinel starts a set for this test alone. The set stops when the test ends. StartSentinel
+// returns when every Sentinel knows all other Sentinels and both replicas, and the replicas have
+// the master's data. The function through is optional. It gets the address of the first master, and
+// returns an address that leads to this master, such as the address of a proxy. Then replicas,
+// Sentinels and clients use the returned address.
 func StartSentinel(t testing.TB, through ...func(master string) string) *SentinelSet {
 	t.Helper()
 	s, err := LaunchSentinel(through...)
@@ -38,7 +38,7 @@ func StartSentinel(t testing.TB, through ...func(master string) string) *Sentine
 	return s
 }
 
-// LaunchSentinel runs a set outside of tests, until it is closed.
+// LaunchSentinel starts a set outside of tests. The set runs until Close is called.
 func LaunchSentinel(through ...func(master string) string) (*SentinelSet, error) {
 	s := &SentinelSet{}
 	if err := s.start(through); err != nil {

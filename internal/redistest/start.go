@@ -48,8 +48,8 @@ var errMissing = errors.New("a real redis-server is to be started, and there is 
 
 var errPortTaken = errors.New("somebody else listens on the port")
 
-// start runs the server on a port that pick returns. The server itself detects a port that is in
-// use. The result of a check before the start could be outdated when the server begins to listen.
+// start starts the server on a port that pick returns. The server itself detects a port that is in
+// use, because the result of an earlier check could be outdated when the server begins to listen.
 func (s *Server) start(pick func() int) error {
 	if i := slices.Index(s.args, "--requirepass"); i >= 0 && i+1 < len(s.args) {
 		s.password = s.args[i+1]
@@ -68,7 +68,7 @@ func (s *Server) start(pick func() int) error {
 
 func randomPort() int { return lowestPort + rand.IntN(highestPort-lowestPort) }
 
-// listen runs the server on its port and waits until it answers.
+// listen starts the server on its port, and returns when the server answers.
 func (s *Server) listen() error {
 	log, err := os.CreateTemp(s.dir, "redis-*.log")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // shared has the servers that the tests of the test binary share.
 var shared = servers{running: map[Kind]*Server{}}
 
-// servers has one server of each kind. A server starts with the first test that needs it, between
-// open and close.
+// servers has one server of each kind. A server starts when a test first uses it. Before open and
+// after close, no test can use a server.
 type servers struct {
 	mu      sync.Mutex
 	opened  bool

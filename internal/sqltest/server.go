@@ -46,7 +46,7 @@ type Server struct {
 	process *proc.Process
 }
 
-// Start runs a server for this test alone, until the test ends.
+// Start starts a server for this test alone. The server stops when the test ends.
 func Start(t testing.TB, kind Kind) *Server {
 	t.Helper()
 	s, err := Launch(kind)
@@ -64,7 +64,7 @@ func Start(t testing.TB, kind Kind) *Server {
 	return s
 }
 
-// Launch runs a server until it is closed.
+// Launch starts a server. The server runs until Close is called.
 func Launch(kind Kind) (*Server, error) {
 	dir, err := os.MkdirTemp("", "sqltest")
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Server) stop() error {
 	return s.process.Kill()
 }
 
-// start prepares the folder and runs the server. If the port is in use, start tries another port.
+// start prepares the folder and starts the server. If the port is in use, start tries another port.
 func (s *Server) start() error {
 	if err := s.settle(); err != nil {
 		return err
@@ -192,7 +192,7 @@ func errMissing(kind Kind) error {
 
 var errPortTaken = errors.New("somebody else listens on the port")
 
-// listen runs the server on its port and waits until it is ready.
+// listen starts the server on its port, and returns when the server is ready.
 func (s *Server) listen() error {
 	log, err := os.Create(s.log)
 	if err != nil {

@@ -66,7 +66,7 @@ local function rouse(turn)
     if next then -- if the process of the writer does not react, this second process must react
       say(next.inbox, 'head 50 ' .. next.token .. ' ' .. KEYS[1])
     end
-    if writer.ticket < now + 5000000 then -- only a writer that had a place in the queue gets the node's vote reserved
+    if writer.ticket < now + 5000000 then -- the node reserves its vote only for a writer that had a place in the queue
       redis.call('SET', KEYS[3], writer.token, 'PX', '50')
       return
     end

@@ -8,8 +8,8 @@
 --   "granted" server-µs PTTL L · "busy" server-µs PTTL place listeners L, where place is the
 --   token's place in Q, or the place that it would get if it does not queue, and listeners is "-"
 --   for a token without an inbox · "undone" server-µs · "revoked" server-µs reason · "done"
---   server-µs. The answer is one string with spaces between the words, so that the reader need not
---   split it.
+--   server-µs. The answer is one string with spaces between the words, and the client reads one
+--   word after the other.
 -- idempotent: a second execution that finds the token in L returns the same L, and at most
 --   lengthens its expiry. If it finds the token in Q, the token keeps its place. After an undo, it
 --   finds X and grants nothing.

@@ -49,8 +49,9 @@ local function remove(entries)
   end
 end
 
--- forget removes from Q each entry of page, from index i on, whose inbox is in the table processes.
--- These processes are gone or do not react. It also removes the entries in the list gone.
+-- forget removes from Q each entry of "page" (from index i on) whose inbox is in the table
+-- "processes". These processes are gone or do not react. It also removes the entries in the list
+-- "gone".
 local function forget(page, i, processes, gone)
   if next(processes) then
     for j = i, #page, 2 do

@@ -49,7 +49,7 @@ local function look(now, stamp, counter, lease)
   end
 end
 
--- agree finds the smallest n of all permits again, after a permit was removed.
+-- agree computes the smallest n of all permits anew, after a permit was removed.
 local function agree()
   all.left, all.limit, all.mixed = false, nil, false
   for _, use in ipairs(redis.call('HGETALL', KEYS[5])) do -- HGETALL also returns the names of fields, which have no | and do not match
@@ -157,8 +157,8 @@ local function earliest()
   return string.format('%.0f', math.max((ends or all.ms) - all.ms, 1))
 end
 
--- settle writes the values for all permits together. The function makes L last as long as the last
--- permit, and makes P and U last a minute longer.
+-- settle writes the values for all permits together. It makes L last as long as the last permit,
+-- and P and U a minute longer.
 local function settle()
   if not all.changed and all.held > 0 and not all.shield and not all.alone then
     redis.call('GETEX', KEYS[1]) -- L is missing and is written again below; GETEX is a first write that a full server accepts
@@ -215,10 +215,10 @@ local function first()
   end
 end
 
--- watch is called when too few units are free for the head. A new head is notified, so that it asks
--- at once. A waiter of another process is also notified, so that it asks after 3 s. If the head has
--- not asked by then, its process does not react, and the head must not keep free units from all
--- other waiters. The function returns whether the head keeps its place.
+-- watch is called when too few units are free for the head. It notifies a new head, which then asks
+-- at once. It also notifies a waiter of another process, which asks 3 s later. If the head has not
+-- asked by then, its process does not react, and the head must not keep free units from the other
+-- waiters. watch returns whether the head keeps its place.
 local function watch(e, own)
   if e.token ~= own and all.head == e.token then
     return all.ms - all.seen <= 3000
@@ -252,8 +252,8 @@ local function serve(own, ms)
     if not e then
       break
     elseif e.token ~= own and (e.ticket < 0 or e.inbox ~= '-' and listeners(e.inbox) == 0) then
-      -- Either the key was handed to this waiter alone and lapsed, or the waiter's process is
-      -- gone.
+      -- Either the key was handed to this waiter alone and the hand-off lapsed, or the waiter's
+      -- process is gone.
       drop(e.entry, e.inbox)
     elseif e.w and fits(e.w, e.n) then
       redis.call('ZREM', KEYS[2], e.entry)

@@ -91,7 +91,7 @@ local function blocked()
   return writer ~= nil
 end
 
--- let_in makes these readers enter the phase. All these readers are notified except own, which gets
+-- let_in makes the given readers enter the phase. It notifies all of them except "own", which gets
 -- a reply.
 local function let_in(now, stamp, fence, readers, writer, own, by)
   for _, w in ipairs(readers) do
@@ -104,8 +104,7 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
   end
 end
 
--- admit lets all waiting readers into the phase in L, because no writer is ahead of these readers
--- any more.
+-- admit lets all waiting readers into the phase in L. It is called when it is their turn.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then

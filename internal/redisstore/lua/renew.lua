@@ -4,8 +4,8 @@
 -- ARGV: for each lease: token · ttl in ms
 -- returns: server-µs and, after a space, "1" or "0" for each lease in order: 1 the owner holds it,
 --   0 the owner does not; as one string, as in "1700000000000000 1101"
--- idempotent: it sets expiries to at least ttl from now. It never shortens an expiry, because a
---   late renewal must not undo an extension, and never creates a key.
+-- idempotent: it sets expiries to at least ttl from now. It never creates a key. It never shortens
+--   an expiry, because a late renewal must not undo an extension.
 -- first write: PEXPIRE of a lease that its owner holds, otherwise GETEX, which changes nothing. A
 --   replica refuses both with READONLY, and so never answers a false 0. Data that is no string gets
 --   no GETEX, because the error would end all other renewals.

@@ -4,7 +4,7 @@
 -- ARGV: none
 -- returns: one string with spaces between its parts: server-µs, PTTL, the number of waiters, the
 --   number of readers, for each reader the ms left, the length of its entry in R in bytes, and the
---   entry, and at last L. The reader that runs out first comes first. L is "" when the key is free.
+--   entry, and finally L. The reader that runs out first comes first. L is "" when the key is free.
 -- idempotent: it writes nothing.
 local clock = redis.call('TIME')
 local lease = redis.call('GET', KEYS[1]) or ''

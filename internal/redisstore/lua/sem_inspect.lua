@@ -4,7 +4,7 @@
 -- ARGV: none
 -- returns: one string with spaces between its parts: server-µs, PTTL, the number of waiters, the
 --   number of permits, the smallest n, for each permit its token, the ms left, the length of its
---   value in U in bytes, and the value, and at last L. L is "" when it is missing. The number of
+--   value in U in bytes, and the value, and finally L. L is "" when it is missing. The number of
 --   permits is 0 when the permits are unknown, because P or U was evicted. In this state, L shows
 --   that the key is held.
 -- idempotent: it writes nothing.

@@ -5,8 +5,8 @@
 -- ARGV: token · ms from now at which the permit runs out · "1" when the script may only lengthen it
 -- returns: "1", or "0" when the token has no permit
 -- idempotent: a second execution sets the same expiry, or a later one. The script never makes a
---   permit. The token stays in P, because P and U must have the same size; the next script takes
---   the permit back.
+--   permit. Even a permit that has run out stays in P, because P and U must have the same size; a
+--   later script takes it back.
 -- first write: PEXPIRE, which a full server accepts, and the ZADD after it. A replica may return
 --   "0", so the caller then examines L in a step that a replica refuses.
 local clock = redis.call('TIME')
