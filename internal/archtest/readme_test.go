@@ -19,8 +19,8 @@ var (
 )
 
 // checkReadme compares the Go code in the documents with compiled code. Each block of Go in
-// README.md and docs/*.md must be part of an Example function, or of a program below examples.
-// Only its indentation may differ. A comment before the block may name the file:
+// README.md and docs/*.md must be part of an Example function, or of a program below examples. Only
+// the block's indentation may differ. A comment before the block may name the file:
 //
 //	<!-- example: locker/example_test.go -->
 func checkReadme(t testing.TB, tree fs.FS) (problems []string) {

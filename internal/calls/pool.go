@@ -56,7 +56,7 @@ type worker struct {
 }
 
 // These are the fates of a call. The answer may arrive just when the caller abandons the call. Then
-// the goroutine that swaps the fate first decides which of the two counts.
+// the goroutine that is first to swap the fate decides which of the two counts.
 const (
 	UnderWay int32 = iota
 	Answered

@@ -68,8 +68,8 @@ type Call struct {
 	acksErr error
 }
 
-// These are the fates of a call. The goroutine that swaps the fate first decides it. For example, a
-// caller may leave at the moment when the flight starts, or when the answer comes.
+// These are the fates of a call. The goroutine that is first to swap the fate decides it. For
+// example, a caller may leave at the moment when the flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back

@@ -10,15 +10,15 @@ import (
 )
 
 // Together is a script that makes several calls of another script at once. A Together makes a call
-// only if the call takes the usual path of this other script. One call of this script costs the
-// server and the client a fraction of the cost of the single calls. The script returns the answers
-// with line feeds between them. An empty answer means that the script has left out a call, which is
-// then sent by itself. The script may leave out any call. An error of the script must prove that
-// the script has done nothing.
+// only if this other script would handle the call in its usual way. One call of this script costs
+// the server and the client a fraction of the cost of the single calls. The script returns the
+// answers with line feeds between them. An empty answer means that the script has left out a call,
+// which is then sent by itself. The script may leave out any call. An error of the script must
+// prove that the script has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // how many keys of each call the script gets, from the first key on
-	Args   []int // the indices of the arguments of each call that the script gets; "" replaces a missing argument
+	Args   []int // which arguments of each call the script gets, by index; "" replaces a missing argument
 }
 
 const (

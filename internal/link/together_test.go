@@ -68,7 +68,7 @@ func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []e
 	return answers, failed
 }
 
-// mine returns n names. The names at the indices in where contain word.
+// mine returns n names. The names at the given indices contain the given word.
 func mine(n int, word string, where ...int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -34,7 +34,7 @@ type obtained struct {
 	*redislock.Lock
 	until time.Time // the latest time at which the key expires; guarded by the Store's mutex
 
-	renewing sync.Mutex    // held while the lock is refreshed
+	renewing sync.Mutex    // locked while the lock is refreshed
 	asked    time.Duration // the TTL of the last Obtain or Refresh
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// environment is the variable with the name of the program that the test binary runs.
+// environment is the environment variable that names the program to run in place of the tests.
 const environment = "LATCHKIT_TEST_PROGRAM"
 
 var (

@@ -27,8 +27,7 @@ func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
 	}
 }
 
-// records passes the answer of node i to an acquire to the ballot, and checks what happens to the
-// vote.
+// records gives the ballot node i's answer to an acquire, and checks what happens to the vote.
 func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards) {
 	t.Helper()
 	if fate := b.record(i, p, err); fate != want {

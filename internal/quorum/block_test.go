@@ -52,8 +52,8 @@ func skewedNode(t testing.TB, s *redistest.Server, by time.Duration) skewed {
 }
 
 // A lease has a block of fences, one for each caller to which the process hands the lease on. A
-// node whose clock is behind reserves only one fence. So the lease's block has only one fence,
-// even if other nodes have reserved more and the vote of that node is not necessary.
+// node whose clock is behind reserves only one fence. So the whole lease gets a block of one fence,
+// even if the other nodes have reserved more fences and are a quorum without this node.
 func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

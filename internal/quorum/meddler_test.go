@@ -29,8 +29,8 @@ type meddler struct {
 	meddle func(script string, run func() error) error
 }
 
-// with makes f run each script: f gets the script's name and a function that executes it. If f is
-// nil, scripts run as usual.
+// with sets the function f, which is called in place of each script. It gets the script's name and
+// a function that executes the script. If f is nil, scripts run as usual.
 func (m *meddler) with(f func(script string, run func() error) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -36,7 +36,7 @@ type roster struct {
 type member struct {
 	text atomic.Pointer[string] // text is the marker under which the node votes; nil: it does not vote
 
-	asking sync.Mutex // held while only this node is asked
+	asking sync.Mutex // locked while only this node is asked
 	asked  time.Time
 
 	// The roster's mutex guards the fields below.

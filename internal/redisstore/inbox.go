@@ -29,7 +29,7 @@ type Subscriptions struct {
 	cut    context.CancelFunc
 	work   sync.WaitGroup
 
-	notifying sync.Mutex // held while a line reports an event, so that events are reported one at a time
+	notifying sync.Mutex // locked while a line reports an event, so that events are reported one at a time
 	listener  func(store.Event)
 
 	mu      sync.Mutex

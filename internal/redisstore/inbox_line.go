@@ -152,7 +152,7 @@ func (l *line) changed(s *redis.Subscription) bool {
 	return true
 }
 
-// next removes the oldest subscription without an answer from pending, and returns it. If this
+// next removes from pending the oldest subscription without an answer, and returns it. If this
 // subscription is for another channel, next returns false. The channel "" stands for any channel.
 func (l *line) next(channel string) (pending, bool) {
 	l.mu.Lock()

@@ -47,7 +47,7 @@ func NewScript(text string, fragments ...string) Script {
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
 }
 
-// as returns a copy of the script whose calls have the urgency of class.
+// as returns a copy of the script. The calls of the copy have the urgency of class.
 func (s Script) as(class link.Class) Script {
 	s.class = class
 	return s

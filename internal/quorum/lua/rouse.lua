@@ -17,9 +17,9 @@
 -- ask after these 50 ms, because perhaps no reader has used the turn. Only W reserves the node's
 -- vote, so nodes that notify different waiters delay no waiter for long. A writer that is notified
 -- loses its place in the queue until it asks again. A process that stands still does not ask again.
--- So its writer is notified first only once in 10 s, and W is not set for a writer that has lost
--- its place. An inbox is a channel. On a Redis Cluster, it is a sharded channel, whose name begins
--- with latchkit:s:.
+-- So a writer of such a process is notified first only once in 10 s, and W is not set for a writer
+-- that has lost its place. An inbox is a channel. On a Redis Cluster, it is a sharded channel,
+-- whose name begins with latchkit:s:.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1

@@ -104,8 +104,8 @@ if not ours then
     end
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps no waiter but the token that leaves would have noticed this soon, so
-    -- this script hands the key on.
+    -- L has run out. The token that leaves may be the only waiter that would have noticed this
+    -- soon, so this script hands the key on.
     redis.call('GETEX', KEYS[1])
     hand(now, stamp, redis.call('GET', KEYS[3]), nil)
   end

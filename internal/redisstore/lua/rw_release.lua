@@ -49,8 +49,8 @@ if not ours and not reads then
     left = redis.call('ZREM', KEYS[2], ARGV[5])
   end
   if not lease and redis.call('EXISTS', KEYS[2]) == 1 then
-    -- L has run out. Perhaps no waiter but the token that leaves would have noticed this soon, so
-    -- this script hands the key on.
+    -- L has run out. The token that leaves may be the only waiter that would have noticed this
+    -- soon, so this script hands the key on.
     redis.call('GETEX', KEYS[1])
     redis.call('ZCARD', KEYS[4])
     serve(now, stamp, counter or redis.call('GET', KEYS[3]), nil, nil)
