@@ -13,8 +13,8 @@ import (
 )
 
 // mayImport lists which packages or files of the root module may import which packages. Each row
-// has a reason. A package of the standard library needs a row only if the table named because lists
-// the package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
+// has a reason. A package of the standard library needs a row only if the table "because" lists the
+// package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
 // every package. Tests may import everything.
 var mayImport = []struct{ who, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},

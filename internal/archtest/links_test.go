@@ -19,8 +19,7 @@ var (
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
 	// section finds a heading. If a heading contains a link, only the text of the link counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
-	// named finds the name of a file of this repository, where the text of a document contains the
-	// name without a link.
+	// named finds the names of this repository's files that a document mentions without a link.
 	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 

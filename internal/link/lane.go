@@ -24,8 +24,8 @@ type lane struct {
 	n      int     // number of calls in all queues
 	later  []*Call // calls for which no caller waits: they travel with other calls
 	flying int     // number of flights under way that do not hang
-	usual  int     // the number of flights below which a new flight begins at once
-	most   int     // the number of flights below which a new flight begins if the flights under way are slow
+	usual  int     // if fewer flights are under way, a new flight begins at once
+	most   int     // if fewer flights are under way and they are slow, a new flight begins
 
 	timer *time.Timer // starts the next flight while other flights are slow
 	armed bool

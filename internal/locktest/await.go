@@ -13,7 +13,7 @@ import (
 // Slack is how much later than promised an event may happen, because the machine may be busy.
 const Slack = 5 * time.Second
 
-// A call may take longer than its context or its wait, but at most by Overstay. On a busy machine,
+// A call may take longer than its context or its wait, but by at most Overstay. On a busy machine,
 // its caller may continue up to Room after the call has returned.
 const (
 	Overstay = 250 * time.Millisecond

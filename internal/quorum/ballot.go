@@ -97,7 +97,7 @@ func (bs *ballots) drop(owner string) {
 	delete(bs.all, owner)
 }
 
-// renewed lengthens the life of the ballots of renewed leases.
+// renewed makes the ballots of renewed leases live longer.
 func (bs *ballots) renewed(cs []store.Claim) {
 	now := time.Now()
 	for _, c := range cs {
@@ -269,7 +269,7 @@ func (b *ballot) given(i int) {
 	b.calmed()
 }
 
-// calmed ends the wait of await when no call is under way. The caller holds b.mu.
+// calmed ends the wait in await when no call is under way. The caller holds b.mu.
 func (b *ballot) calmed() {
 	if b.asking|b.giving == 0 && b.calm != nil {
 		close(b.calm)
@@ -301,8 +301,8 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
 }
 
-// remains reports whether a node may have the token, now or later, until a release removes it. The
-// votes of a lost round do not count, because the round gives them back.
+// remains reports whether a node may have the token, or may get it later, and keep it until a
+// release removes it. The votes of a lost round do not count, because the round gives them back.
 func (b *ballot) remains() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

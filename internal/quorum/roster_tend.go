@@ -21,7 +21,8 @@ const (
 	mostLooks = 8
 )
 
-// outdated first does what changed does, and then looks at all nodes, in the background.
+// outdated first calls the method changed, and then looks at all nodes. It does both in the
+// background.
 func (r *roster) outdated(n *node, text string) {
 	n.links.Go(func() {
 		r.changed(n, text)
@@ -200,7 +201,7 @@ func (r *roster) end() {
 	}
 }
 
-// fresh makes a new generation, which is larger than the generation in the parameter after.
+// fresh makes a new generation, which is larger than the generation "after".
 func (q *quorum) fresh(after string) string {
 	var tail [3]byte
 	_, _ = rand.Read(tail[:])

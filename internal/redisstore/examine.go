@@ -55,8 +55,8 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
 }
 
-// slowCalls warns if the client's options do not bound its calls. With such options, no call can
-// run on the goroutine of its caller, and each call needs another goroutine.
+// slowCalls warns if the client's options set no time-out for calls. No call can then run on its
+// caller's goroutine, so each call needs another goroutine.
 func slowCalls(c Client) []store.Warning {
 	if !link.CallsByGoroutine(c) {
 		return nil

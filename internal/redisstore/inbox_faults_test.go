@@ -149,8 +149,8 @@ func TestOpenIsBoundedAndSaysWhy(t *testing.T) {
 	p.wantReopened()
 }
 
-// A server never ends a plain subscription by itself. But a proxy may end one, and a cluster ends
-// sharded subscriptions.
+// A server never ends a plain subscription by itself. But a proxy may end any subscription, and a
+// cluster ends sharded subscriptions.
 func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -82,7 +82,7 @@ func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 // Permits makes semaphore a Permitter, so the Engine may send claims with a Limit.
 func (s semaphore) Permits() {}
 
-// limited returns a claim for the scripts, which need a limit.
+// limited returns the claim with a Limit and a Weight, because the scripts need both.
 func limited(c store.Claim) store.Claim {
 	c.Limit, c.Weight = max(c.Limit, 1), max(c.Weight, 1)
 	return c

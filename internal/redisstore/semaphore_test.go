@@ -348,7 +348,7 @@ func TestAnUnknownModeInTheQueueIsExclusive(t *testing.T) {
 			})
 			next := claimOf(key)
 			next.Mode, next.Limit, next.Queue, next.HandoffTTL = mode, limit, true, time.Second
-			refusedUnits(t, s, next) // claims of readers and for units must also wait, behind next
+			refusedUnits(t, s, next) // next must wait behind the stranger, even as a reader or for a unit
 			stateOf(t, store.Released)(s.Release(t.Context(), holder))
 			refusedUnits(t, s, next)
 			c := claimOf(key)

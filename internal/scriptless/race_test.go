@@ -21,8 +21,8 @@ import (
 // between is a hook that calls a function before each MULTI, after WATCH and GET have read the key.
 type between struct{ call func(n int) }
 
-// betweenSteps makes a Store whose client has the hook between. The hook does not count the acquire
-// of the test.
+// betweenSteps makes a Store whose client has a hook of the type "between". The hook does not count
+// the acquire of the test.
 func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Claim, *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)

@@ -69,9 +69,9 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	return store.Grant{State: store.Busy, Holder: h.Holder}, nil
 }
 
-// granted is the answer to a holder. The answer has no fence. A transaction cannot raise a fence
-// counter only if the key is free, so every caller would raise it, even a caller that finds the key
-// busy.
+// granted is the answer to a holder. The answer has no fence. In a transaction, the increment of a
+// fence counter cannot depend on whether the key is free. So every caller would raise the counter,
+// even a caller that finds the key busy.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
 // giveBack releases the lease that an acquire took but must not keep, and answers with state.

@@ -104,7 +104,7 @@ local function let_in(now, stamp, fence, readers, writer, own, by)
   end
 end
 
--- admit lets all waiting readers into the phase in L. It is called when it is their turn.
+-- admit lets all waiting readers into the phase in L. It is called when it is the readers' turn.
 local function admit(now, stamp, lease, own)
   local _, readers, writer = queued(own)
   if readers[1] then
