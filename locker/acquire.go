@@ -43,9 +43,9 @@ type acquisition struct {
 	pass   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
 	*ticket        // the token of the next question
-	own     ticket // the first ticket, to which ticket points in most cases
+	own     ticket // the first ticket; the field ticket points to it in most cases
 
-	cohort *cohort   // nil: the caller shares nothing
+	cohort *cohort   // nil: the caller shares no hold with other callers
 	turn   chan turn // ends the wait in the cohort; made when the wait begins
 	spare  chan turn // turn of an earlier acquire, to be used again
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
@@ -56,10 +56,10 @@ type acquisition struct {
 	rounds    int           // the round trips that a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	heldSince time.Time     // when the holder got the key; zero: unknown
-	expects   time.Duration // the estimated length of the wait
+	expects   time.Duration // the expected length of the wait
 	failure   error         // the error of the last call that gave no answer
 	admitted  bool          // the caller is counted as a waiter
-	polled    bool          // the last question followed a pause of the Backoff
+	polled    bool          // the last question was sent after a pause of the Backoff
 	pauses    func() (time.Duration, bool)
 	stop      func() // ends pauses
 }
@@ -83,10 +83,10 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 }
 
 // isPrivate reports whether no other goroutine can still refer to an acquisition that has got a
-// lease. Usually this is true: the cohort has removed the waiter before it sent the turn. The post
-// has forgotten the mailbox, because the token holds the key. A Store knows only the claim.
-// isPrivate returns false in three cases. Two cases are readers and permits, because several
-// acquisitions share their leases. The third case is a ticket that is part of another acquisition.
+// lease. Usually this is true: the cohort has removed the waiter before it sent the turn. The
+// post has deleted the mailbox, because the token now holds the key. A Store gets only the
+// claim. isPrivate returns false for readers and permits, because several acquisitions share
+// their leases. It also returns false when the ticket is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
 	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
 }
@@ -98,7 +98,7 @@ func (a *acquisition) isPrivate() bool {
 func (a *acquisition) recycle() {
 	e, spare := a.engine, a.spare
 	if a.turn != nil {
-		spare = a.turn // the channel is empty, because a waiter receives its only turn
+		spare = a.turn // the channel is empty, because the waiter has received its only turn
 	}
 	*a = acquisition{spare: spare}
 	e.acquisitions.Put(a)
@@ -143,7 +143,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	case ok:
 		return a.among(t)
 	case a.rule.Mode == Shared:
-		a.cohort = &cohort{terms: t} // this caller gets a cohort of its own
+		a.cohort = &cohort{terms: t} // no lease to share, so the caller gets a cohort of its own
 	}
 	return a.start()
 }
@@ -186,7 +186,8 @@ func shorten(text string, n int) string {
 	return text[:n] // text is not UTF-8: cut the text at the byte
 }
 
-// The method close stops the timers and the bookkeeping of the wait.
+// close cleans up after the acquire. If there is no lease, close also gives up the token and
+// the lead of the cohort.
 func (a *acquisition) close(lease *Lease, err error) {
 	defer a.waited()
 	if lease == nil {

@@ -77,7 +77,7 @@ func TestAHangingCallDoesNotHoldUpItsCaller(t *testing.T) {
 				wantErr(t, err, "a", tc.want...)
 				wantNot(t, err, tc.not...)
 
-				time.Sleep(time.Minute) // by now, the call has run, after its undo
+				time.Sleep(time.Minute) // by now, the server has run the late call after its undo
 				if store.Len() != 0 {
 					t.Fatal("the abandoned acquire took the key")
 				}

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The method lead asks the Store until there is a lease or a reason to stop. If q is not nil, q is
-// a question that is on its way already.
+// lead asks the Store until there is a lease or a reason to stop. If q is not nil, q is a
+// question that is on its way already.
 func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	if q != nil {
 		return a.goOn(a.await(q))
@@ -90,8 +90,9 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	return nil, a.leave(q, reason, wasCurrent)
 }
 
-// leave ends a question that has no answer. It returns nil if the caller asks again. wasCurrent is
-// true if the answer to the previous question was recent when this question was asked.
+// leave gives up a question that has no answer yet, for the given reason. It returns nil if the
+// caller asks again. wasCurrent is true if the previous answer was still recent when this
+// question was sent.
 func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
 		a.token.ended(callLost)
@@ -136,7 +137,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	}
 }
 
-// eventOf returns what an answer means for the token, as an event.
+// eventOf returns the event that an answer is for the state of the token.
 func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:
@@ -178,9 +179,9 @@ func (a *acquisition) busy(g store.Grant) {
 }
 
 // newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
-// The parameter handed is how long the server keeps the lease when the grant came by message. If
-// the grant came in a reply, handed is 0. If the caller has left when the grant arrives, the lock
-// is given back.
+// If the grant came by message, the parameter handed is how long the server keeps the lease. If
+// the grant came in a reply, handed is 0. If the caller has left before the grant arrives,
+// newLease gives the lock back.
 func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
 	e := a.engine
 	ttl := a.rule.lease()

@@ -37,7 +37,8 @@ func (a *acquisition) handleError(err error) error {
 
 // unanswered returns nil if the caller may ask again. With NoWait, the caller may not ask again. A
 // waiter that has seen a holder may always ask again. A waiter that has seen no holder may ask
-// again for unansweredFor, or for as long as the key's data moves to another server.
+// again until unansweredFor has passed. During a move of the key's data to another server, it may
+// also ask again after that.
 func (a *acquisition) unanswered(err error) error {
 	a.failure = err
 	if a.cohort != nil {
@@ -93,8 +94,8 @@ func (a *acquisition) giveUp(reason error) error {
 	return a.fail(reason, 0)
 }
 
-// explained returns the error of the last call. If the last call has no answer, the Store may know
-// the reason, and then explained returns this reason.
+// explained returns the error of the last call. If the last call got no answer and the Store
+// knows why, explained returns the Store's reason.
 func (a *acquisition) explained() error {
 	if x, ok := a.engine.store.(store.Explainer); ok && (a.failure == nil || a.failure == errNoAnswer) {
 		if err := x.Explain(); err != nil {

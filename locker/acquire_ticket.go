@@ -32,7 +32,7 @@ type ticket struct {
 	place        int
 	notListening bool
 	rechecks     int
-	rushed       int // the number of questions without a pause
+	rushed       int // the number of questions that followed without a pause
 }
 
 // prepare makes the ticket ready for its first acquire. The ticket queues at the server if the rule
@@ -113,7 +113,7 @@ func (a *acquisition) open() (string, error) {
 		if r.Err == nil {
 			return r.Value, nil
 		}
-	case <-timer.C: // the waiter then waits without notifications
+	case <-timer.C: // the subscription takes too long, so the caller waits without notifications
 	case <-a.caller.Done():
 		return "", a.giveUp(a.caller.Err())
 	case <-a.expiry:
@@ -124,9 +124,9 @@ func (a *acquisition) open() (string, error) {
 	return "", nil
 }
 
-// giveBack gives up the token in the background. After that, neither an unanswered call nor the
-// place in the queue can get the key for the token. A lease that the token may hold goes to the
-// next waiter.
+// giveBack gives up the token in the background. After that, the token cannot get the key
+// through an unanswered call or through its place in the queue. If the token already holds a
+// lease, the key goes to the next waiter.
 func (a *acquisition) giveBack() {
 	a.stopExpecting()
 	if a.token.state == tokenNowhere {
@@ -172,9 +172,9 @@ func (a *acquisition) handOver() *ticket {
 var errNoAnswer = errors.New("no answer")
 
 // silence returns a channel for an acquire that begins now. The channel is signalled when the
-// acquire must be given up. silence is only for a Store that a user has written, because a user's
-// Store may ignore its context and hang. Other Stores give up their calls by themselves. The caller
-// must call end.
+// acquire must be given up. silence watches only a Store that a user has written, because such
+// a Store may ignore its context and hang. latchkit's own Stores give up their calls by
+// themselves. The caller must call end.
 func (e *Engine) silence() (over <-chan time.Time, end func()) {
 	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}

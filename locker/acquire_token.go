@@ -73,9 +73,8 @@ func (t *token) ask() (first bool) {
 	return t.before == tokenNowhere
 }
 
-// The method ended ends the call that is under way.
+// ended ends the call that is under way.
 func (t *token) ended(e tokenEvent) { t.state = tokenMoves[e][t.before] }
 
-// The method read is called with a message that the acquisition has read while no call is under
-// way.
+// read is called with a message that the acquisition has read while no call is under way.
 func (t *token) read(e tokenEvent) { t.state = tokenMoves[e][t.state] }

@@ -9,8 +9,8 @@ import (
 type tokenWorld struct {
 	server  uint8 // what the server has stored for the token
 	message uint8 // the message that the acquisition has not read yet
-	late    uint8 // the abandoned calls that may still arrive
-	lost    bool  // a call was abandoned; the table need not prove that the call has arrived
+	late    uint8 // the abandoned calls that may still arrive at the server
+	lost    bool  // a call was abandoned; the table need not show whether it has arrived
 	call    uint8 // the call under way: none, sent, or 2 + its answer
 	done    bool  // the work is done: the server queues no token
 }
@@ -22,7 +22,7 @@ const (
 	noCall, callSent, callAnswered = uint8(0), uint8(1), uint8(2)
 )
 
-// The method needs returns what must happen in this world when the wait ends.
+// needs returns what must happen in this world when the wait ends.
 func (w tokenWorld) needs() tokenState {
 	switch {
 	case w.lost:
@@ -47,7 +47,7 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 		return map[tokenEvent]tokenWorld{answerOver: with(hasNothing)}
 	case w.server == hasLease && queues:
 		return map[tokenEvent]tokenWorld{answerGranted: w}
-	case w.server == hasEntry || queues: // the server may serve the caller that asks
+	case w.server == hasEntry || queues: // the server may grant the key to the caller that asks
 		return map[tokenEvent]tokenWorld{answerQueued: with(hasEntry), answerGranted: with(hasLease)}
 	}
 	return map[tokenEvent]tokenWorld{answerGranted: with(hasLease), answerAside: with(hasNothing), answerParts: with(hasLease)}
@@ -56,8 +56,8 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 // tokenTruths are all worlds that are possible after what the caller has seen.
 type tokenTruths map[tokenWorld]bool
 
-// The result of closed also contains each world that the server can reach without the caller's
-// knowledge.
+// closed returns these worlds and all worlds that the server can reach from them without the
+// caller's knowledge.
 func (ts tokenTruths) closed(queues bool) tokenTruths {
 	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
 	add := func(w tokenWorld) {
@@ -94,7 +94,8 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 	return all
 }
 
-// The method after returns the worlds that are still possible when the caller has seen something.
+// after returns the worlds that are still possible after the caller has seen an answer or a
+// message.
 func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
@@ -105,13 +106,13 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// The method needs returns what must happen at the end of the wait. The caller cannot know which of
-// the worlds is the true one.
+// needs returns what must happen at the end of the wait in any of these worlds, because the
+// caller cannot know which of them is true.
 func (ts tokenTruths) needs() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// The condition leaves out the worlds in which the next owner of the ticket will read the
-		// message, because their state is right.
+		// If a message is unread and no call is lost, the next owner of the ticket will read the
+		// message, so this world needs nothing.
 		if w.message != doneUnread || w.lost {
 			seen[w.needs()] = true
 		}
@@ -206,7 +207,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// If an event can happen, meets continues the walk after this event.
+// meets continues the walk after the event e, if e can happen in one of the worlds.
 func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
 		k.met[[2]uint8{uint8(e), uint8(from)}] = true
@@ -223,10 +224,10 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 	return k
 }
 
-// The table of a token's states is exact. After each order of events, the state in the table
-// requires exactly what the possible worlds need, and no more. The test is not parallel. A parallel
-// test that waits for its turn is a goroutine of this package, and other tests look for such
-// goroutines.
+// The table tokenMoves is exact: after every sequence of events, its state requires what the
+// possible worlds need, and no more. The test is not parallel, because a parallel test that
+// waits for its turn is a goroutine of this package, and other tests check that no such
+// goroutine is left.
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
 	if k.found != "" {

@@ -10,18 +10,19 @@ type turn struct {
 	hold  *hold
 	fence uint64
 	by    Peer // the caller that handed hold over
-	// streak is the number of this hand-off in the streak of hold. 0 means that this is no
-	// hand-off, because readers share hold.
+	// streak numbers the hand-offs in the streak of hold, from 1. It is 0 when readers share
+	// hold, because then the turn is no hand-off.
 	streak int
 	follow *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
-	seen   bool    // for a leader: the key was held
+	seen   bool    // for a leader: the server has reported that the key is held
 	// err is set in two cases: the leader could not reach the server and this waiter's time is over
 	// too, or WithMaxWaiters is exceeded.
 	err error
 }
 
-// The method among waits with the callers of this process that want the key on the same terms.
+// among makes the caller wait together with the callers of this process that want the key on the
+// same terms.
 func (a *acquisition) among(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
 		if t.mode == Shared {
@@ -136,7 +137,7 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	return a.start()
 }
 
-// passUp is called when a turn came after its caller had left. It gives the turn to the next
+// passUp is called when a caller gets a turn but has left already. It gives the turn to the next
 // caller.
 func (a *acquisition) passUp(t turn) {
 	a.busySince = a.began

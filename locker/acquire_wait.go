@@ -18,7 +18,7 @@ const (
 	// server instead.
 	freshGrant = 100 * time.Millisecond
 	// A waiter in the queue asks again from time to time, in case a message was lost or a holder
-	// died. The head of the queue asks after each headAsks, and the other waiters ask after each
+	// died. The head of the queue asks every headAsks, and the other waiters ask every
 	// othersAsk.
 	headAsks, othersAsk = time.Second, 10 * time.Second
 	// Timers fire a millisecond late. So when the holder's time is nearly over, the head asks
@@ -30,9 +30,9 @@ const (
 // the local clock showed anchor.local, or a later time.
 type anchor struct{ local, server time.Time }
 
-// The method at converts the time of an event from the server's clock to the local clock. It
-// returns the earliest local time of the event, and by how much that time may be wrong. The error
-// grows with the length of the wait, because the rates of the clocks may differ by 1 %, as in
+// at converts the time of an event from the server's clock to the local clock. It returns the
+// earliest local time of the event, and by how much that time may be wrong. The error grows
+// with the length of the wait, because the rates of the clocks may differ by 1 %, as in
 // config.drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
@@ -71,8 +71,8 @@ func (a *acquisition) wait() (*Lease, error) {
 	return lease, err
 }
 
-// listenFor waits for events until it is time to ask again, after d at the latest. The leader of a
-// semaphore's cohort may receive the permit of another caller through the channel turns.
+// listenFor waits for events until it is time to ask again, but at most for d. If the caller leads
+// a semaphore's cohort, it may meanwhile receive another caller's permit through the channel turns.
 func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
 	timer := a.engine.timers.Start(d)
@@ -114,7 +114,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 		return lease, lease == nil, err
 	case n.head:
 		a.place = 1
-		// An event only makes the next question come sooner.
+		// The event only makes the waiter ask its next question sooner.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
 	// After an error or a late grant, a hint that the key may be free does not count. The hint may
@@ -140,8 +140,8 @@ func (a *acquisition) certain(e store.Event) bool {
 	return ok
 }
 
-// happened returns the earliest local time at which the server can have made the grant of a
-// message. It also returns whether that time is certain enough.
+// happened returns the earliest local time at which the server can have made the grant that a
+// message reports. ok is true if that time is certain enough.
 //
 // The result is a sum: the local time at which the call of the anchor was sent, plus the time on
 // the server's clock from that call to the grant. Before the first answer, the result is the time
@@ -188,8 +188,8 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 		}
 		return othersAsk, true
 	}
-	// The waiter cannot be notified: the holder is foreign, the subscription is lost, the Store
-	// sends no messages, or a call failed.
+	// Here the waiter cannot be notified: the holder is foreign, the subscription is lost, the
+	// Store sends no messages, or a call failed.
 	if d, ok = a.pause(); a.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}

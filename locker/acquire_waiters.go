@@ -8,7 +8,8 @@ type waiters struct {
 	n  map[string]int
 }
 
-// enter counts one more waiter for key. It returns false if there are already as many as most.
+// enter counts one more waiter for key. If the key already has as many waiters as the parameter
+// most, enter returns false.
 func (w *waiters) enter(key string, most int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,10 +35,10 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	})
 }
 
-// The server restarts with another clock, so the anchor of the old clock must not be used. This
-// also holds if the call that would make a new anchor fails. In that case an acquire must check
-// each grant that comes by message. Otherwise the lease of the grant would end too late in this
-// process.
+// The server restarts with another clock, so the process must not use the anchor of the old
+// clock. This is also true if the call that would make a new anchor fails. Then an acquire must
+// check each grant that comes by message, because otherwise this process would end the lease
+// too late.
 func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

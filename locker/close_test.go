@@ -143,9 +143,9 @@ func TestCloseUndoesTheAcquiresThatItEnds(t *testing.T) {
 	})
 }
 
-// While the Locker is closed, a hold may be passed on. The next caller must not get a lease whose
-// context never ends. It depends on the scheduler whether the next caller first notices the hold or
-// the close. So the test repeats this often.
+// A holder may pass its hold on at the moment when the Locker is closed. The next caller must not
+// get a lease whose context never ends. The scheduler decides whether this caller first notices the
+// hold or the close, so the test repeats this often.
 func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 	for range 100 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

@@ -116,9 +116,9 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 }
 
 // join makes the acquisition the leader of its cohort, or puts the acquisition behind the waiters.
-// With inFront, the acquisition goes in front of the waiters, because its turn had come already. A
-// caller that does not wait gets a cohort of its own if the cohort has a leader or a holder
-// already. When too many callers wait, join returns false.
+// With inFront, the acquisition goes in front of the waiters, because its turn had come
+// already. If the cohort already has a leader or a holder, a caller with NoWait gets a cohort
+// of its own. When too many callers wait, join returns false.
 func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -140,7 +140,7 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // the phase opened after the caller had looked for it; no later event would wake it
+	if c.open { // the caller looked before the phase opened, and no later event would wake it
 		a.cohort = c
 		a.expectTurn()
 		c.hold.users++
@@ -249,9 +249,9 @@ func (cs *cohorts) granted(h *hold) {
 }
 
 // release is called when the user of h releases it. passed is true if h was handed over. If passed
-// is false, h must go back to the server. If the cohort has waiters but no leader, rest is the
-// cohort. In that case the caller must call lead or released. Until that call, the waiters stay in
-// the cohort, and can leave it.
+// is false, h must go back to the server. If the cohort has waiters but no leader, release
+// returns the cohort as rest, and its caller must call lead or released. Until that call, the
+// waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -279,7 +279,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// The method takes gives the acquisition the next fence of h. cs.mu is held.
+// takes makes the acquisition the next user of h, with the next fence of h. cs.mu is held.
 func (a *acquisition) takes(h *hold) {
 	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
 	h.signed = a.meta
@@ -291,8 +291,8 @@ func (a *acquisition) takes(h *hold) {
 // is held.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
 
-// inTheWay returns the holder for which a new waiter waits, as far as the holder is known. The
-// cohorts' mutex is held.
+// inTheWay returns the holder for whose release a new waiter waits, or the zero Peer if the holder
+// is not known. The cohorts' mutex is held.
 func (c *cohort) inTheWay() Peer {
 	switch {
 	case c.hold != nil:
@@ -304,8 +304,8 @@ func (c *cohort) inTheWay() Peer {
 	return Peer{}
 }
 
-// The method lead makes the first waiter of c the leader before the release, so that the waiter's
-// acquire goes out with the release. When all waiters have left, the method returns nil.
+// lead makes the first waiter of c the leader before the release, so that the waiter's acquire
+// goes out with the release. When all waiters have left, lead returns nil.
 func (cs *cohorts) lead(c *cohort) *acquisition {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -375,7 +375,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	return c.next()
 }
 
-// The method next removes and returns the first waiter. The cohorts' mutex is held.
+// next removes the first waiter, and returns it. The cohorts' mutex is held.
 func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil

@@ -7,12 +7,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// follow is an acquire that goes out with a release, in one step at the server. The streak of the
-// hold is over, so the cohort of the hold queues again behind all other waiters. The follow is the
-// question of the next leader. The caller that releases passes the answer on to this leader.
+// follow is an acquire that goes out with a release, in one step at the server. It is used at the
+// end of a streak, when the cohort of the hold must queue again behind all other waiters. The
+// follow is the question of the cohort's next leader. The caller that releases passes the answer on
+// to this leader.
 //
-// A follow is sent once. If the release is unclear and repeated, the leader asks by itself with
-// the same token. A second follow could queue a token that was granted meanwhile.
+// A follow is sent only once, because a second follow could queue a token that was granted
+// meanwhile. So if the release is unclear and repeated, the leader asks by itself with the same
+// token.
 type follow struct {
 	claim store.Claim
 	there chan struct{} // closed when grant and err are set
@@ -24,17 +26,17 @@ type follow struct {
 // that case the release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release. There are three
-// conditions. The Store must carry the acquire. The acquire must be able to wait in the server's
-// queue. The grant must need no acknowledgement by replicas.
+// asksWithRelease reports whether an acquire of key may go out with a release. The Store must
+// be able to carry the acquire, the acquire must be able to wait in the server's queue, and the
+// grant must need no acknowledgement by replicas.
 func (e *Engine) asksWithRelease(key string) bool {
 	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
 // newFollow returns the follow for a release that is sent now. The follow asks for the key on
-// behalf of the acquisition next. No other goroutine uses this acquisition until it gets its turn.
-// newFollow returns nil when the subscription was lost after the call of asksWithRelease. Then the
-// acquisition asks by itself, at once.
+// behalf of the acquisition next, which no other goroutine uses until its turn. If the
+// subscription was lost after the call of asksWithRelease, newFollow returns nil, and next asks
+// by itself at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
 		next.turn <- turn{seen: true}

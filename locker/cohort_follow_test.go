@@ -53,8 +53,7 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	})
 }
 
-// dropping is a Store whose releases take a second, and do not carry the acquire that they should
-// carry.
+// dropping is a Store whose releases take a second and drop the acquire that they should carry.
 type dropping struct{ locker.Store }
 
 func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -63,9 +62,9 @@ func (d dropping) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return d.Store.Release(ctx, c)
 }
 
-// Some Stores cannot carry the next acquire with a release, so the release is sent without an
-// acquire. The next waiter counts only calls that were made. If this waiter leaves meanwhile, there
-// is nothing to undo.
+// A Store may send a release without the acquire that it should carry. Then this acquire does not
+// count among the calls of the next waiter. If this waiter leaves meanwhile, there is nothing to
+// undo.
 func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"it follows": time.Minute, "it leaves": time.Second / 2} {
 		t.Run(name, func(t *testing.T) {

@@ -104,7 +104,8 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 	})
 }
 
-// The next leader gives up while the answer to the release that carries its acquire is late.
+// The next leader's acquire goes out with a release. The leader gives up before the late answer to
+// this release comes.
 func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithHandoffs(2))
@@ -125,8 +126,8 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 	})
 }
 
-// The release that ends a streak has no answer. The next leader then asks by itself, and the key
-// does not stay locked.
+// The release that ends a streak, and carries the next leader's acquire, has no answer. So the next
+// leader asks by itself, and the key does not stay locked.
 func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
 	for name, spoil := range map[string]func(m *lockertest.Memory){
 		"answer lost":   func(m *lockertest.Memory) { m.LoseReplies(locker.OpRelease, 1) },

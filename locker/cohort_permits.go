@@ -2,10 +2,10 @@ package locker
 
 import "time"
 
-// The holder of one permit of a semaphore does not exclude the holders of other permits. So a
-// cohort of callers with equal Key, TTL, Limit and Weight has many holds at once. The leader of the
-// cohort is only the caller that asks the server for the next permit. There is a leader as long as
-// callers wait. The table shows the events, and what follows:
+// Several permits of a semaphore can be held at the same time. So a cohort of callers with equal
+// Key, TTL, Limit and Weight has many holds at once. The leader of the cohort is only the caller
+// that asks the server for the next permit. There is a leader as long as callers wait. The table
+// shows the events, and what follows:
 //
 //	a permit is granted           the next caller leads, and asks at once
 //	a permit is released, and     the first waiting caller gets it, with the next fence of its block.
@@ -22,7 +22,7 @@ import "time"
 // isPermits reports whether the callers of a cohort want permits of a semaphore.
 func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 
-// The method together returns how many callers with this rule may hold the key at once.
+// together returns how many callers with this rule may hold the key at once.
 func (r Rule) together() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
 // grantedPermit makes the next caller the leader. cs.mu is held.
@@ -31,7 +31,7 @@ func (cs *cohorts) grantedPermit(h *hold) {
 	h.used = 1
 	c.noteError(nil)
 	if cs.active[c.terms] != c {
-		return // h belongs to a caller with NoWait, which has a cohort of its own
+		return // h belongs to a caller with NoWait, and such a caller has a cohort of its own
 	}
 	if next := cs.newLeader(c); next != nil {
 		next.turn <- turn{}
@@ -76,8 +76,8 @@ func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	return a.turn
 }
 
-// unpark ends what park began. If a permit came when the wait had just ended, the caller takes the
-// permit. If the caller has a lease already or has left, the permit goes to the next caller.
+// unpark ends what park began. If a permit came just after the end of the wait, the caller takes
+// the permit. If the caller has a lease already or has left, the permit goes to the next caller.
 func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, error) {
 	cs.mu.Lock()
 	if a.cohort.parked == a {
@@ -95,9 +95,9 @@ func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, erro
 	return lease, err
 }
 
-// takePermit makes a Lease of a permit that another caller of the cohort has released. The next
-// caller leads, and gets this caller's place in the server's queue. takePermit returns nil when
-// the permit was lost meanwhile.
+// takePermit gives the leader a Lease of a permit that another caller of the cohort has released.
+// The next caller becomes the leader, and gets the place in the server's queue. takePermit returns
+// nil when the permit was lost meanwhile.
 func (a *acquisition) takePermit(t turn) *Lease {
 	l := a.takeOver(t)
 	if l == nil {

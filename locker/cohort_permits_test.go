@@ -12,7 +12,7 @@ import (
 
 // These are tests of callers of one process that share a semaphore.
 
-// gates is an Observer that stops callers. A gate is open while it is nil.
+// gates is an Observer that stops callers. A nil gate stops no caller.
 type gates struct {
 	begin chan struct{} // stops the next caller whose hold begins
 	wait  chan struct{} // stops all callers that begin to wait
@@ -40,7 +40,7 @@ func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
 		rule := locker.Rule{Key: "a", Limit: 1}
 		lease := acquire(t, l, rule)
 		leader, last := waits(t, l, rule), waits(t, l, rule)
-		<-time.After(5 * time.Millisecond) // the server would grant a fence of a later time
+		<-time.After(5 * time.Millisecond) // now a fence from the server would be larger than those of the block
 		for _, w := range []*waiting{leader, last} {
 			release(t, lease)
 			next := w.granted(0)
@@ -48,7 +48,7 @@ func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
 				t.Errorf("fence %d after %d: the permit came from the server", next.Fence(), lease.Fence())
 			}
 			lease = next
-			synctest.Wait() // the next caller leads, and waits at the server
+			synctest.Wait() // until the next caller leads, and waits at the server
 		}
 		release(t, lease)
 		nothingLeft(t, store)
@@ -61,7 +61,7 @@ func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
 		rule := locker.Rule{Key: "a", TTL: time.Minute, Limit: 1}
 		lease := acquire(t, l, rule)
 		next := waits(t, l, rule)
-		if err := lease.Extend(t.Context(), time.Second); err != nil { // to a shorter time
+		if err := lease.Extend(t.Context(), time.Second); err != nil { // this shortens the lease
 			t.Fatal(err)
 		}
 		<-time.After(5 * time.Millisecond)
@@ -129,7 +129,8 @@ func TestAPermitThatCrossesAGrantGoesToTheNextCaller(t *testing.T) {
 	})
 }
 
-// endsLate is a context that ends, and whose end is read late.
+// endsLate is a context whose Err blocks until the gate opens, so that a caller notices its end
+// late.
 type endsLate struct {
 	context.Context
 	gate chan struct{} // nil: open
@@ -171,8 +172,8 @@ func TestAPermitThatCrossesACancelGoesToTheNextCaller(t *testing.T) {
 	})
 }
 
-// While the Engine closes, no caller can use a permit any more. So a release waits for the server,
-// and does not leave the permit to a caller that has not noticed the end yet.
+// During Close, no caller can use a permit any more. So a release goes to the server, even if a
+// caller that has not yet noticed Close waits for the permit.
 func TestAnEngineThatClosesPassesNoPermitOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		g := &gates{}

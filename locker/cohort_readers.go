@@ -68,7 +68,7 @@ func (a *acquisition) nested() (within *Lease, err error) {
 			continue
 		}
 		if l.rule.Limit > 0 && a.rule.Limit > 0 {
-			return nil, nil // a semaphore: this caller takes more units
+			return nil, nil // a semaphore: the caller takes further units with a permit of its own
 		}
 		if l.Mode() == Exclusive {
 			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
@@ -94,8 +94,8 @@ func (a *acquisition) subscribeFirst() error {
 	return err
 }
 
-// enterPhase counts one more user of the open hold on these terms. It returns nil when no hold is
-// open.
+// enterPhase counts the caller as a user of the open hold for the terms t, and returns this hold.
+// It returns nil when no hold is open.
 func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -112,7 +112,7 @@ func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	return c.hold
 }
 
-// enterAgain counts one more user of h. It returns false if h has ended.
+// enterAgain counts the caller as one more user of h. It returns false if h has ended.
 func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -142,27 +142,28 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 	}
 }
 
-// leavePhase is called when a user of h releases it. It returns true when h has other users or is
-// lost. If leavePhase returns false, the caller must release h. cs.mu is held.
+// leavePhase is called when a user of h releases its Lease. It returns true when h has other
+// users or is lost. If leavePhase returns false, the caller must release h at the server. cs.mu
+// is held.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {
 		return true
 	}
 	h.over = true
-	cs.newLeader(h.cohort) // no caller waits while there is a hold
+	cs.newLeader(h.cohort) // ends the cohort: it has no waiters, because it has a hold
 	return false
 }
 
-// closePhase makes newcomers use another hold than h.
+// closePhase closes the phase of h, so that newcomers begin another hold.
 func (cs *cohorts) closePhase(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	cs.shut(h)
 }
 
-// writerWaits is called when the server reports a waiting writer. The writer waits for the end of
-// the phase in which token reads.
+// writerWaits is called when the server reports that a writer waits for the end of the phase in
+// which token reads.
 func (cs *cohorts) writerWaits(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -181,9 +182,9 @@ func (cs *cohorts) shut(h *hold) {
 	}
 }
 
-// downgraded is called when the hold h of a writer has become a hold of readers. The waiting
-// callers of the cohort ask again. Newcomers do not share h, because there may be an open phase
-// already.
+// downgraded is called when the hold h of a writer has become a hold of readers. It makes the
+// waiting callers of the cohort ask again. Newcomers do not share h, because another hold of this
+// process may already be open to readers.
 func (cs *cohorts) downgraded(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The function streams makes a process read all the time. There is always a reader, and each reader
-// reads for 10 ms.
+// streams starts readers in a process, one after the other, until stop is called. Each reads
+// for 10 ms, and the next one begins before it ends.
 func streams(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -201,8 +201,8 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	}
 }
 
-// A lease with its own TTL or other terms cannot be shared. If a writer waits, a reader that asks
-// for a lease of its own is refused at once.
+// A reader whose Rule has other terms, here an AtMost, cannot share the lease that it already has,
+// and needs a lease of its own. If a writer waits, such a reader is refused at once.
 func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -37,7 +37,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithMaxWaiters(2))
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		for _, l := range ls { // one Locker has the holder; in the other Locker only the leader knows of the holder
+		for _, l := range ls { // the first Locker has the holder; in the second, only the leader knows of a holder
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			if e := wantErr(t, err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
@@ -53,8 +53,8 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 	})
 }
 
-// While the leader waits for its first answer, it is unknown whether it must wait at all.
-// Nevertheless other callers are counted as waiters behind the leader.
+// Until its first answer, a leader does not know whether it must wait. But the other callers
+// already count as waiters behind this leader.
 func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(2))
@@ -121,8 +121,8 @@ func (f onHold) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context
 	return ctx, nil
 }
 
-// A hold may end before its cohort learns that it has begun. A waiter that is notified of the
-// beginning and the end must not wait for this hold for ever. Scheduling decides the order, so the
+// A hold may end before its cohort is notified that the hold has begun. Then the waiters must
+// not wait for this hold for ever. The scheduler decides which notification comes first, so the
 // test repeats this often.
 func TestAHoldThatIsLostAtOnceLeavesTheKeyToOthers(t *testing.T) {
 	for range 20 {

@@ -13,7 +13,7 @@ import (
 
 // These are tests of callers of one process that share a lease.
 
-// crowd starts n waiters for a key, one after the other.
+// crowd starts n waiters for a key. Each begins to wait after the waiter before it.
 func crowd(t *testing.T, l locker.Locker, rule locker.Rule, n int) (ws []*waiting) {
 	t.Helper()
 	for range n {
@@ -194,8 +194,8 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 	})
 }
 
-// The time of a caller's first call counts from when the call is sent. The time for which the
-// caller has waited in its process does not count.
+// The time limit of a caller's first call counts from when the call is sent. The time for which the
+// caller has waited in its process before does not count.
 func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	t.Run("after a hold was lost", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

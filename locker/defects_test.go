@@ -76,8 +76,8 @@ func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	release(t, second)
 }
 
-// If the token of a caller was the beginning of the holder's token, the library treated this caller
-// as the holder.
+// The library compared tokens by their prefix: it treated a caller as the holder if the
+// caller's token was the beginning of the holder's token.
 func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
@@ -179,8 +179,8 @@ func (w *wire) sent() []string {
 	return append([]string(nil), w.words...)
 }
 
-// hung is a Store whose first acquires hang, even after their contexts have ended. An acquire may
-// be of one key or of several keys.
+// hung is a Store whose first acquires hang, even after their contexts have ended. This is true for
+// acquires of one key and of several keys.
 type hung struct {
 	*lockertest.Process
 	until chan struct{}

@@ -21,7 +21,7 @@ type Engine struct {
 	store    Store
 	readers  store.Downgrader // the Store as a Downgrader; nil: the Store has no readers
 	confirms bool             // grants by message need a confirmation
-	carries  bool             // a release may carry the acquire that follows
+	carries  bool             // a release may carry the next waiter's acquire
 	cfg      config
 	keeper   keeper
 	steps    calls.Steps    // the Steps of the Store
@@ -147,7 +147,7 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 		a = new(acquisition)
 	}
 	a.engine, a.rule, a.adaptive, a.began, a.caller, a.ctx = e, rule, adaptive, time.Now(), ctx, ctx
-	a.ticket = &a.own // the outcome may be needed before the first question
+	a.ticket = &a.own // set at once, because the acquire may end before its first question
 	if err == nil {
 		err = a.mindOrder(ctx)
 	}

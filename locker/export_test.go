@@ -11,8 +11,8 @@ func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 // DriftOf returns the part of a lease that its holder does not use, for a lease with this TTL.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
-// LateReader acquires as a reader that has found no open phase, and enters its cohort when a phase
-// has opened meanwhile.
+// LateReader acquires like a reader that has looked for an open phase, has found none, and
+// enters its cohort only after a phase has opened.
 func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, r)
 	if err != nil {

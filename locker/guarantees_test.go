@@ -14,9 +14,10 @@ import (
 
 // These tests are for claims in docs/guarantees.md that no other test covers.
 
-// A server whose clock steps forward grants keys too early. The earlier holders notice their loss
-// at their next renewal, and the new holders have larger fences. A server whose clock steps back
-// keeps keys for longer, and its fences still grow.
+// When a server's clock steps forward, leases end too early on the server, and it grants their
+// keys to new holders. The earlier holders notice their loss at their next renewal, and the new
+// holders have larger fences. When the clock steps back, the server keeps keys for longer, and
+// its fences still grow.
 func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 	for name, step := range map[string]time.Duration{"forward": time.Minute, "back": -time.Minute} {
 		t.Run(name, func(t *testing.T) {

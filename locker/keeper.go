@@ -11,8 +11,8 @@ import (
 // keeper renews all holds of an Engine, and ends the holds whose time is over. It is one goroutine
 // with a schedule of due times, whatever the number of holds. This goroutine never waits for the
 // server. Renewals are sent in the background, so a deadline takes effect in time even while a call
-// hangs. A hold whose renewal is not answered is due again a little later. So a renewal may be
-// executed twice, which does no harm.
+// hangs. If a renewal has no answer, the keeper sends it again a little later. So the server may
+// execute a renewal twice, which does no harm.
 type keeper struct {
 	engine *Engine
 
@@ -20,7 +20,7 @@ type keeper struct {
 	due     schedule
 	running bool
 	stopped bool
-	wake    chan struct{} // signalled when a hold must be looked at earlier than next
+	wake    chan struct{} // signalled when the keeper must look at a hold before the time next
 	next    instant       // the time until which run sleeps
 	ended   chan struct{} // closed when run has returned
 	clocks  clocks
@@ -58,8 +58,8 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 	return true
 }
 
-// The method pass takes a hold from the Lease that used it, so that the hold can be handed over.
-// The method returns false if the hold is not sound or has too little time left.
+// pass takes a hold from the Lease that used it, so that the hold can be handed over. pass
+// returns false if the hold is not sound or has too little time left.
 func (k *keeper) pass(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -132,8 +132,8 @@ func (k *keeper) rouse() {
 }
 
 // remove takes h out of the schedule. After that, no renewal is sent for h. A renewal that is
-// already under way can only lengthen a lease that is still held. remove returns the deadline of
-// the hold, and the longest time for which the server may keep the lease.
+// already under way does no harm, because it can only lengthen a lease that is still held. remove
+// returns the deadline of the hold, and the longest time for which the server may keep the lease.
 func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,8 +220,8 @@ func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time,
 	return h.renewalAt(now, ttl), now, true
 }
 
-// delegated marks the hold of l as delegated, so that it is not handed over. It returns false if
-// the hold was handed over already.
+// delegated marks the hold of l as delegated, which prevents every later hand-over. It returns
+// false if the hold was handed over already.
 func (k *keeper) delegated(l *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

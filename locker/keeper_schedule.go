@@ -18,17 +18,17 @@ type renewal struct {
 	deadline   instant         // the local, conservative time at which the hold is over
 	handed     time.Duration   // > 0: the hold was granted by message for this long, and the first renewal confirms it
 	renew      instant         // when the next renewal is due, unless final
-	due        instant         // when that renewal was due for the first time, if it is a repetition
+	due        instant         // for a repeated renewal: when it was first due
 	failure    error           // the error of the last renewal attempt
 	slot       int64           // the slot in the schedule
 	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
 	unanswered int8            // the number of renewals under way
-	final      bool            // no further renewal is intended
+	final      bool            // the hold is not renewed any more
 	adaptive   bool            // the Engine chooses the TTL in the field each
 	joinable   bool            // the hold was delegated, so it is not handed over
 }
 
-// use makes l a user of the hold.
+// use adds l to the Leases that use the hold.
 func (r *renewal) use(l *Lease) {
 	switch {
 	case r.lease == nil:
@@ -42,7 +42,7 @@ func (r *renewal) use(l *Lease) {
 
 func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
 
-// The method leases returns all users of the hold.
+// leases returns all Leases that use the hold.
 func (r *renewal) leases() []*Lease {
 	var all []*Lease
 	if r.lease != nil {
@@ -51,7 +51,7 @@ func (r *renewal) leases() []*Lease {
 	return slices.AppendSeq(all, maps.Keys(r.sharers))
 }
 
-// The method at returns when the keeper must look at the hold.
+// at returns when the keeper must look at the hold.
 func (r *renewal) at() instant {
 	if !r.final || r.handed > 0 {
 		return min(r.renew, r.deadline)
@@ -143,7 +143,7 @@ func (s *schedule) earliest() instant {
 	return 0
 }
 
-// The method holds returns all holds, unordered.
+// holds returns all holds in the schedule, in no order.
 func (s *schedule) holds() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
 		for _, e := range s.near {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Holds are added, moved and removed in any order. After these steps, a schedule returns the same
-// due holds as a scan of all holds would return.
+// Holds are added, moved and removed in random order. The schedule must return each hold that
+// is due, and no hold too early, like a scan of all holds.
 func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // the seed is printed, so that the same run can be repeated

@@ -12,8 +12,8 @@ import (
 const mostUnanswered = 8
 
 // send sends the renewals of holds to the Store, which may answer them one by one. It leaves out
-// holds that have ended meanwhile, so that no renewal follows a release. Each renewal counts from
-// now, even if it waits before it is sent.
+// holds that have ended meanwhile, so that no renewal follows a release. The TTL of each renewal
+// counts from now, even if the renewal waits before it is sent.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -55,8 +55,8 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 }
 
-// The method next returns the TTL of the next renewal of the hold. For a hold that is never
-// renewed, this is the remaining time of the hold, because the call only confirms the hold.
+// next returns the TTL for the next renewal of the hold. For a hold that is never renewed, next
+// returns the time that the hold has left, because then the call only confirms the hold.
 func (h *hold) next(now time.Time) time.Duration {
 	if h.final {
 		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
@@ -86,8 +86,8 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 		ttl, next := claim.TTL, claim.TTL
 		if g.Left > 0 {
 			ttl = min(ttl, g.Left)
-			// When a lease runs out, each renewal is for a shorter time than the renewal before.
-			// With this minimum there are still pauses between the renewals.
+			// Near the end of a lease, the server answers each renewal with a shorter time.
+			// This minimum keeps a pause between the renewals.
 			next = max(ttl, 6*renewSlack)
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
@@ -103,7 +103,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 	return false
 }
 
-// failureOf returns why an answer does not confirm a renewal, or nil when the answer confirms it.
+// failureOf returns nil when an answer confirms a renewal. Otherwise it returns the reason.
 func failureOf(g store.Grant) error {
 	switch g.State {
 	case store.Granted:

@@ -70,7 +70,7 @@ func TestAFailedRenewalIsNotALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
-		for range 20 { // 20 times, the server gives no answer in 7 of 10 seconds
+		for range 20 { // 20 times, renewals fail for 5 s and then succeed for 5 s
 			store.Fail(locker.OpRenew, errors.New("EOF"))
 			time.Sleep(5 * time.Second)
 			store.Fail(locker.OpRenew, nil)
@@ -130,7 +130,8 @@ func TestALateAnswerDoesNotResurrect(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		// The renewal is sent at 0.33 s and runs at 1.23 s, which is too late.
+		// The renewal is sent at 0.33 s, and the server runs it at 1.23 s, when the lease is
+		// over.
 		store.Delay(locker.OpRenew, 900*time.Millisecond)
 		lost(t, lease, locker.ErrLost)
 		expires := lease.Expires()

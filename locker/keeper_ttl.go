@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ttlTuner chooses the TTL of leases: ten times the largest recent delay of a renewal. A longer TTL
-// would only delay the detection of a crash.
+// ttlTuner sets the TTL of leases to ten times the longest delay of a recent renewal. A longer
+// TTL would only delay the detection of a crash.
 type ttlTuner struct {
 	bounds
 

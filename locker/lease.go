@@ -46,8 +46,8 @@ type Lease struct {
 	waiters  chan struct{} // closed when Release has returned; made by a concurrent Release
 }
 
-// The method init makes l the Lease of the caller a. The Lease uses h and the given fence, which is
-// one of the fences in h's block.
+// init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of the
+// fences in h's block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
 	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
 	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
@@ -218,7 +218,7 @@ func (l *Lease) gone() error {
 	return l.cause
 }
 
-// The method ended returns how the hold ended, or nil while the hold is held.
+// ended returns how the hold ended, or nil if the hold is still held.
 func (l *Lease) ended() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

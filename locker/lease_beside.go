@@ -41,7 +41,7 @@ type departure struct {
 	rest   *cohort // the cohort whose next leader asks after the answer
 	report func(error, int)
 
-	recall func() bool   // takes back a release that was not sent yet; nil: the release is sent at once
+	recall func() bool   // takes back a release that was not sent yet; nil: the release was sent at once
 	over   chan struct{} // closed when no caller needs to wait for the release
 
 	done bool // guarded by the cohorts' mutex
@@ -140,7 +140,7 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 		}
 	}
 	if c := l.hold.cohort; c != nil && c.terms.mode == Exclusive && !c.isPermits() {
-		// The terms are copied, because the cohort may soon be used again for other terms.
+		// d.terms is a copy, because the cohort object may soon be reused with other terms.
 		d.terms = c.terms
 	}
 	return d
@@ -217,7 +217,7 @@ func (cs *cohorts) forget(d *departure) {
 	close(d.over)
 }
 
-// departing returns this process's running background release of a key, or nil.
+// departing returns the background release of key that is under way in this process, or nil.
 func (cs *cohorts) departing(key string) *departure {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -275,7 +275,7 @@ func (k *keeper) isHeld(h *hold) bool {
 	return h.index > 0 && instantOf(time.Now()) < h.deadline
 }
 
-// retire removes h from the schedule. cared reports whether h was in the schedule.
+// retire removes h from the schedule. cared is true if h was in the schedule.
 func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

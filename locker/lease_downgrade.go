@@ -15,7 +15,7 @@ import (
 // ErrUnsupported proves that no reader has entered. For a Shared lease, Downgrade returns nil and
 // sends nothing. A downgrade cannot be undone. To write again, release the lease and acquire the
 // key again. The end of ctx ends the call, not the lease. The server may still execute the
-// downgrade after the end of ctx, so then call Downgrade again, or release the lease.
+// downgrade after that. So when ctx has ended the call, call Downgrade again or release the lease.
 //
 // Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
 // Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable
@@ -80,7 +80,7 @@ func (d *downgrade) answered(g store.Grant) error {
 	return l.gone()
 }
 
-// The method failed makes the Lease Shared if readers may have entered.
+// failed makes the Lease Shared if readers may have entered.
 func (d *downgrade) failed(_ error, unclear bool) {
 	if unclear {
 		d.lease.becomeShared()
@@ -103,8 +103,8 @@ func (l *Lease) becomeShared() {
 }
 
 // downgrading prepares a downgrade of l that is sent now. It returns the claim, and the time from
-// which the TTL counts if the downgrade succeeds. From then on, the server may have an entry that
-// registers the hold as a reader, with its inbox. So the hold is not handed over any more.
+// which the TTL counts if the downgrade succeeds. After this call, the server may have an entry
+// that registers the hold as a reader, with its inbox. So the hold is not handed over any more.
 // downgrading returns false if the hold was handed over already.
 func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()

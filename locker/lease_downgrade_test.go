@@ -102,8 +102,8 @@ func TestADowngradeWhoseAnswerIsLost(t *testing.T) {
 	})
 }
 
-// When it is unknown whether the downgrade has happened, the lease is renewed and released as
-// before.
+// When the caller does not know whether the server has executed the downgrade, the lease is still
+// renewed and released as before.
 func TestADowngradeThatStaysUnclear(t *testing.T) {
 	for name, happens := range map[string]bool{"happened": true, "did not happen": false} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 // server. The lease still ends at AtMost. The end of ctx ends the call, not the lease.
 //
 // Errors: ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrInvalidRule for a ttl below
-// 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). After
-// ErrUnavailable or ctx.Err(), the lease still has its earlier TTL.
+// 1 ms or above WithMaxTTL; ErrUnavailable when the server refuses for good; ctx.Err(). When Extend
+// returns ErrUnavailable or ctx.Err(), the lease keeps its earlier TTL.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return l.change(ctx, OpExtend, func(ctx context.Context, calls *int) error { return l.extend(ctx, ttl, calls) })
 }

@@ -16,7 +16,7 @@ type hold struct {
 	claim  store.Claim   // the claim that was granted
 	fence  uint64        // the first fence of the block
 	ttl    time.Duration // the TTL that was asked for
-	since  instant       // a time before or at the grant, from which deadlines count
+	since  instant       // the time from which deadlines count; it is not later than the grant
 	taken  instant       // when this process received the grant; the streak counts from here
 	// keep is the time until which Rule.AtLeast keeps the key, counted from when this process
 	// received the grant. 0: the Rule has no AtLeast.
@@ -71,7 +71,7 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
 	lives := max(longest, ch.Claim.TombstoneTTL)
-	if ch.Claim.Queue { // a node of a quorum that has not granted the lease may have the token in its queue
+	if ch.Claim.Queue { // a quorum's node that has not granted the lease may still have the token in its queue
 		lives = max(lives, calls.QueueLife)
 	}
 	ch.Useless = time.Now().Add(lives)
@@ -117,7 +117,7 @@ func (h *hold) timeout() error {
 	return errPaused
 }
 
-// releaseUnused releases a hold without a user, in the background.
+// releaseUnused releases in the background a hold that no Lease uses.
 func (h *hold) releaseUnused() {
 	_, longest := h.engine.keeper.remove(h)
 	h.engine.post.forget(h)

@@ -26,8 +26,8 @@ const joinedFor = 3 * time.Second
 // server. The end of ctx ends the call of Delegate.
 //
 // Errors: ErrLost, ErrReleased or another error of a lease that has ended; ErrUnsupported when
-// leases of this Locker cannot be joined, or when this lease was joined and may not be delegated
-// any further; ErrUnavailable; ctx.Err().
+// leases of this Locker cannot be joined, or when this lease is itself joined and may not be
+// delegated again; ErrUnavailable; ctx.Err().
 func (l *Lease) Delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
 	p, err := l.delegate(ctx, secret, within, depth)
 	if err != nil {
@@ -101,9 +101,9 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 // fence of the joined lease, and ends when the joined lease ends. Until then, this process asks the
 // server at least once a second whether the joined lease is still held. After 3 s without an
 // answer, the returned Lease ends too. Releasing the returned Lease does not release the joined
-// lease. Its Release returns ErrLost if the joined lease was over before. Only Key, Name and TTL of
-// rule count, and the TTL only if it is shorter than 3 s. Join does not wait for the lock, so ctx
-// only ends the call.
+// lease. Its Release returns ErrLost if the joined lease was over before. Join uses only the fields
+// Key, Name and TTL of rule, and TTL only if it is shorter than 3 s. Join does not wait for the
+// lock, so the end of ctx ends only the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().

@@ -365,7 +365,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Minute})
 	remembered := func(after string) {
 		t.Helper()
-		// The expiry of the joins is asked first, because time passes between the two requests.
+		// The test reads the TTL of the joins first, because time passes before it reads the TTL
+		// of the lease.
 		joins := client.PTTL(t.Context(), redisstore.JoinsKey(key)).Val()
 		if left := client.PTTL(t.Context(), key).Val(); joins < left {
 			t.Errorf("%s: for %v, and the lease lasts %v", after, joins, left)

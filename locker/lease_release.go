@@ -27,7 +27,7 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
 // release releases the lock. If beside is true and the Locker has WithBackgroundRelease, release
-// need not wait for the answer.
+// may return before the server has answered.
 func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if !l.beginRelease() {
 		return l.released
@@ -105,8 +105,7 @@ func (l *Lease) endRelease() {
 	}
 }
 
-// The method pass hands the hold over to the next caller of this process, or releases the hold at
-// the server.
+// pass hands the hold over to the next caller of this process, or releases the hold at the server.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
@@ -159,7 +158,7 @@ type releasing struct {
 	next     *follow // the acquire that goes out with the first attempt only: see follow
 
 	sent    time.Time // when the last attempt was sent
-	earlier bool      // an earlier attempt, made within the lease, is unclear
+	earlier bool      // an earlier attempt had no clear answer, and was sent before the lease ended
 }
 
 func (r *releasing) begin() (calls.Question, bool) {

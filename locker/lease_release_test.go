@@ -24,7 +24,7 @@ func TestAReleaseIsNotFollowedByARenewal(t *testing.T) {
 				}
 			}
 			mu.Unlock()
-			time.Sleep(15 * time.Second) // so long that the keeper has its largest number of calls under way
+			time.Sleep(15 * time.Second) // long enough that the keeper reaches its limit of calls under way
 		}})
 		var leases []*locker.Lease
 		for i := range 20 {

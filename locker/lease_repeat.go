@@ -67,7 +67,7 @@ func (r *repetition) run() (verdict, error) {
 	return r.repeat()
 }
 
-// repeat repeats the step after pauses. It is separate from run because most steps need no
+// repeat sends the step again after each pause. It is separate from run because most steps need no
 // iterator.
 func (r *repetition) repeat() (verdict, error) {
 	for pause := range calls.BetweenRepeats {
@@ -107,7 +107,7 @@ func (r *repetition) attempt() (verdict, error) {
 	return again, nil
 }
 
-// wait waits for an answer or for the end of a pause. If the step is stopped first, wait returns
+// wait waits for an answer or for the end of a pause. If the step must stop first, wait returns
 // false and the result of the step.
 func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (bool, error) {
 	select {
@@ -124,8 +124,8 @@ func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (boo
 	}
 }
 
-// The method change makes one change of the Lease by a step that is repeated. It notifies the
-// Observer of op.
+// change makes one change of the Lease, by a step that is repeated until the server answers. It
+// notifies the Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
 	ctx, end := l.config().observe(ctx, op, l.rule)
 	calls := 0

@@ -34,9 +34,9 @@ type Rule struct {
 	Name string
 	// Mode is Exclusive by default.
 	Mode Mode
-	// TTL is how long the server keeps the lock after the last renewal. After a crash, the next
-	// holder waits this long. The lease is renewed while it is held. Default: the Locker's TTL,
-	// which is 30 s without [WithTTL].
+	// TTL is how long the server keeps the lock after the last renewal. When a holder crashes,
+	// the next holder waits until this time is over. The lease is renewed while it is held.
+	// Default: the Locker's TTL, which is 30 s without [WithTTL].
 	TTL time.Duration
 	// Wait is the longest time to wait for the lock. 0: until ctx is done; NoWait: one attempt. If
 	// the server gives no answer at all, Acquire repeats its question for at most 1 s, and then

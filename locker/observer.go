@@ -86,7 +86,7 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default. Each warning is given at most once per Engine.
+// a Warner, warnings go to slog.Default. An Engine gives each warning at most once.
 type Warner interface {
 	Warn(Warning)
 }
@@ -164,8 +164,8 @@ type Outcome struct {
 	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the wait
 	// ended in another way, and when the acquire had to ask the server again, as on a quorum.
 	ReleasedBy Peer
-	// Handoff says whether, and how, a release gave the lock to this acquire without a further
-	// question.
+	// Handoff shows whether and how a release gave the lock to this acquire, so that the acquire
+	// did not need to ask again.
 	Handoff Handoff
 	// Streak is the number of successive hand-offs inside this process by which the acquire got the
 	// lock. It is 1 for the first hand-off, and 0 for a lease that came from the server.

@@ -23,7 +23,7 @@ type WaitEvent struct {
 	// Place is the place in the server's queue: 1 is the head. Place is 0 without a queue, and for
 	// an acquire that waits behind other callers of this process.
 	Place int
-	// Met is the holder. It is zero if the holder is not known.
+	// Met is the holder. Met is zero if the holder is not known.
 	Met Peer
 }
 
@@ -78,13 +78,13 @@ func unsigned(signed string) string {
 	return metadata
 }
 
-// peer makes a Peer of a holder's fence and signed metadata.
+// peer makes a Peer from a holder's fence and signed metadata.
 func peer(fence uint64, signed string) Peer {
 	trace, _ := store.Signature(signed)
 	return Peer{Fence: fence, Traceparent: trace}
 }
 
-// sighting is what the Observer learns about other holders that an acquire has seen.
+// sighting is what an acquire reports to the Observer about the other holders that it has seen.
 type sighting struct {
 	met, freed Peer
 	heard      store.Event // the grant by message that an acquire must confirm
@@ -105,14 +105,15 @@ func (a *acquisition) look() *sighting {
 	return a.sighting
 }
 
-// If no holder was known before, the method meets stores the holder for which the acquire waits.
+// meets is called with the holder for which the acquire waits. Only the first such holder is
+// recorded.
 func (a *acquisition) meets(p Peer) {
 	if s := a.look(); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
-// The method waits notifies the Observer that the acquire begins to wait.
+// waits is called when the acquire begins to wait, and notifies the Observer.
 func (a *acquisition) waits(place int) {
 	s := a.look()
 	if s == nil || s.waits {
@@ -125,7 +126,7 @@ func (a *acquisition) waits(place int) {
 	}
 }
 
-// handedBy stores a hand-off.
+// handedBy records the hand-off by which the acquire gets the lock.
 func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	if s := a.look(); s != nil {
 		s.freed, s.handoff, s.streak = p, how, streak
@@ -133,8 +134,8 @@ func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
 	}
 }
 
-// The method hears stores a grant that came by message. The grant is not taken yet, because an
-// acquire must confirm it.
+// hears is called with a grant that came by message, and records it. The grant is not in use yet,
+// because an acquire must confirm it.
 func (a *acquisition) hears(e store.Event) {
 	if s := a.look(); s != nil {
 		s.heard = e

@@ -6,9 +6,9 @@ import (
 )
 
 // absorb is deferred around each call of an Observer. A panic of the Observer is logged, and the
-// operation continues. Otherwise the panic could end an Acquire that has just got a lease. Then the
-// lease would be renewed although it has no holder. On a goroutine of the Engine, the panic would
-// end the process.
+// operation continues. Without absorb, the panic could end an Acquire that has just got a lease,
+// and the Engine would renew this lease although it has no holder. On a goroutine of the Engine,
+// the panic would end the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
 		slog.Error("latchkit: the Observer panicked; the lock continues without it",

@@ -63,11 +63,11 @@ func checkClient(constructor string, c Client) error {
 // the key exists on the server too, so other libraries and Lockers are excluded.
 //
 // Phases are fair. After a writer, all waiting readers enter together. After the readers, one
-// writer enters. So a writer waits only for the readers that have entered before it, and a reader
-// waits for at most one writer. Readers of one process with equal TTLs share one lease on the
-// server, so most of these readers cost no call. This lease ends with the last of these readers. If
-// their process dies, the lease ends with its TTL. The readers of other processes do not prolong
-// it.
+// writer enters. So a writer that begins to wait waits only for the readers that have entered
+// already, and a waiting reader waits for at most one writer. Readers of one process with equal
+// TTLs share one lease on the server, so most of these readers cost no call. This lease is released
+// with the last of these readers. If their process dies, the lease ends when its TTL is over,
+// whatever readers in other processes do.
 //
 // A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
 // once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]
@@ -77,8 +77,8 @@ func checkClient(constructor string, c Client) error {
 // three. More than half of the servers must agree, as with [NewRedlock]. The rules of NewRedlock
 // apply, and so do the rules of [EnrollRedlock]. On several servers too, a waiting writer keeps new
 // readers out, and after a writer all waiting readers may try before the next writer. But no order
-// is promised. To keep new readers out, the process of a waiting writer must ask the servers at
-// least every 3 s.
+// of grants is promised. To keep new readers out, the process of a waiting writer must ask the
+// servers at least every 3 s.
 //
 // Nothing is sent before the first lock is taken. Close the clients only after the Locker.
 func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
@@ -119,9 +119,9 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 
 // NewSemaphore returns a Locker with which all processes together hold at most n leases of a key at
 // once. The Locker works on one Redis server (6.2 or newer), on the master of a Sentinel set, or on
-// a Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. The
-// permit of a holder that dies comes back when its TTL is over. Waiters are served strictly in
-// their order: lighter waiters do not overtake a waiter with a large [Rule.Weight].
+// a Redis Cluster. Each lease is a permit, with its own TTL, renewal and place in the queue. If a
+// holder dies, its permit becomes free when its TTL is over. Waiters are served strictly in their
+// order: lighter waiters do not overtake a waiter with a large [Rule.Weight].
 //
 // The server does not store n. Each acquire carries n, so there is nothing to set up or to resize.
 // [Rule.Limit] sets another n for a key. If processes use different values of n, the smallest n
@@ -166,11 +166,11 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 // set or Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.
-// Such a node does not vote until every lease that it may have forgotten is over. This takes the
-// largest [WithMaxTTL] in use (1 minute by default). New servers wait as well, unless
-// [EnrollRedlock] has declared them new. A server that may evict keys does not vote at all.
-// [Engine.Nodes] shows the state of the nodes. The nodes remember each other: they refuse a Locker
-// with another list of nodes. [ReplaceNode] replaces one node by another server.
+// Such a node does not vote until every lease that it may have forgotten is over. This takes as
+// long as the largest [WithMaxTTL] that a process uses (1 minute by default). New servers wait as
+// well, unless [EnrollRedlock] has declared them new. A server that may evict keys does not vote at
+// all. [Engine.Nodes] shows the state of the nodes. The nodes remember each other: they refuse a
+// Locker with another list of nodes. [ReplaceNode] replaces one node by another server.
 //
 // The fence grows with every grant, whatever the nodes' clocks and delays, as long as nodes that
 // have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the
@@ -205,13 +205,13 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 }
 
 // ReplaceNode gives the place of one node to another server, while locks are in use. cs is the new
-// list of nodes, in which one new server stands in the place of one old server. The old server may
-// be up, down or cut off. All other servers must vote. The old server stops voting at once, and
-// leases that need its vote are soon lost (ErrLost). The new server votes after votesIn, when every
-// lease that the old server granted is over. Any process with the new list can perform the step
-// that lets the new server vote. Give the new list to all processes before or after the call, in
-// any order: processes with the old list continue with the other nodes. Wait until [Engine.Nodes]
-// shows that all nodes vote before you replace another node.
+// list of nodes, with the new server in the place of the old server. The old server may be up, down
+// or cut off. All other servers must vote. The old server stops voting at once, and leases that
+// need its vote are soon lost (ErrLost). The new server votes after votesIn, when every lease that
+// the old server granted is over. Any process that has the new list can take the step that lets the
+// new server vote. Give the new list to all processes before or after the call, in any order:
+// processes with the old list continue with the other nodes. Wait until [Engine.Nodes] shows that
+// all nodes vote before you replace another node.
 //
 // If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
 // the call, but steps that were done before stay done. The call may be repeated.
@@ -276,9 +276,9 @@ func (c *config) checkForQuorum() error {
 // key stays locked for its TTL without a holder.
 //
 // Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
-// answer was lost. The repeated release finds no lock, so a lock that was released is reported as
-// lost (ErrLost). The Engine repeats unanswered calls by itself, and knows which answers a repeated
-// call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
+// answer was lost. The repeated release finds no lock, so Release reports ErrLost although it has
+// released the lock. The Engine repeats unanswered calls by itself, and knows which answers a
+// repeated call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
 func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	if c == nil {
 		return nil, errors.New("latchkit: NewPolling: the client is nil; give one of redislock.New")
@@ -304,11 +304,11 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // lost (ErrLost).
 //
 // The server must allow SET, GET, PTTL, PEXPIRE, EXISTS, DEL, WATCH, UNWATCH, MULTI and EXEC, on
-// the keys and on latchkit:*. An acquire uses neither WATCH nor PEXPIRE nor DEL. If the server
-// forbids one of these three, leases are not renewed or not released. Then a key stays locked for
-// its TTL after Run, and Run does not report this. So try Lease.Release once on a new server. This
-// Locker and the other kinds of Lockers treat each other's leases like leases of another library,
-// so they exclude each other.
+// the keys and on latchkit:*. An acquire uses neither WATCH nor PEXPIRE nor DEL. So on a server
+// that forbids one of these three commands, an acquire succeeds, but renewals or releases fail.
+// Then a key stays locked for its TTL after Run, and Run returns no error for it. To find this out,
+// try Lease.Release once on a new server. This Locker and the other kinds of Lockers treat each
+// other's leases like leases of another library, so they exclude each other.
 func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	if err := checkClient("NewScriptless", c); err != nil {
 		return nil, err
@@ -337,7 +337,7 @@ func Retries(strategy func() redislock.RetryStrategy) Backoff {
 	}
 }
 
-// The method redis returns the settings of a Store on Redis.
+// redis returns the settings for a Store on Redis.
 func (c *config) redis() redisstore.Settings {
 	s := redisstore.Settings{RenewClient: c.renewClient, Warn: c.undoEnded}
 	if c.acked {
@@ -346,7 +346,7 @@ func (c *config) redis() redisstore.Settings {
 	return s
 }
 
-// quorum returns the settings of a Store on several servers.
+// quorum returns the settings for a Store on several servers.
 func (c *config) quorum() quorum.Settings {
 	return quorum.Settings{MaxSkew: c.maxSkew, MaxTTL: c.maxTTL, NodeTimeout: c.nodeTimeout}
 }

@@ -196,7 +196,7 @@ func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	})
 }
 
-// Any change of a delegation makes it invalid. A control shows first that the unchanged delegation
+// Any change of a delegation makes it invalid. First, the test checks that the unchanged delegation
 // is valid.
 func TestForgedDelegationsOpenNothing(t *testing.T) {
 	for kind, opts := range kinds {
@@ -277,8 +277,8 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 	}
 }
 
-// When a lease is handed over to the next caller of the same process, the lease's fence changes,
-// but its token on the server does not change. A delegation that was made before the hand-off must
+// When a lease is handed over to the next caller of the same process, the lease gets another
+// fence but keeps its token on the server. A delegation that was made before the hand-off must
 // not be valid after the hand-off.
 func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 	for kind, opts := range kinds {
@@ -445,7 +445,7 @@ func TestALostLeaseIsNotDelegated(t *testing.T) {
 		}
 		return nil
 	})
-	_ = err // either result is right, because the lease may notice its loss before its release or only during the release
+	_ = err // may be nil: the lease notices its loss before its release or only during it
 	store.Free("order:42")
 	lease, err := shop.Acquire(t.Context(), locker.Rule{Key: "order:42"})
 	if err != nil {

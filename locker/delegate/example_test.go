@@ -72,7 +72,8 @@ func Example() {
 	// 200 OK
 }
 
-// With a transport other than HTTP, the program itself puts the token of a Sender into the message.
+// With a transport other than HTTP, the program itself puts the Sender's token into the
+// message.
 func ExampleSender_Token() {
 	l, err := locker.New(lockertest.NewMemory())
 	if err != nil {

@@ -28,7 +28,7 @@ func ForKey(token []byte, key string) []byte {
 	return b
 }
 
-// Longer makes the entries of a token valid for longer, and allows one more hop.
+// Longer forges a token: its entries are valid for d longer, and allow one more hop.
 func Longer(token []byte, d time.Duration) []byte {
 	entries, _ := parse(token)
 	b := []byte{version}
@@ -62,7 +62,7 @@ func changed(change func(e *entry)) func(token []byte) []byte {
 	}
 }
 
-// SignatureFor returns the signature of the same claims for a key and an audience.
+// SignatureFor signs fixed claims for a key and an audience, so that signatures can be compared.
 func SignatureFor(key, audience string) [32]byte {
 	e := entry{fence: 1, hold: 1, ends: time.UnixMilli(1)}
 	return e.sign([]byte("0123456789abcdef"), key, audience)

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// inventoryServer starts a server that locks order:42 in each request. The server replies with the
-// error of the lock, or with "" if the lock has no error. The slice saw gets the header that the
-// handler of the server has received.
+// inventoryServer starts a server that locks order:42 in each request. The status of its reply
+// shows which error the lock returned. The handler appends the delegation header of each request to
+// saw.
 func inventoryServer(t *testing.T, s service, saw *[]string) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -17,8 +17,8 @@ const (
 	version = 1
 	// MaxToken is the largest number of bytes of a token.
 	MaxToken = 1 + maxEntries*signedBytes
-	// maxEntries is the largest number of leases that travel with a call. If there are more, the
-	// innermost leases travel.
+	// maxEntries is the largest number of leases that travel with a call. If a context has more
+	// leases, only the innermost ones travel.
 	maxEntries = 8
 
 	hintBytes   = 8
@@ -37,7 +37,7 @@ const (
 // length.
 type entry struct {
 	kind byte
-	hint [hintBytes]byte // the beginning of the key's hash, so that a Receiver tries only entries that may fit
+	hint [hintBytes]byte // the beginning of the key's hash; a Receiver skips entries with another hint
 
 	secret [secretBytes]byte
 
@@ -84,7 +84,8 @@ func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	return [sha256.Size]byte(state.Sum(nil))
 }
 
-// parse reads a token. If parse returns no error, appendTo writes the same bytes back.
+// parse reads a token. If parse accepts a token, appendTo encodes its entries to the same
+// bytes.
 func parse(token []byte) ([]entry, error) {
 	switch {
 	case len(token) == 0:

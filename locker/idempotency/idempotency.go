@@ -65,8 +65,8 @@ const (
 type Record struct {
 	// Fingerprint distinguishes the request from another request with the same key.
 	Fingerprint [32]byte
-	// Fence is the fence of the lease under which the request was begun. It is 0 only if the
-	// Locker cannot make fences.
+	// Fence is the fence of the lease under which this run of the request began. It is 0 only if
+	// the Locker makes no fences.
 	Fence uint64
 	State State
 	// Response is empty unless State is Answered.

@@ -261,8 +261,8 @@ func (r *run) record(out Outcome, a *Attempt) Record {
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
-// outlive returns a context with the values of ctx. The context ends when the lease ends, or when
-// the duration within has passed since the end of ctx.
+// outlive returns a context with the values of ctx. The context ends when the lease ends. It
+// also ends when the time "within" has passed after the end of ctx.
 func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })

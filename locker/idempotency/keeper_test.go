@@ -32,7 +32,7 @@ func bubble(t *testing.T, test func(t *testing.T, d *desk)) {
 
 var pay = idempotency.Request{Rule: locker.Rule{Key: "idempotency:acme:k1"}, Fingerprint: request}
 
-// do calls Do with work that returns the Outcome out at once.
+// do calls Do with a work function that returns out at once.
 func (d *desk) do(req idempotency.Request, out idempotency.Outcome) (idempotency.Answer, error) {
 	return d.Do(d.Context(), req, func(context.Context) idempotency.Outcome {
 		d.runs++

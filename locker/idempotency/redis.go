@@ -46,7 +46,7 @@ var _ Store = (*Redis)(nil)
 // lifetime is over. Responses are compressed.
 //
 // Use a Redis server that has no locks, because answers need much memory for a long time. A server
-// without room refuses Begin. So work whose answer could not be stored does not begin. The
+// whose memory is full refuses Begin, so no work begins whose answer could not be stored. The
 // maxmemory-policy of the server should be noeviction or volatile-ttl, because after an early
 // eviction of a Record, its request can run again. A call takes at most 2 s.
 func NewRedis(c Client, opts ...RedisOption) *Redis {

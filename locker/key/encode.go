@@ -53,7 +53,7 @@ func appendHash(key, sum []byte) []byte {
 // minSecret is the smallest length of a secret in bytes. A shorter secret is probably a word.
 const minSecret = 16
 
-// mac makes HMACs. It reuses the states of hash functions.
+// mac makes HMACs. It keeps its hash objects in a pool, to reuse them.
 type mac struct{ states sync.Pool }
 
 func newMAC(secret []byte) *mac {

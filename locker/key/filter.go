@@ -17,7 +17,8 @@ const (
 	filterHMAC  = "hmac" // must be the last filter, because it is applied while the key is encoded
 )
 
-// A filter converts all spellings of a value to one spelling. Its error is shown to the client.
+// A filter converts all spellings of a value to one spelling. The client sees the error that a
+// filter returns.
 type filter func(value string) (string, error)
 
 var filters = map[string]filter{
@@ -78,8 +79,8 @@ func wholeNumber(value string) (string, error) {
 	return sign + digits, nil
 }
 
-// The function uuid reads the spellings that libraries accept: with dashes, without dashes, in
-// braces, and as a URN.
+// uuid accepts the usual spellings of a UUID: with dashes, without dashes, in braces, and as a
+// URN.
 func uuid(value string) (string, error) {
 	text := strings.ToLower(value)
 	text = strings.TrimPrefix(text, "urn:uuid:")

@@ -8,10 +8,10 @@ import (
 	"strconv"
 )
 
-// Format returns the text of a value that is not a string in its request. Examples are a number in
-// a claim, in a message or in JSON. Each number has one text, although a request can write the
-// number in several ways. So 1.0 and 1 make the same key. The text of nil is "". For all other
-// types, Format returns an error.
+// Format returns the text of a value that its request does not hold as a string, for example a
+// number in a claim, in a message or in JSON. Each number has one text, although a request can
+// write the number in several ways. So 1.0 and 1 make the same key. The text of nil is "". For all
+// other types, Format returns an error.
 func Format(value any) (string, error) {
 	switch v := value.(type) {
 	case nil:

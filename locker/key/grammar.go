@@ -54,8 +54,8 @@ type Read[T any] func(ctx context.Context, in T) (string, error)
 // may change the slice.
 type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
 
-// Via turns Sources for requests of type U into Sources for requests of type T. The parameter of is
-// a function that returns the U of a T.
+// Via turns Sources for requests of type U into Sources for requests of type T. The function
+// "of" gets a request of type T, and returns its request of type U.
 func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
@@ -183,7 +183,7 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 	return p, nil
 }
 
-// several is the step in a name that stands for all elements of a list.
+// several is the step of a part's name that stands for all elements of a list.
 const several = "*"
 
 // forms lists the valid forms of a part with this name, for errors.

@@ -24,7 +24,7 @@ type part[T any] struct {
 	ref     Ref
 	noun    string
 	read    Read[T]
-	readAll ReadAll[T] // replaces read for several values
+	readAll ReadAll[T] // used instead of read if the part stands for several values
 	filters []filter
 }
 
@@ -115,8 +115,8 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// The method append adds the key of a request to the bytes of key. If a part has several values,
-// value is one of them.
+// append adds the key of a request to the bytes of key. If a part has several values, value is
+// one of them.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]

@@ -144,8 +144,8 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 	}
 }
 
-// warn logs the error of fn when its term is over and Run does not return. The parameter t may be
-// nil.
+// warn logs the error that fn returned in the term t, because Run continues and cannot return it. t
+// may be nil.
 func (l *Leader) warn(t *term) {
 	if t == nil {
 		return

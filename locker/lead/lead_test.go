@@ -30,13 +30,13 @@ type candidate struct {
 	*testing.T
 	*lead.Leader
 	terms  chan context.Context // gets the context of fn in each term
-	leads  atomic.Int32         // number of calls of fn that are running
+	leads  atomic.Int32         // how many calls of fn are running
 	slow   atomic.Int64         // how long fn runs after its context has ended
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// The function stands makes a candidate for the key "job".
+// stands returns a new candidate for the key "job".
 func stands(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option) *candidate {
 	t.Helper()
 	rule.Key = "job"
@@ -77,7 +77,7 @@ func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	return ctx, lease.Fence()
 }
 
-// The method follows checks that the process does not lead, and that fn does not run.
+// follows checks that the process does not lead, and that fn does not run.
 func (c *candidate) follows() {
 	c.Helper()
 	synctest.Wait()
@@ -210,8 +210,8 @@ func TestTheFunctionsReturnEndsRun(t *testing.T) {
 	})
 }
 
-// If only the release notices that the lease was lost, Run reports the loss together with fn's
-// error. The reason is that another process may have led at the same time.
+// If the lease was lost and only the release notices that, Run reports the loss together with
+// fn's error, because another process may have led at the same time.
 func TestTheReleaseReportsALoss(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -360,8 +360,8 @@ func TestTermsRotate(t *testing.T) {
 	})
 }
 
-// A term that ends by AtMost does not count as short, even if AtMost is less than the TTL. So the
-// process is a candidate again without a pause.
+// A term that ends by AtMost does not count as short, even if AtMost is less than the TTL. So Run
+// does not pause before the process is a candidate again.
 func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A process was stopped for longer than its lease. The process runs again, but fn's context has not
-// ended yet. Leading checks the clock, and reports that the process does not lead.
+// After a process was stopped for longer than its lease, it runs again, and fn's context has
+// not ended yet. But Leading checks the clock, and reports that the process does not lead.
 func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	t.Parallel()
 	e := lockertest.NewLocker(t, lockertest.NewMemory())

@@ -20,8 +20,8 @@ type pauses struct {
 	failed bool          // the last attempt failed
 }
 
-// The method after returns the pause after the term t or, if there was no term, after the error
-// err.
+// after returns the pause that follows the term t. If there was no term, it returns the pause
+// that follows the error err.
 func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 	if t == nil {
 		if !p.failed {

@@ -56,8 +56,8 @@ var leaderProcess = proc.Register("leader", func(args []string) {
 	_ = l.Close(context.Background())
 })
 
-// The function leads waits until the process leads. It returns the fence, and the time at which the
-// term began.
+// leads waits until the process leads. It returns the fence, and the time at which the term
+// began.
 func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	t.Helper()
 	var micros int64
@@ -67,8 +67,8 @@ func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	return fence, time.UnixMicro(micros)
 }
 
-// The function ends waits until the process does not lead any more. It returns the time at which
-// the term ended.
+// ends waits until the process does not lead any more. It returns the time at which the term
+// ended.
 func ends(t *testing.T, p *proc.Child) time.Time {
 	t.Helper()
 	text, _, _ := strings.Cut(p.Expect(t, "stops"), " ")

@@ -40,7 +40,7 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // ensures that the method over notifies only once, and before the news of the next term
+	once  sync.Once // makes over send its news only once, and before the news of the next term
 	mu    sync.Mutex
 	ended time.Time // when the term ended; zero: this process leads
 	why   error
@@ -87,8 +87,8 @@ func (t *term) run(fn func(context.Context) error) error {
 	return t.err
 }
 
-// The method over ends the term, because fn's context has ended or fn has returned. Only the first
-// call has an effect.
+// over marks the term as ended. It is called when fn's context has ended and when fn has
+// returned, and only the first call has an effect.
 func (t *term) over() {
 	t.once.Do(func() {
 		t.mu.Lock()
@@ -107,21 +107,21 @@ func (t *term) isOver() bool {
 	return t.ctx.Err() != nil || !t.ended.IsZero()
 }
 
-// The method cause returns why the term ended. It returns nil if fn returned first.
+// cause returns why the term ended. It returns nil if fn returned first.
 func (t *term) cause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why
 }
 
-// The method public returns the public part of the term.
+// public returns the term as a Term, for callers outside this package.
 func (t *term) public() Term {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.why}
 }
 
-// errorBeside returns the error of fn, unless this error is the error of ctx. t may be nil.
+// errorBeside returns the error of fn, or nil if that error is the error of ctx. t may be nil.
 func (t *term) errorBeside(ctx context.Context) error {
 	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
 		return nil

@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// The channel of Terms always has the latest news, even for a receiver that was slow.
+// The channel of Terms always has the latest Term, even if the receiver was slow to read the
+// Terms before it.
 func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -171,7 +172,7 @@ func TestPausesGrow(t *testing.T) {
 			store.Wipe()
 			c.elected()
 		}
-		if terms < 50 || terms > 160 { // each term lasts until a renewal shows its loss, and then a pause of 30 to 37 s follows
+		if terms < 50 || terms > 160 { // after each loss, a pause of 30 to 37 s follows
 			t.Errorf("%d short terms in an hour", terms)
 		}
 		time.Sleep(time.Minute)

@@ -30,9 +30,9 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 	return watch(ctx, i, key, func() <-chan struct{} { return nil })
 }
 
-// Watch does the work of the function [Watch] for the key of this Leader. This method
-// also asks the server at once when a term of this process begins or ends. The Locker must be an
-// [Inspector].
+// Watch does the work of the function [Watch] for the key of this Leader. In addition, this
+// method asks the server at once when a term of this process begins or ends. The Locker must be
+// an [Inspector].
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
@@ -88,7 +88,7 @@ func untilNext(info locker.Info) time.Duration {
 	return min(max(shortest, info.Left/3), longest)
 }
 
-// The function wait waits for d or a change. It returns false when ctx ended.
+// wait waits until d has passed or a change comes. It returns false if ctx ended first.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -10,10 +10,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// inbox receives the events of a process, and holds the events that are on their way. One goroutine
-// delivers events in the order in which they were sent. It runs at the same time as the calls, and
-// exists only while there are events. So an event may come before or after the answer of the call
-// that caused the event.
+// inbox delivers the events of a process, and keeps the events that are still on their way. One
+// goroutine delivers events in the order in which they were sent. This goroutine exists only while
+// there are events, and runs at the same time as the calls of the Store. So an event may come
+// before or after the answer to the call that caused the event.
 type inbox struct {
 	listeners []*listener
 	open      bool // the process has subscribed
@@ -102,9 +102,8 @@ func (p *Process) Inbox(string) string {
 	return p.address()
 }
 
-// The method address returns the inbox's name while the inbox is open and belongs to one Engine.
-// Otherwise it returns "". The caller holds memory.mu, as for the methods subscribed, reopen, send
-// and wait.
+// address returns the inbox's name while the inbox is open and belongs to one Engine. Otherwise it
+// returns "". The caller holds memory.mu, as for the methods subscribed, reopen, send and wait.
 func (p *Process) address() string {
 	if !p.inbox.open || len(p.inbox.listeners) != 1 {
 		return ""
@@ -144,8 +143,8 @@ func (p *Process) Reset(inbox string) {
 	}
 }
 
-// subscribed reports whether the server can send events to the process. The result may be true
-// although the inbox is not open.
+// subscribed reports whether the server can send events to the process. The result may be true even
+// if the inbox is not open.
 func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
 
 // reopen subscribes again.

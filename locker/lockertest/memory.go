@@ -35,7 +35,7 @@ type Memory struct {
 
 // lease is the holder of a key.
 type lease struct {
-	owner    string // "" for a foreign holder, and for a key that is kept
+	owner    string // "" for a foreign holder, and for a key that only Rule.AtLeast keeps locked
 	fence    uint64
 	block    int
 	metadata string
@@ -72,11 +72,11 @@ func (m *Memory) forget() {
 	m.joins = make(map[string]joins)
 }
 
-// The method now returns the time of the server's clock. The caller holds m.mu.
+// now returns the time of the server's clock. The caller holds m.mu.
 func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
 
-// The method at returns the server's clock as a client reads it. The result has no monotonic part,
-// so that no caller compares it with a local time.
+// at returns the server's clock as a client reads it. The result has no monotonic part, so that no
+// caller compares it with a local time.
 func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
 // lease returns key's lease unless it has run out. The caller holds m.mu.
@@ -92,7 +92,7 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// The method left returns how long l still lasts, or -1 when l has no end. The caller holds m.mu.
+// left returns how long l still lasts, or -1 when l has no end. The caller holds m.mu.
 func (m *Memory) left(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1
@@ -130,15 +130,15 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf returns a name that all readers of a phase have in common. The note of a revocation has
-// this name.
+// phaseOf returns the name of a phase, which is the same for all its readers. When the phase is
+// revoked, the note of the revocation has this name.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone reports whether key has a done mark. The caller holds m.mu.
 func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
 
-// The method mint reserves n fences. As in the Redis Stores, a fence is at most 100 ms ahead of the
-// clock. The caller holds m.mu.
+// mint reserves n fences. As in the Redis Stores, a fence is at most 100 ms ahead of the clock. The
+// caller holds m.mu.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

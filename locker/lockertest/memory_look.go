@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The method keys returns the keys that are held or waited for and that match a pattern. The caller
-// holds m.mu, as for all methods below.
+// keys returns the keys that match a pattern and have a holder or a waiter. The caller holds m.mu,
+// as for all methods below.
 func (m *Memory) keys(pattern string) ([]string, error) {
 	names := make(map[string]struct{})
 	for key := range m.leases {

@@ -26,13 +26,13 @@ type permit struct {
 	metadata      string
 	inbox         string // "": the owner receives no events
 	since, ends   time.Time
-	handed        bool // the permit was granted by message, and is not confirmed
+	handed        bool // the permit was granted by message, and its owner has not confirmed it
 	kept          bool
 }
 
 const (
-	standsStill = 3 * time.Second // a head that has not asked again for this time after an event counts as gone
-	permitsLife = time.Minute     // how long expired permits are remembered
+	standsStill = 3 * time.Second // a head that does not ask again within this time after an event counts as gone
+	permitsLife = time.Minute     // how long the Memory remembers expired permits
 )
 
 var _ store.Permitter = (*Process)(nil)
@@ -62,8 +62,8 @@ func (s *permits) used() (used, limit int) {
 	return used, limit
 }
 
-// earliest returns the time until the next permit runs out. The caller holds m.mu, as for all
-// methods below.
+// earliest returns how long it takes until the next permit runs out. The caller holds m.mu, as for
+// all methods below.
 func (m *Memory) earliest(s *permits) time.Duration {
 	var first time.Time
 	for _, p := range s.by {
@@ -74,7 +74,7 @@ func (m *Memory) earliest(s *permits) time.Duration {
 	return max(first.Sub(m.now()), time.Millisecond)
 }
 
-// The method alone reports whether key is held without permits.
+// alone reports whether one lease holds the whole key, without permits.
 func (m *Memory) alone(key string) bool {
 	l, held := m.lease(key)
 	return held && l.permits == nil
@@ -199,9 +199,9 @@ func (m *Memory) permitted(p permit) store.Grant {
 }
 
 // The method serve grants units to the waiters in their order, as long as enough units are free for
-// the head of the queue. The claim own belongs to the call that is under way. It is granted for its
-// whole TTL, and its process is not notified. A head that wants the key without a Limit gets the
-// key when no unit is held.
+// the head of the queue. The claim own belongs to the call that is under way. Its grant lasts for
+// the whole TTL, and serve does not notify its process. A head that wants the key without a Limit
+// gets the key when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -242,8 +242,9 @@ func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	return granted, ok
 }
 
-// watch is called when units are free, but too few for the head. It notifies a new head to ask at
-// once, and the next process to ask later. The result reports whether the head keeps its place.
+// watch is called when some units are free, but too few for the head of the queue. It notifies a
+// new head to ask at once, and notifies the next process to ask later. watch returns true if the
+// head keeps its place.
 func (m *Memory) watch(key string, head waiter, asker string) bool {
 	s := m.leases[key].permits
 	if head.owner != asker && s.head == head.owner {

@@ -100,7 +100,7 @@ func (m *Memory) dismiss(key string) {
 	}))
 }
 
-// The method waiters counts the waiters, except those to which the key was handed.
+// waiters counts the waiters that were not handed the key.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -190,8 +190,8 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// The method by is called when c releases the key. From then on, the events of grants have the
-// traceparent of c, until the caller calls the returned function.
+// by is called when c releases the key. From then on, the events of grants carry c's traceparent,
+// until the caller calls the function that by returns.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
@@ -217,8 +217,8 @@ func (m *Memory) drop(key string, w waiter) {
 	}))
 }
 
-// The method next returns the first waiter that can be notified at another inbox than except. If
-// the process with the inbox except does not react, another process must react.
+// next returns the first waiter whose inbox has a listener and is not the inbox except. So if the
+// process behind except does not react, another process can.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {

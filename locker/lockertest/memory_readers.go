@@ -40,8 +40,8 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// The method reads reports whether c's owner has a part in the phase of l. The caller holds m.mu,
-// as for all methods below.
+// reads reports whether c's owner has a part in the phase of l. The caller holds m.mu, as for all
+// methods below.
 func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	l, held := m.lease(c.Key)
 	if !held {
@@ -153,7 +153,7 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
 		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // w is a writer behind a live writer; it is checked when its turn has come
+		case writer && w.mode == locker.Exclusive: // w is a writer behind a live writer, so whether w is dead is checked later
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:
@@ -178,8 +178,8 @@ func (m *Memory) announce(key string, l lease) {
 	}
 }
 
-// leavePhase is the release of a reader. The last reader frees the key. With KeepFor, the reader's
-// part stays without an owner.
+// leavePhase releases a reader. The last reader frees the key. With KeepFor, the reader's part
+// stays in the phase, but without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	defer m.by(c)()
 	if c.Complete && c.Once > 0 {
@@ -205,7 +205,7 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	switch {
 	case len(l.readers) == 0:
 		delete(m.leases, c.Key)
-	case c.Complete && c.Once > 0: // the waiters ahead of the waiting readers have left the queue, because the work is done
+	case c.Complete && c.Once > 0: // the work is done, so the waiters ahead of the waiting readers have left the queue
 		m.admit(c.Key, "")
 	}
 	m.freed(c.Key, locker.Exclusive)

@@ -87,7 +87,7 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-// acquire does the work of Acquire. The parameter turn is Shared when a writer has just released
+// acquire executes the step Acquire. The parameter turn is Shared when a writer has just released
 // the key.
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {

@@ -68,8 +68,8 @@ func (m *Memory) Len() int {
 	return n
 }
 
-// Queued returns how many entries the queues of all keys have. If a key was handed to a waiter and
-// the waiter has not confirmed it, the entry of the waiter counts too.
+// Queued returns how many entries the queues of all keys have. It also counts the entries of
+// waiters that were handed a key and have not confirmed it.
 func (m *Memory) Queued() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

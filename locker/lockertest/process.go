@@ -48,7 +48,8 @@ func (p *Process) Die() {
 // Pause stops the process, as SIGSTOP or a long garbage collection would. Its calls and its events
 // hang until [Process.Resume]. The server does not notice: the inbox still has its subscriber.
 //
-// The goroutines of the test continue. They must not do the work of the stopped process meanwhile.
+// The goroutines of the test continue. Until Resume, they must not do the work of the stopped
+// process.
 func (p *Process) Pause() {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -114,8 +115,8 @@ func (p *Process) FailOpen(err error) {
 	p.inbox.refusal = err
 }
 
-// The method alive blocks while the process is paused, and fails when the process was killed. The
-// caller holds memory.mu, which is unlocked while the method blocks.
+// alive blocks while the process is paused, and returns an error when the process was killed. The
+// caller holds memory.mu, which alive unlocks while it blocks.
 func (p *Process) alive() error {
 	for p.paused != nil {
 		goOn := p.paused
