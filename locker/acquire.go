@@ -53,7 +53,7 @@ type acquisition struct {
 	recalled *departure // the background release whose hold this acquisition takes back; nil: none
 
 	calls     int
-	rounds    int           // the round trips that a quorum needed
+	rounds    int           // how many round trips a quorum needed
 	busySince time.Time     // zero: no holder was seen
 	heldSince time.Time     // when the holder got the key; zero: unknown
 	expects   time.Duration // the expected length of the wait

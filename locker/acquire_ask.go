@@ -62,8 +62,8 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 				return nil, a.handleError(err)
 			}
 			return a.answered(g)
-		// A grant may come before the answer. Usually the answer follows at once. To wait for the
-		// answer costs less than to abandon the call.
+		// The message of a grant may come before the answer, which usually follows at once. So it
+		// is cheaper to wait for the answer than to abandon the call.
 		case <-bell:
 			rung = true
 			if _, granted := a.engine.post.granted(&a.box); granted {

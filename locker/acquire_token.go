@@ -10,7 +10,8 @@ package locker
 //	tokenPossible  an entry or a lease                      a release is sent
 //	tokenUnclear   anything, and a call may still arrive    a release is sent that leaves a tombstone
 //
-// The states are ordered: each state requires at least what the states before it require.
+// The states are ordered: at the end of the wait, each state requires at least what the states
+// before it require.
 type tokenState uint8
 
 const (
@@ -35,7 +36,8 @@ const (
 	// answerParts: the key is busy, and some nodes of the Store may hold the key for the token.
 	answerParts
 	answerGranted // a lease
-	// answerOver: the token is undone, revoked or done, so the server has stored nothing for it.
+	// answerOver: the answer is Undone, Revoked or Done, so the server has stored nothing for the
+	// token.
 	answerOver
 	// Messages that the acquisition has read.
 	readGrant
@@ -43,9 +45,9 @@ const (
 	tokenEvents
 )
 
-// tokenMoves has the state after each event, for each state before the call or the message. An
-// unclear token stays unclear, whatever the server answers to later calls. The reason is that the
-// call without an answer may still arrive.
+// tokenMoves[event][state] is the state after the event, if the token was in state before the call
+// or the message. An unclear token stays unclear, whatever the server answers to later calls,
+// because the call without an answer may still arrive.
 var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	//              from: nowhere      queued         possible       unclear
 	callNotSent:   {tokenNowhere, tokenQueued, tokenPossible, tokenUnclear},

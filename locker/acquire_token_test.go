@@ -234,7 +234,7 @@ func TestTheTableOfATokenIsExact(t *testing.T) {
 		t.Fatal(k.found)
 	}
 	t.Logf("%d pairs of a state and an event were met", len(k.met))
-	// Each entry of the table that was used matters: with any other state in its place, the walk
+	// Each entry that the walk has used is necessary: with any other state in its place, the walk
 	// finds an error.
 	for pair := range k.met {
 		for state := range tokenStates {

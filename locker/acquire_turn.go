@@ -131,7 +131,7 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	case t.ticket != nil: // the ticket of the previous leader waits in the queue
 		a.ticket = t.ticket
 		return a.goOn(nil, nil)
-	case t.follow != nil: // a release has sent the acquire of this leader
+	case t.follow != nil: // this leader's acquire went out with a release
 		return a.lead(t.follow)
 	}
 	return a.start()
@@ -162,8 +162,7 @@ func (a *acquisition) passUp(t turn) {
 	}
 }
 
-// The method sees stores what is known about the holder. The caller waits in this process until
-// this holder releases.
+// sees is called with the holder for which the caller waits in this process, and records it.
 func (a *acquisition) sees(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

@@ -164,7 +164,7 @@ func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 // when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
 	left := a.holder.Left
-	// A process without a subscription receives no messages.
+	// notified is false if the process has no subscription, because then it receives no messages.
 	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
 	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
 		a.rechecks++

@@ -21,7 +21,7 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-		<-time.After(3 * time.Second) // the waiter has asked after one second, and would ask again only in seven seconds
+		<-time.After(3 * time.Second) // the waiter asked after 1 s, and will ask again 7 s from now
 		ps[2].Deafen(true)
 		release(t, first)
 		release(t, second.granted(0))

@@ -47,7 +47,7 @@ type cohort struct {
 }
 
 // leaderAnswer is what the Store has answered to a leader that did not get the key. It is allocated
-// separately, because most cohorts need no leaderAnswer, and many leases may be held.
+// only when it is needed, to save memory: there may be many cohorts, and most need none.
 type leaderAnswer struct {
 	holder  store.Holder // the holder, while the cohort has no hold
 	at      time.Time    // when the answer came
@@ -210,9 +210,9 @@ func (cs *cohorts) noteFailure(a *acquisition) {
 	a.cohort.noteError(a.failure)
 }
 
-// makeRoom is called when a leader must wait and WithMaxWaiters is reached. The limit can be
-// reached only now because other callers were counted meanwhile. The caller that came last is
-// refused. makeRoom returns false when this caller is the leader itself.
+// makeRoom is called when a leader must wait and WithMaxWaiters is reached. The leader counts as a
+// waiter only now, and other callers may have taken the last places before. So the caller that came
+// last is refused. makeRoom returns false if the leader came last.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -366,7 +366,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
 			c.waiting, c.seen, c.last = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 && !c.isPermits() { // permits refer to their cohort after it is over
+			if len(cs.spare) < 64 && !c.isPermits() { // permits may still refer to a cohort that is over
 				cs.spare = append(cs.spare, c)
 			}
 		}

@@ -22,8 +22,8 @@ type follow struct {
 	err   error
 }
 
-// errNotQueued is the error of a follow whose release found that the hold was not ours any more. In
-// that case the release queues nothing.
+// errNotQueued is the error of a follow whose release was answered "not ours", because such a
+// release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
 // asksWithRelease reports whether an acquire of key may go out with a release. The Store must

@@ -32,9 +32,9 @@ func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, er
 	return f.Process.Release(ctx, c)
 }
 
-// When it is unclear whether the release that ends a streak has run, the next leader asks with a
-// call of its own. The repeated release must not carry the leader's acquire again. Otherwise it
-// would queue a token that may already hold the key.
+// If the release that ends a streak has no answer, the next leader asks with a call of its own. The
+// repeated release must not carry the leader's acquire again, because it could queue a token that
+// already holds the key.
 func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		f := &following{Process: store.NewProcess()}

@@ -75,7 +75,8 @@ func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
 	})
 }
 
-// While a leader is busy with the permit that it has got, the next permit goes to the next caller.
+// A leader that has just got a permit takes no second permit: the next permit goes to the next
+// caller.
 func TestALeaderGetsOnePermit(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		g := &gates{}

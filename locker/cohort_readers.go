@@ -23,8 +23,7 @@ import (
 //	                         for this reader, so the reader must not wait for the writer. With
 //	                         AtLeast, AtMost or Once the reader asks the server, once
 //
-// A cohort of readers has waiting callers only while its leader asks. During that time there is no
-// hold, or the hold is not shared yet.
+// A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 
 // unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
 // messages about a waiting writer.
@@ -52,8 +51,8 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 }
 
 // nested checks whether the caller's context holds this key already. It refuses an acquire that
-// would wait for its own caller. It also refuses an acquire with Shared if the Store does not
-// support readers. within is the lease under which the caller reads, if there is one.
+// would wait for its own caller, and an acquire with Shared if the Store has no readers. within is
+// the lease under which the caller already reads, or nil.
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {

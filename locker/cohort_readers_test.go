@@ -47,8 +47,8 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 	})
 }
 
-// A reader first looks for a phase, and then enters its cohort. If the phase has begun between
-// these two steps, no later message notifies the reader of the phase.
+// A reader first looks for a phase, and then enters its cohort. If a phase begins between these two
+// steps, no later message notifies the reader, so the reader must notice the phase when it enters.
 func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

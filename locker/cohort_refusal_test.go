@@ -15,8 +15,9 @@ import (
 // When the server is unavailable, the leader gets an error that says so. The waiters behind the
 // leader must get the same error.
 //
-// All their waits end together, so a waiter may become the leader before its wait ends. The
-// scheduler decides whether this happens, so the test repeats it often.
+// The waits of all these callers end at the same time, so a waiter may become the leader just
+// before its own wait ends. The scheduler decides whether this happens, so the test repeats it
+// often.
 func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 	for range 20 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {

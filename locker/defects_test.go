@@ -82,8 +82,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	// latchkit cannot parse this lease, because real tokens have 26 letters. But the key counts as
-	// taken.
+	// latchkit cannot parse this lease, because real tokens have 26 letters. But it must treat
+	// the key as held.
 	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {
@@ -115,8 +115,8 @@ func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	release(t, lease)
 }
 
-// A blocking acquire hid the server's error. It waited until ctx ended, and returned only
-// "deadline exceeded".
+// When the server answered with an error, a blocking acquire waited until ctx ended, and returned
+// only "deadline exceeded".
 func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	server := redistest.Start(t, "--maxmemory", "1")
 	_, err := newSingle(t, server.Client(t)).Acquire(t.Context(), locker.Rule{Key: "a"})
@@ -167,7 +167,7 @@ type wire struct {
 func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	w.mu.Lock()
 	for _, a := range cmd.Args() {
-		w.words = append(w.words, fmt.Sprint(reflect.Indirect(reflect.ValueOf(a)))) // scripts get *string and *int64 as arguments
+		w.words = append(w.words, fmt.Sprint(reflect.Indirect(reflect.ValueOf(a)))) // scripts have *string and *int64 as arguments
 	}
 	w.mu.Unlock()
 	return w.Client.Process(ctx, cmd)

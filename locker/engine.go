@@ -36,8 +36,8 @@ type Engine struct {
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
-	// This pool has acquisitions that have ended, so that their memory is used again. No other
-	// goroutine refers to them.
+	// This pool has acquisitions that have ended and to which no goroutine refers, so that their
+	// memory is used again.
 	acquisitions sync.Pool
 	runs         calls.Tasks // the functions that Run is executing
 
@@ -203,7 +203,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.keeper.stop()
 	for _, l := range e.keeper.leases() {
-		l.notifyObserver(ErrClosed) // the lease is not renewed any more; a Release may still come
+		l.notifyObserver(ErrClosed) // no renewal follows, and perhaps no Release
 	}
 	if e.foreign != nil {
 		if undone := e.foreign.Close(ctx); err == nil {
@@ -221,7 +221,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	select {
 	case <-silent:
-	case <-ctx.Done(): // Close does not wait for a subscription that hangs: go-redis ends it
+	case <-ctx.Done(): // a subscription hangs; Close leaves it to go-redis to end it
 		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {

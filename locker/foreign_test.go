@@ -133,9 +133,9 @@ func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	release(t, lease)
 }
 
-// The server knows nothing of a client that only polls. While the queue has a waiter, a release
-// hands the key to the waiter, so the key is never free. The polling client gets the key only when
-// the queue is empty.
+// A client that only polls has no place in the server's queue. As long as the queue has a waiter,
+// each release hands the key to a waiter, so the key is never free. So the polling client gets the
+// key only when the queue is empty.
 func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -143,7 +143,8 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	const key, waiters = "foreign:starves", 12
 	var ls []*locker.Engine
 	for range 3 {
-		// With WithFair all callers are in the server's queue, where the test sees them.
+		// With WithFair, all waiting callers are in the server's queue, where the test can count
+		// them.
 		ls = append(ls, newSingle(t, server.Client(t), locker.WithFair()))
 	}
 	first := acquire(t, ls[0], locker.Rule{Key: key})

@@ -36,7 +36,7 @@ func (k *keeper) init(e *Engine) {
 	k.ended = make(chan struct{})
 }
 
-// add puts a new hold, which lease uses, into the schedule. It returns false if the Engine is
+// add puts a new hold into the schedule, with lease as its user. It returns false if the Engine is
 // closing.
 func (k *keeper) add(h *hold, lease *Lease) bool {
 	k.mu.Lock()
@@ -74,7 +74,8 @@ func (k *keeper) pass(h *hold) bool {
 // is held.
 func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
 
-// freeForNext makes the hold ready for the next Lease. The keeper's mutex is held.
+// freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The keeper's
+// mutex is held.
 func (h *hold) freeForNext() {
 	if h.lease = nil; !h.adaptive {
 		h.each = h.ttl
@@ -84,8 +85,8 @@ func (h *hold) freeForNext() {
 // sound reports whether a hold may be handed over or shared. The keeper's mutex is held.
 func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
 
-// The method lasts reports whether a hold has enough time left, and was renewed as it should be.
-// The keeper's mutex is held.
+// lasts reports whether a hold is good for another Lease: its last renewal has not failed, Extend
+// has not lengthened it, and at least half of its TTL is left. The keeper's mutex is held.
 func (h *hold) lasts() bool {
 	whole := h.ttl
 	if h.handed > 0 {
@@ -155,7 +156,7 @@ func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	return h.leases(), true
 }
 
-// The method leases returns the Leases that use the holds of the schedule.
+// leases returns all Leases that use a hold in the schedule.
 func (k *keeper) leases() []*Lease {
 	k.mu.Lock()
 	defer k.mu.Unlock()

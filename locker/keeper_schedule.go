@@ -16,7 +16,7 @@ type renewal struct {
 	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
 	until      instant         // the end of AtMost; 0: no limit
 	deadline   instant         // the local, conservative time at which the hold is over
-	handed     time.Duration   // > 0: the hold was granted by message for this long, and the first renewal confirms it
+	handed     time.Duration   // > 0: granted by message for this long; the first renewal confirms it
 	renew      instant         // when the next renewal is due, unless final
 	due        instant         // for a repeated renewal: when it was first due
 	failure    error           // the error of the last renewal attempt

@@ -65,7 +65,7 @@ func (h *hold) next(now time.Time) time.Duration {
 }
 
 // answered applies a Store's answer to a renewal that was sent at start, and reports whether the
-// hold is still held. An answer for a hold that has ended meanwhile changes nothing: a lost hold
+// hold is still held. If the hold has ended meanwhile, the answer changes nothing: a lost hold
 // stays lost.
 func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {

@@ -11,11 +11,11 @@ type ttlTuner struct {
 	bounds
 
 	mu   sync.Mutex
-	late time.Duration // the delay from the time when a renewal is due to its answer; it rises at once and falls slowly
+	late time.Duration // from when a renewal is due until its answer; rises at once, falls slowly
 }
 
 const (
-	spare     = 10 // the TTL is this many times the delay
+	spare     = 10 // the TTL is the delay times this factor
 	fallsSlow = 16 // late falls by 1/fallsSlow of the difference to a smaller delay
 )
 

@@ -34,8 +34,8 @@ func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants
 	return seen
 }
 
-// notify reports renewals to the Observer on a goroutine of its own, because a slow Observer must
-// not delay other answers.
+// notify reports renewals to the Observer. It uses a goroutine of its own, because a slow Observer
+// must not delay the answers to other renewals.
 func (k *keeper) notify(seen []renewed) {
 	if len(seen) == 0 {
 		return

@@ -187,8 +187,8 @@ func (l *Lease) lose(why error) bool {
 }
 
 // notifyObserver notifies the Observer, once, of how the hold ended. On a loss, the contexts end
-// first, so that no Observer delays the end of the contexts. If a Release begins before the
-// notification, the Release sends the notification. So the Observer knows of the end when Release
+// first, so that no Observer can delay that. If a Release begins before the notification, the
+// Release itself calls notifyObserver. So the Observer was notified of the end when Release
 // returns.
 func (l *Lease) notifyObserver(why error) {
 	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
@@ -225,8 +225,8 @@ func (l *Lease) ended() error {
 	return l.over
 }
 
-// wrap adds op and the key to err. If err is an Error about the same lease, op and the key replace
-// the operation and the key of err.
+// wrap adds op and the key to err. If err is an Error already, wrap replaces its operation and its
+// key.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err

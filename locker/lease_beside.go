@@ -33,10 +33,10 @@ type departures struct {
 //	the release was sent           the caller asks after its answer
 type departure struct {
 	engine *Engine
-	ctx    context.Context // the release has the values of ctx
+	ctx    context.Context // the release call gets the values of ctx
 	hold   *hold
 	chore  calls.Chore
-	terms  terms   // callers of this process with these terms may take the hold over; zero: no caller may
+	terms  terms   // callers of this process with these terms may take the hold over; zero: none may
 	next   *follow // the acquire that goes out with the release
 	rest   *cohort // the cohort whose next leader asks after the answer
 	report func(error, int)
@@ -49,8 +49,7 @@ type departure struct {
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
 // also with [WithBackgroundRelease]. Call AwaitRelease when the result of the function is valid
-// only if the lock was held to the end. An example is a response that is sent after Run has
-// returned.
+// only if the lock was held to the end, for example when a response is sent after Run has returned.
 func (l *Lease) AwaitRelease() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,9 +223,9 @@ func (cs *cohorts) departing(key string) *departure {
 	return cs.leaving[key]
 }
 
-// If this process is about to release a hold with the same terms, and the streak may continue,
-// takeBack gives this hold to the acquisition. The acquisition is the first caller of the cohort c.
-// cs.mu is held.
+// If a background release of a hold with the same terms was not sent yet, and the streak may
+// continue, takeBack gives this hold to the acquisition. The acquisition is the first caller of the
+// cohort c. cs.mu is held.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
 	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {

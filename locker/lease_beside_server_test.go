@@ -101,8 +101,8 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 				}
 			}
 			if hook != nil {
-				// Several rounds may be needed, because on a slow machine the millisecond may be
-				// over before the next acquire.
+				// On a slow machine, the release may be sent alone, because its millisecond is
+				// over before the next acquire. So the test tries again.
 				for i := 0; hook.n.Load() == 0; i++ {
 					if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("more:", i)}, nothing); err != nil {
 						t.Fatal(err)
@@ -151,7 +151,7 @@ func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	}
 }
 
-// Run returns while the server is stopped. The release is executed when the server continues.
+// Run returns although the server is stopped. The server executes the release when it continues.
 func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -160,8 +160,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// If the answer for the key a was late, the server does not count as prompt. Then Run waits for
-	// the release of the key b.
+	// Because the answer for the key a was late, the server does not count as prompt. So Run
+	// waits for the release of the key b.
 	for _, key := range []string{"a", "b"} {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: key}, func(context.Context) error {
 			server.Pause()
@@ -181,8 +181,8 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	}
 }
 
-// Only the release may notice that the lease was revoked. If the answer to the release is needed as
-// a proof, Run reports this loss.
+// It may happen that only the release notices a revocation. If the caller needs the answer to the
+// release as a proof, Run waits for the answer and reports the loss.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())
@@ -240,8 +240,8 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 }
 
 // TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture takes the hold of a background release
-// back for a caller whose context ends at that moment. The departure of the hold must end
-// nevertheless, because Close waits for it.
+// back for a caller whose context ends at that moment. The departure (the background release) must
+// still end, because Close waits for it.
 func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
 	t.Parallel()
 	var cancel context.CancelFunc

@@ -25,8 +25,8 @@ type lane struct {
 	chores interface{ Close(context.Context) error }
 
 	mu     sync.Mutex
-	slow   bool // the method Prompt returns false
-	never  bool // the delayed releases are never sent
+	slow   bool // makes the method Prompt return false
+	never  bool // delayed releases are never sent
 	listed []*listed
 	sends  []steps.When
 	acqs   int // number of acquires that were sent
@@ -37,7 +37,7 @@ type listed struct {
 	taken sync.Once
 }
 
-// take returns true for its first caller.
+// take returns true only to its first caller.
 func (c *listed) take() (first bool) {
 	c.taken.Do(func() { first = true })
 	return first
@@ -227,7 +227,8 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 		if n := s.acquires(); n != 3 {
 			t.Errorf("%d acquires for three streaks", n)
 		}
-		// The release still waits for the next acquire after the time of a streak.
+		// A Run that outlasts the time of a streak also leaves its release to the next acquire,
+		// and this acquire begins a new streak.
 		time.Sleep(20 * time.Millisecond) //nolint:forbidigo // in a bubble
 		if s.Len() != 0 {
 			t.Error("the key is held still")
@@ -528,7 +529,7 @@ func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 	})
 }
 
-// When a streak has ended, the release carries the acquire of the next caller, as it does without
+// The release that ends a streak carries the next caller's acquire, in the same way as without
 // WithBackgroundRelease.
 func TestBackgroundReleaseAsksForTheNextOfItsProcess(t *testing.T) {
 	for name, opts := range map[string][]locker.Option{"queue": {locker.WithHandoffs(2)}, "no messages": {locker.WithHandoffs(2), locker.WithoutQueue()}} {

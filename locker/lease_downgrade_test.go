@@ -43,7 +43,8 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 	})
 }
 
-// Waiting writers of the same process join the queue again, behind all other waiters.
+// When a lease is downgraded, the waiting writers of the same process go into the queue again,
+// behind all other waiters.
 func TestADowngradeEndsAStreak(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)

@@ -61,7 +61,7 @@ func (x *extension) begin() (q calls.Question, ok bool) {
 	return e.calls.Begin(x.ctx, renewOne, x.claim), true
 }
 
-// renewOne renews one lease.
+// renewOne makes the Store renew one lease.
 func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // the same signature as the method expression store.Store.Acquire
 	grants, err := s.Renew(ctx, []store.Claim{c})
 	switch {

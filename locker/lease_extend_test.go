@@ -140,7 +140,7 @@ func TestAHangingExtensionObeysItsContextAndTheLease(t *testing.T) {
 	})
 }
 
-// late is a Store whose first renewal runs later than it is sent.
+// late is a Store that executes the first renewal some time after it was sent.
 type late struct {
 	*lockertest.Memory
 	calls *atomic.Int32

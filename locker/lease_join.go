@@ -130,8 +130,8 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 	return e
 }
 
-// joinSteps asks about all leases at the same time. Each question is a separate call, but calls
-// that are sent at the same time travel together.
+// joinSteps asks for all joined leases at the same time. Each question is a call of its own, but
+// the calls travel together because they are sent at the same time.
 type joinSteps struct {
 	*calls.Foreign
 	of calls.Joins

@@ -148,8 +148,8 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	})
 }
 
-// The lease may end after Delegate has checked it, and before Delegate marks it. The next owner of
-// the hold must then not be marked.
+// The lease may end after Delegate has checked it, and before Delegate marks its hold as delegated.
+// Then the hold may belong to another Lease, and must not be marked.
 func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, store *lockertest.Memory, lease *locker.Lease){
 		"passed on": func(t *testing.T, _ *lockertest.Memory, lease *locker.Lease) { release(t, lease) },

@@ -34,8 +34,8 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	}
 	defer l.endRelease()
 
-	// An Observer looks up values in ctx. Below WithoutCancel each lookup allocates memory, so the
-	// Observer gets ctx before WithoutCancel is applied.
+	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
+	// allocate memory, so observe gets ctx before.
 	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -92,7 +92,7 @@ func (l *Lease) beginRelease() bool {
 	}
 	ended := l.waiters
 	l.mu.Unlock()
-	<-ended // this takes at most releaseWithin
+	<-ended // the first call ends after releaseWithin at the latest
 	return false
 }
 
@@ -116,7 +116,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		return nil
 	}
 	deadline, longest := e.keeper.remove(h)
-	defer e.post.forget(h) // until the release is done, late messages about the hold are ignored
+	defer e.post.forget(h) // after the release, so that late messages about the hold are ignored
 
 	timer := e.timers.Start(releaseWithin)
 	defer e.timers.Stop(timer)

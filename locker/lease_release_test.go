@@ -109,8 +109,8 @@ func TestAtLeastSurvivesTheHoldersCrash(t *testing.T) {
 	})
 }
 
-// A node of a quorum that has not granted a lease may have the lease's token in its queue. The node
-// may keep the token for longer than the TTL.
+// A quorum's node that has not granted the lease may have the lease's token in its queue, and may
+// keep it there for longer than the TTL.
 func TestALostLeaseThatQueuedIsReleasedAlsoAfterItsTTL(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

@@ -52,7 +52,7 @@ type verdict uint8
 const (
 	again   verdict = iota
 	settled         // the Store has answered
-	stopped         // the Store has not answered, and the step is not repeated
+	stopped         // the step ends without an answer of the Store
 )
 
 // run repeats the step, and returns its result.

@@ -23,7 +23,7 @@ const (
 	OpJoin                     // the Store's step of Engine.Join; observed as OpAcquire
 	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
 	OpLead                     // a term of a leader, until its function has returned: package lead
-	OpOverrun                  // after a leader's term, its function still runs: package lead; this operation ends at once
+	OpOverrun                  // a leader's function still runs after its term: package lead
 	OpTick                     // a tick of a schedule that the lease leads: package asynqlock
 	OpUpdate                   // an optimistic update, with its repetitions: package optimistic
 )

@@ -176,7 +176,7 @@ func (s *sighting) add(o *Outcome) {
 	}
 }
 
-// These errors are the reasons of a loss.
+// These errors are the reasons for which a lease is lost without a revocation.
 var (
 	errTaken     = fmt.Errorf("%w: the server names another holder, or none", ErrLost)
 	errUnrenewed = fmt.Errorf("%w: no renewal succeeded before the lease ran out", ErrLost)

@@ -161,8 +161,8 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 
 // NewRedlock returns a Locker on several independent Redis servers (6.2 or newer), of which more
 // than half must agree. With three servers one may fail, and with five servers two may fail. cs is
-// an odd number of clients, at least three. Each client needs a server of its own. This server must
-// not be a replica of another client's server. A client may also be the client of a whole Sentinel
+// an odd number of clients, at least three. Each client needs a server of its own, and no server
+// may be a replica of another client's server. A client may also be the client of a whole Sentinel
 // set or Redis Cluster.
 //
 // A node that was restarted, emptied, or replaced by its replica may have forgotten its grants.

@@ -38,7 +38,7 @@ type config struct {
 	renewClient Client
 	renewApart  bool
 	maxSkew     time.Duration
-	failsOver   bool // another server may take over; its clock may differ by maxSkew
+	failsOver   bool // a failover to another server is possible, whose clock may differ by maxSkew
 	acked       bool // WithReplicaAck was given
 	replicas    int
 	ackedWithin time.Duration
@@ -180,8 +180,8 @@ const DefaultHandoffs = 64
 // WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this
 // process use one lease, one after the other. After n callers, the lease goes back to the server,
 // where other processes wait. Each caller in a streak has a fence of its own. A streak also ends
-// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition, the
-// Rules must allow a wait, and must set neither AtLeast, AtMost, Once nor Metadata. With n = 1 no
+// after 10 ms. Callers share a lease if their Rules have equal Key, Mode and TTL. In addition,
+// their Rules must allow a wait, and must not set AtLeast, AtMost, Once or Metadata. With n = 1 no
 // caller shares a lease: each caller queues at the server by itself. Default: [DefaultHandoffs].
 func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs = n }) }
 

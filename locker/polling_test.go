@@ -318,8 +318,8 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	}
 }
 
-// An obtain may be executed after it was undone, because redislock leaves no tombstone. If this
-// process receives the answer to the obtain, the process releases what the obtain has taken.
+// The server may execute an obtain after its undo, because redislock leaves no tombstone. If the
+// process still receives the answer to the obtain, the process releases the lock.
 func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -345,8 +345,8 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	})
 }
 
-// The answer to a release of NewPolling is lost. If the client is set up as the documentation
-// requires, the lease is not reported as lost.
+// The answer to a release is lost. If the client is set up as the documentation of NewPolling
+// requires, Release does not report the lease as lost.
 func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -26,7 +26,7 @@ type post struct {
 	warming  atomic.Bool
 
 	mu    sync.Mutex
-	boxes map[string]*mailbox // by token; nil for a token that holds the key
+	boxes map[string]*mailbox // by token; the mailbox is nil if the token holds the key
 }
 
 // mailbox has the events that an acquisition has not read yet.

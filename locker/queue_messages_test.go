@@ -45,7 +45,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 				if i, err := ls[0].Inspect(t.Context(), "a"); err != nil || i.Fence != lease.Fence() {
 					t.Fatalf("the server shows %+v %v, the lease has fence %d", i, err, lease.Fence())
 				}
-				<-time.After(10 * time.Second) // meanwhile all calls under way arrive
+				<-time.After(10 * time.Second) // long enough for all calls under way to arrive
 				if lease.Context().Err() != nil {
 					t.Fatal(context.Cause(lease.Context()))
 				}
@@ -163,8 +163,8 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	})
 }
 
-// The answer to an acquire comes so late that the lease has ended in this process. The server
-// counts the TTL from a later time, so it still has the lease.
+// The answer to an acquire comes so late that the lease is already over in this process. On the
+// server the lease still lasts, because the server counts the TTL from a later time.
 func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -215,7 +215,7 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(10)
 			long := asks(t, ls[2], locker.Rule{Key: "a", TTL: 10 * time.Second})
 			at(950)
-			// The first waiter's re-check is sent at 1000 ms and runs at 1040 ms.
+			// The first waiter's re-check is sent at 1000 ms, and the server runs it at 1040 ms.
 			store.Delay(locker.OpAcquire, 40*time.Millisecond)
 			// The answer to the re-check comes at 1060 ms, after the end of its lease.
 			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)

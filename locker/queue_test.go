@@ -150,8 +150,8 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 		start := time.Now()
 		lost(t, lease, locker.ErrExpired)
 		since(t, start, 9*time.Second, time.Second)
-		// This hand-off was confirmed, so the process counts as alive. Its other waiter keeps its
-		// place.
+		// The process has confirmed its hand-off before, so it counts as alive, and its other
+		// waiter keeps its place.
 		release(t, third.granted(2*time.Second))
 		release(t, fourth.granted(0))
 	})
@@ -213,7 +213,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
 		}
 		<-time.After(10 * time.Second)
-		// The head asks every 75 ms, and the nine others from time to time.
+		// The head asks every 75 ms. The nine other waiters ask only from time to time.
 		if n := store.Calls(locker.OpAcquire) - calls; n > 300 {
 			t.Errorf("%d calls in 10 s: more than the head asks", n)
 		}
@@ -321,8 +321,7 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	})
 }
 
-// AtLeast keeps the key even after its holder has died, and even if the key was handed to this
-// holder just before.
+// AtLeast keeps the key locked even if its holder dies just after the key was handed to it.
 func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

@@ -17,7 +17,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// readerProcess reads a key until its parent stops it.
+// readerProcess holds a key as a reader until its parent stops it.
 var readerProcess = proc.Register("reader", func(args []string) {
 	ttl, err := time.ParseDuration(args[2])
 	if err != nil {
@@ -47,8 +47,8 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// When a process with readers dies or is stopped, a writer is delayed until the process's own
-// lease has expired. Readers of other processes are not delayed.
+// When a process with readers dies or is stopped, a writer must wait until the lease of this
+// process has expired. Readers of other processes are not delayed.
 func TestASignalToAReader(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		rw := newReadWrite(t, p.server.Client(t))

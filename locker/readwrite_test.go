@@ -67,7 +67,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatal(err)
 	}
 	w = queues(t, single, key, client)
-	second := queues(t, rw, shared, client) // in rw, because the readers of the Locker other have their own phase
+	second := queues(t, rw, shared, client) // not in the Locker other, whose readers have a phase of their own
 	release(t, reader)
 	release(t, second.Granted(0)) // the previous holder had the key alone like a writer, so now readers have their turn
 	release(t, w.Granted(0))

@@ -160,8 +160,7 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 // errNotHeld refuses an Acquire with the context of a hold that was released.
 var errNotHeld = errors.New("not held any more")
 
-// nest makes another part for a caller with a context of l. The new part and l belong to the same
-// lease.
+// nest makes another part of l's lease, for a caller that acquires with a context of l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	cause := l.gone()
 	if errors.Is(cause, ErrReleased) {

@@ -168,7 +168,7 @@ func (l *Lease) config() *config {
 }
 
 // shorten makes the lease end sooner in this process. If other parts use the lease, shorten leaves
-// it unchanged. shorten reports whether the lease lasts for ttl without a question to the server.
+// it unchanged. shorten returns true if the lease lasts for ttl without a call to the server.
 func (l *Lease) shorten(ttl time.Duration) bool {
 	k := &l.engine.keeper
 	if l.part != nil && !l.part.family.isLast() {

@@ -183,8 +183,8 @@ func (r Rule) since(began time.Time) Rule {
 	return r
 }
 
-// gathering has the leases that a RunAll has taken so far. The wait for the next lease uses ctx,
-// which ends when one of the taken leases ends.
+// gathering has the leases that a RunAll has taken so far. RunAll waits for its next lease with
+// ctx, which ends when one of the taken leases ends.
 type gathering struct {
 	ctx    context.Context
 	takes  *takes // nil: no RunAll takes the leases

@@ -25,7 +25,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	var all []*acquisition
 	defer func() {
 		for _, a := range all {
-			_, _ = a.end(nil, err) // end changes nothing for an acquisition that has a result
+			_, _ = a.end(nil, err) // no effect on an acquisition that has a result already
 			e.acquires.Leave()
 		}
 	}()
@@ -125,8 +125,8 @@ func (j *joint) prepare(a *acquisition) {
 	j.claims = append(j.claims, a.claim)
 }
 
-// await waits for the answers. If no answers come, failure is the reason. If ctx, the shortest Wait
-// or Close ended the wait, over is the error for the caller.
+// await waits for the answers. If the call fails, failure is its error. If the end of ctx, the
+// shortest Wait or Close ends the wait, over is the error for the caller.
 func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {

@@ -44,7 +44,7 @@ func anyOp(r *rand.Rand) locker.Op {
 
 func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
 
-// unitsHeld counts the units that callers hold by their contexts.
+// unitsHeld counts the units of all leases whose contexts have not ended.
 type unitsHeld struct {
 	mu    sync.Mutex
 	by    map[*locker.Lease]int
@@ -93,7 +93,8 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	var granted, longest int64
 	var mu sync.Mutex
 	var processes []*lockertest.Process
-	// This context ends with the process, because a dead process makes no more calls.
+	// The test cancels this context when it kills the process, because a dead process makes no
+	// more calls.
 	dying, die := context.WithCancel(context.Background())
 	defer die()
 	until := time.Now().Add(during)
@@ -107,7 +108,7 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer cancel()
-			_ = e.Close(ctx) // Close fails for a dead process
+			_ = e.Close(ctx) // the error does not matter, because Close fails for a dead process
 		})
 		alive := context.Background()
 		if i == 0 {

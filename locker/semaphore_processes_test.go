@@ -48,8 +48,8 @@ var permitProcess = proc.Register("permit", func(args []string) {
 	select {} // proc.Listen ends the process
 })
 
-// When a process with units dies or is stopped, a waiter is delayed until the process's own permit
-// expires. Other holders are not affected.
+// When a process with units dies or is stopped, a waiter gets these units when the permit of the
+// process expires. Other holders are not affected.
 func TestASignalToAHolderOfUnits(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
@@ -88,7 +88,7 @@ func TestASignalToAWaiterForUnits(t *testing.T) {
 		eventually(t, "the process waits", func() bool { return inLine(t, p.client, p.key) == 1 })
 		light := queues(t, sem, locker.Rule{Key: p.key}, p.client)
 		strike(child)
-		release(t, two) // then too few units are free for the head, which does not react
+		release(t, two) // now some units are free, but too few for the head, which does not react
 		var lease *locker.Lease
 		within(t, 6*time.Second, "the light waiter's grant", func() { lease = light.Granted(6 * time.Second) })
 		release(t, lease)

@@ -118,8 +118,8 @@ func (p *peers) wantHolder(fence uint64) {
 	}
 }
 
-// wantLost checks the output of a process that was stopped, and has continued after another
-// process got its key.
+// wantLost checks the output of a process that was stopped, and continued only after another
+// process had got its key.
 func (p *peers) wantLost(child *proc.Child) {
 	p.Helper()
 	if got := child.Expect(p, "lost"); got != "true" {
@@ -139,8 +139,8 @@ func (p *peers) gives(child *proc.Child) {
 	}
 }
 
-// signals are the signals that a process may get. A process that is stopped continues later.
-// Meanwhile its connections are open, so the server regards it as alive.
+// signals are the signals that a process may get. A stopped process continues later. Until then its
+// connections stay open, so the server regards the process as alive.
 var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stopped": (*proc.Child).Pause}
 
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")

@@ -91,8 +91,8 @@ func TestAKilledHoldersLeaseRunsOut(t *testing.T) {
 	release(t, acquire(t, l, locker.Rule{Key: "killed:holder", Wait: 15 * time.Second}))
 }
 
-// The stall is longer than go-redis's read time-out. So calls fail while they still wait in the
-// sockets of the server.
+// The server stalls for longer than go-redis's read time-out. So calls time out, but the server
+// executes them later, because they wait in its sockets.
 func TestAnAcquireDuringAStallReturnsInTimeAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -145,7 +145,7 @@ func TestTenThousandCyclesLeaveNothing(t *testing.T) {
 				rule := locker.Rule{Key: fmt.Sprintf("cycle:%d", (w+i)%5), TTL: 10 * time.Second}
 				ctx, cancel := context.WithCancel(t.Context())
 				switch i % 4 {
-				case 0: // the acquire is cancelled at any moment of the call
+				case 0: // the context ends at a random moment of the call
 					time.AfterFunc(time.Duration(i%100)*10*time.Microsecond, cancel)
 				case 1:
 					rule.Wait = locker.NoWait
@@ -250,7 +250,7 @@ func TestAReadOnlyReplicaIsUnavailableAndSaysNothingFalse(t *testing.T) {
 	client := server.Client(t)
 	l := newSingle(t, client)
 	lease := acquire(t, l, locker.Rule{Key: "a"})
-	// There is no master at this address, so the replica's data does not change.
+	// The server becomes a replica of an address without a server, so its data does not change.
 	if err := client.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}

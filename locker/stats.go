@@ -19,14 +19,14 @@ type holdStats struct {
 	byName map[string]*habit
 }
 
-// habit is what is known about the leases of one Name.
+// habit has measurements of the leases of one Name.
 type habit struct {
 	holds int
 	mean  time.Duration // the mean time for which leases were held; the last leases count most
-	scale float64       // the pause between attempts as a part of the mean
+	scale float64       // the pause between attempts is the mean times this factor
 }
 
-// The method held records that a lease was released after d.
+// held records that a lease was held for d.
 func (t *holdStats) held(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,8 +50,8 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// The method usual returns how long leases of that Name were held so far. If no lease of that Name
-// was held yet, it returns false.
+// usual returns how long leases of that Name were held so far. If no lease of that Name was held
+// yet, it returns false.
 func (t *holdStats) usual(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,9 +62,9 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// The method polled records whether an attempt after a pause succeeded. A success makes the pause
-// shorter, and a failure makes the pause longer. If every second attempt succeeds, the pause stays
-// the same on average.
+// polled records whether an attempt after a pause succeeded. A success makes the pause shorter, and
+// a failure makes the pause longer. If every second attempt succeeds, the pause stays the same on
+// average.
 func (t *holdStats) polled(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// The method of returns the habit of a Name, or nil when too many Names are known. t.mu is held.
+// of returns the habit of a Name, or nil when t has no room for another Name. t.mu is held.
 func (t *holdStats) of(name string) *habit {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {

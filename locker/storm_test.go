@@ -25,13 +25,13 @@ type storm struct {
 }
 
 var storms = map[string]storm{
-	// Each process loses the messages that come before the process has subscribed again.
+	// Each process loses the messages that are sent before it has subscribed again.
 	"subscriptions are killed": {50 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
 	}, 4},
 	// When the server does not know a script, the call is sent again with the text of the script.
-	// The script must run only once.
+	// The script must still run only once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		known, err := c.Info(ctx, "memory").Result()
 		if err != nil {
@@ -44,7 +44,7 @@ var storms = map[string]storm{
 	}, 20},
 }
 
-// Any message may be lost. Nevertheless no caller is stuck, no caller gets an error, and no two
+// Although any message may be lost, no caller is stuck, no caller gets an error, and no two
 // processes hold a key at the same time. All storms run at the same time, each on its own server,
 // because a storm needs much time but little work.
 func TestNobodyIsStuckInAStorm(t *testing.T) {
@@ -126,7 +126,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 	}
 }
 
-// rained is the result of a storm.
+// rained has what a storm did: how many faults it attempted, how many struck, and an error.
 type rained struct {
 	attempts, struck int
 	err              error

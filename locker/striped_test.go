@@ -235,8 +235,8 @@ func TestOnlyHeldStripesOfTheSameLockerAreJoined(t *testing.T) {
 	})
 }
 
-// revokes is an Observer. When the lease of a key begins, this Observer revokes the lease of the
-// stripe, and waits until the holder knows of the loss.
+// revokes is an Observer. When the lease of its key begins, it revokes the lease of its stripe, and
+// waits until the holder notices the loss.
 type revokes struct {
 	key, stripe string
 	engine      *locker.Engine
@@ -252,8 +252,8 @@ func (r *revokes) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (co
 	return ctx, nil
 }
 
-// If a RunAll fails when it already has some stripes, it gives back these stripes, and also the
-// parts of leases that it has joined.
+// A RunAll may fail when it already has some stripes. Then it gives back these stripes, and also
+// its parts of leases that its caller already had.
 func TestARunAllThatFailsLeavesNoStripe(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		observer := new(revokes)

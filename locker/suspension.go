@@ -2,11 +2,11 @@ package locker
 
 import "time"
 
-// If a process was paused, it detects the pause at its next tick, because the monotonic clock
-// continued to run during the pause. While a machine is suspended (a closed laptop, a virtual
-// machine that is saved and restored) the monotonic clock stands still. So all deadlines of this
-// process come late by the length of the suspension. The wall clock shows the suspension by a jump
-// ahead.
+// When a paused process continues, it notices at once which deadlines have passed, because the
+// monotonic clock ran on during the pause. But during a suspension of the machine (a closed laptop,
+// a virtual machine that is saved and restored), the monotonic clock stands still. So all deadlines
+// of this process come late by the length of the suspension. The wall clock shows the suspension by
+// a jump ahead.
 const (
 	// looksForSuspension is how often the clocks are compared while there are holds.
 	looksForSuspension = time.Second

@@ -17,7 +17,7 @@ func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 		e := lockertest.NewLocker(t, store)
 		lease := acquire(t, e, locker.Rule{Key: "a", TTL: time.Minute})
 		<-time.After(2500 * time.Millisecond)
-		store.Wipe() // as if the lease had expired meanwhile
+		store.Wipe() // as if the lease had expired on the server during the suspension
 		locker.Suspend(e, time.Hour)
 		woke := time.Now()
 		<-lease.Context().Done()

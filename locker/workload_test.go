@@ -118,7 +118,7 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	inside.Add(-1)
 	s.End = time.Now().UnixNano()
 	switch err := lease.Release(ctx); {
-	case errors.Is(err, locker.ErrUnavailable): // the release continues in the background
+	case errors.Is(err, locker.ErrUnavailable): // no answer yet: the release continues in the background
 		s.Unanswered++
 	case err != nil:
 		s.Failed = err.Error()
@@ -226,8 +226,8 @@ func (h history) longestWait() (longest time.Duration) {
 	return longest
 }
 
-// The checker must find planted errors. Without this test, a checker that reports no error could
-// simply be unable to find errors.
+// The checker must find planted errors. This test shows that the checker is able to find errors at
+// all.
 func TestTheHistorysCheckerFindsWhatIsWrong(t *testing.T) {
 	ok := section{Worker: "a", Key: "k", Fence: 1, Start: 10, End: 20}
 	for name, wrong := range map[string]section{

@@ -20,8 +20,7 @@ const MetadataKey = "latchkit-lock-bin"
 // written as in the URL: "inventory:8080", or "inventory" for the default port of the scheme. A nil
 // base is http.DefaultTransport.
 //
-// When a request is redirected, it keeps the delegation only if the new target is one of these
-// hosts.
+// A redirected request keeps the delegation only if its new target is one of the given hosts.
 func Transport(base http.RoundTripper, s *Sender, hosts ...string) (http.RoundTripper, error) {
 	switch {
 	case s == nil:
@@ -68,8 +67,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Request returns a copy of request without its delegation header, so that no handler sends the
-// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. Request returns a
-// copy without the header even if the error is [ErrMalformed].
+// delegation on. The copy's context has the delegation, for [Receiver.Acquire]. Even if Request
+// returns [ErrMalformed], the copy has no delegation header.
 func (r *Receiver) Request(request *http.Request) (*http.Request, error) {
 	values, there := request.Header[Header]
 	if !there {

@@ -73,9 +73,9 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 // Acquire joins the delegated lease if ctx has a delegation for rule.Key. Otherwise it takes the
 // lock as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
 //
-// For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Either
-// the caller's lease is over, so the requested work must not be done any more, or the delegation
-// is forged. In both cases the lock is not taken.
+// For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Then the
+// caller's lease is over, so the requested work must not be done any more, or the delegation is
+// forged. In both cases Acquire takes no lock.
 func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
 	entries, _ := ctx.Value(receivedKey{}).([]entry)
 	if len(entries) == 0 {

@@ -29,7 +29,7 @@ func (a *Attempt) Lease() *locker.Lease { return a.lease }
 
 // Interrupted reports whether an earlier run of the same request began and stored no answer,
 // because its process died or lost the lock. The earlier run may have done a part of the work.
-// fence is the fence of the earlier run. If the Locker cannot make fences, fence is 0.
+// fence is the fence of the earlier run. If the Locker makes no fences, fence is 0.
 func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
 
 // Discard prevents the Keeper from storing the answer of this run. Use Discard, for example, when

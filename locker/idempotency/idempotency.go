@@ -93,9 +93,9 @@ type Store interface {
 	// Load returns the Record of key, and whether there is one.
 	Load(ctx context.Context, key string) (rec Record, found bool, err error)
 
-	// Begin writes a Record with State InProgress, and keeps it for lifetime. began reports whether
-	// Begin has written the new Record. found reports whether there was a Record before. earlier is
-	// the Record that was there before.
+	// Begin writes a Record with State InProgress, and keeps it for lifetime. began reports
+	// whether Begin has written the new Record. found reports whether the key had a Record
+	// before, and earlier is that Record.
 	//
 	// If there is no Record, Begin writes one. It replaces a Record with State InProgress and the
 	// same Fingerprint, unless that Record has a larger Fence. Every other Record stays as it is.

@@ -105,8 +105,8 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// The method answer returns what the Record of an earlier request means for req. The result settled
-// is false while the earlier request is in progress. In this case, req waits for the lock.
+// answer returns what the Record of an earlier request means for req. If the earlier request is
+// still in progress, settled is false, and req must wait for the lock.
 func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:

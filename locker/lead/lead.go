@@ -81,7 +81,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	}
 	leader := &Leader{locker: l, rule: rule, longest: rule.AtMost, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
 	if rule.AtMost != 0 {
-		leader.rule.AtMost += cfg.grace // fn needs time to return, and meanwhile no other process may lead
+		leader.rule.AtMost += cfg.grace // fn may need this time to return, and no other process must lead before
 	}
 	if rule.Metadata == "" {
 		host, _ := os.Hostname()
@@ -211,7 +211,7 @@ func (l *Leader) StepDown(reason string) bool {
 // of the lease with the clock at the moment of the call, and makes no call to the server. So if
 // this process was paused for longer than its lease, Leading returns false even before the process
 // has noticed the end of the lease. When Leading returns true, no other process leads at that
-// moment. A moment later another process may lead.
+// moment. But soon after, another process may lead.
 func (l *Leader) Leading() (Term, bool) {
 	l.mu.Lock()
 	t := l.term

@@ -230,7 +230,8 @@ func TestWatchYieldsEachLeader(t *testing.T) {
 	})
 }
 
-// A process that watches its own Leader learns at once when its own terms begin and end.
+// If a process watches the key with its own Leader, Watch reports the begin and the end of its own
+// terms at once.
 func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -281,7 +282,7 @@ func TestWatchSaysOnceThatItCannotAsk(t *testing.T) {
 		if errs != 1 || led != 1 {
 			t.Errorf("%d errors and %d answers, want one of each", errs, led)
 		}
-		// The iteration ends by itself, because the key is invalid.
+		// Watch ends after one error, because the key is invalid.
 		for _, err := range lead.Watch(t.Context(), l, "latchkit:x") {
 			if !errors.Is(err, locker.ErrInvalidKey) {
 				t.Error(err)

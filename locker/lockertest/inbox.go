@@ -31,7 +31,7 @@ type inbox struct {
 // listener is one Engine that listens.
 type listener struct {
 	mu     sync.Mutex
-	notify func(store.Event) // nil: the Engine does not listen any more
+	notify func(store.Event) // nil when the Engine does not listen any more
 }
 
 func (e *listener) receive(event store.Event) {
@@ -88,7 +88,7 @@ func (p *Process) forget(e *listener) <-chan struct{} {
 	return b.notifying
 }
 
-// taken reports whether an Engine listens already.
+// taken reports whether an Engine already listens to this Process.
 func (p *Process) taken() bool {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

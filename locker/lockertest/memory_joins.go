@@ -16,7 +16,7 @@ type joins struct {
 	tokens  map[string]admission
 }
 
-// admission permits a call to join the lease of the holder whose first fence is in the field hold.
+// An admission lets a call join a lease. The field hold has the first fence of the lease's holder.
 type admission struct {
 	hold, fence uint64
 	depth       int

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// permits are the held units of a key. A lease with permits has no owner. Its fence is the fence of
-// the first permit since the key was free.
+// permits are the held units of a key. A lease with permits has no owner, and its fence is the
+// fence of the first permit that was granted since the key was free.
 type permits struct {
 	by   map[string]permit // the permits by owner
 	head string            // a waiter for which too few units are free

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// queue has the waiters for one key. The server forgets a queue when no waiter has come or asked
-// again during queueLife.
+// queue has the waiters for one key. The queue is deleted if no waiter comes or asks again for
+// queueLife.
 type queue struct {
 	waiting []waiter // in the order in which they began to wait
 	ends    time.Time
@@ -210,7 +210,7 @@ func (m *Memory) dead(w waiter, asker string) bool {
 	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
 }
 
-// drop removes w, and all entries of its process, from the queue.
+// drop removes w from the queue, and also all other entries of the process of w.
 func (m *Memory) drop(key string, w waiter) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(other waiter) bool {
 		return other.owner == w.owner || w.inbox != "" && other.inbox == w.inbox

@@ -146,8 +146,8 @@ func (m *Memory) blocked(key string) bool {
 }
 
 // living returns the live waiters up to the first live writer, and the live readers behind this
-// writer. Dead waiters that it finds leave the queue. The asker counts as live, even if its entry
-// leaves the queue with another entry of its process.
+// writer. It removes the dead waiters that it finds from the queue. The asker counts as live, even
+// if its entry leaves the queue with another entry of its process.
 func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {

@@ -231,7 +231,8 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	return store.Grant{State: store.NotOurs, At: m.at()}
 }
 
-// giveUp frees l, or keeps it without an owner, and serves the queue.
+// giveUp ends the lease l. It frees the key, or keeps it locked without an owner, and serves the
+// queue.
 func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
 	defer m.by(c)()
 	if c.Complete && c.Once > 0 {

@@ -31,8 +31,8 @@ func (m *Memory) NewProcess() *Process {
 	return p
 }
 
-// errKilled is the error of a call of a killed process. The call is unclear, as after a broken
-// connection.
+// errKilled is the error of the calls of a killed process. It is unclear whether such a call has
+// run, as after a broken connection.
 var errKilled = errors.New("lockertest: the process was killed")
 
 // Die kills the process. Its inbox has no subscriber any more, and it receives no events. Its calls

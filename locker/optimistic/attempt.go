@@ -23,8 +23,8 @@ type attempt struct {
 // since WATCH. EXEC is sent only once, because go-redis ends the transaction when its connection
 // breaks.
 func (a *attempt) call(ctx context.Context) error {
-	// sent is true when EXEC was sent. After some errors, the client of a Cluster calls the
-	// function again, and EXEC must not be sent twice.
+	// sent is true when EXEC was sent. It is needed because a Cluster's client calls the function
+	// again after some errors, and EXEC must not be sent twice.
 	sent := false
 	var written error
 	err := a.watch(ctx, func(tx *redis.Tx) error {

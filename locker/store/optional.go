@@ -25,10 +25,11 @@ type Inspector interface {
 
 // A Lister is a Store that can list its keys.
 type Lister interface {
-	// Keys returns the keys that are held, kept or waited for and that match the glob-style pattern
-	// of Redis, each once, sorted. It looks at all keys of the server, in steps that do not block
-	// the server. A key that is locked or freed during the call may be missing. If only another
-	// library holds a key, the key is listed only while a waiter of latchkit waits for it.
+	// Keys returns the keys that match pattern, a glob-style pattern of Redis, and that have a
+	// holder or a waiter or are kept by Rule.AtLeast. Each key appears once, and the keys are
+	// sorted. It looks at all keys of the server, in steps that do not block the server. A key
+	// that is locked or freed during the call may be missing. If only another library holds a
+	// key, the key is listed only while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
 
@@ -79,10 +80,10 @@ type Downgrader interface {
 	Downgrade(ctx context.Context, c Claim) (Grant, error)
 }
 
-// A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. The
-// sum of the held units and the units of a new permit must not exceed any Limit. This rule is about
-// the Limit of the new permit and about the Limits of all held permits. So if owners have different
-// Limits, the smallest Limit counts.
+// A Permitter is a Store of a semaphore: it grants claims with a Limit to many owners at once. A
+// new permit is granted only if the sum of all units, with the new ones, exceeds neither its own
+// Limit nor the Limit of any held permit. So if owners have different Limits, the smallest Limit
+// counts.
 //
 // The queue is strict: no waiter is granted units before the waiters ahead of it. Each permit
 // expires independently of other permits, and has a fence of its own, which is larger than all

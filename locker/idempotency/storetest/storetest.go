@@ -330,7 +330,7 @@ func (b bench) transactor() (idempotency.Transactor, bool) {
 func commits(t *testing.T, b bench) {
 	tr, ok := b.transactor()
 	if !ok {
-		return // the rules below are for a Transactor
+		return // the rules below concern only a Transactor
 	}
 	b.begin("a", request, 7)
 	err := tr.Transact(b.Context(), func(ctx context.Context) error {

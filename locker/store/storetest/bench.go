@@ -68,8 +68,8 @@ func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
 	return g
 }
 
-// The method gets acquires a free key. In a Store without queues, the vote of a node may still
-// belong to a refused owner. This owner gives the vote back, so the key is free a moment later.
+// gets acquires a key that is free, or soon will be. In a Store without queues, a refused owner may
+// still have the vote of a node. It gives the vote back, so the key is free a moment later.
 func (b *bench) gets(c store.Claim, when string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
@@ -182,8 +182,8 @@ func (b *bench) delegate(c store.Claim, p locker.Delegation, within time.Duratio
 	return g
 }
 
-// delegatedFor registers a secret, and returns the Delegation that a caller with the secret
-// presents.
+// delegatedFor delegates the lease of c with a secret, and returns the Delegation that a caller
+// must present to join.
 func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, within time.Duration) locker.Delegation {
 	b.Helper()
 	p.Secret = sha256.Sum256([]byte(secret))

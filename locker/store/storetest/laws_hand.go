@@ -181,7 +181,7 @@ var handLaws = []law{
 		first.FenceCount = block
 		b.queue(first)
 		b.queue(second)
-		b.pass(blink) // the counter is behind the clock, so a block fits
+		b.pass(blink) // now the clock is far enough ahead of the counter for a whole block
 		b.free(holder)
 		g := b.gets(first, "acquire by an owner that was handed the key")
 		if g.FenceCount != block {

@@ -91,8 +91,8 @@ var lookLaws = []law{
 		}
 		b.free(holder)
 		line = b.line()
-		// The entry of a new holder stays until the holder confirms. The holder of a permit has no
-		// entry.
+		// The entry of a new holder stays in the queue until the holder confirms the hand-off.
+		// The new holder of a permit has no entry.
 		if len(line) == 3 && line[0].Handed {
 			line = line[1:]
 		}

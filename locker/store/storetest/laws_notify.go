@@ -211,7 +211,7 @@ func (m *mail) head(c store.Claim, in time.Duration) {
 	}
 }
 
-// reopens awaits the event that the inbox was subscribed again.
+// reopens waits for the event EventReopened.
 func (m *mail) reopens() {
 	m.b.Helper()
 	select {
