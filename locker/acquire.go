@@ -9,9 +9,9 @@ import (
 )
 
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
-// cohort). The acquisition waits at the server if it leads these callers, or shares no lease with
-// them. While it waits for an answer of the Store, it also watches the caller's context, its Wait
-// and Close. The table shows what can happen, and how the acquisition reacts:
+// cohort). It waits at the server only if it leads these callers, or shares no lease with them.
+// While it waits for an answer of the Store, it also watches the caller's context, its Wait and
+// Close. The table shows what can happen, and how the acquisition reacts:
 //
 //	granted   a lease; it is given back if the caller has left or the grant came too late
 //	busy      wait in the server's queue for a message, or for a pause; then ask again with the
@@ -38,7 +38,7 @@ type acquisition struct {
 	// keys. If there is such a key, this acquire must not wait. "" means that there is no such key.
 	behind string
 	// inside is true if the caller already holds the key as a reader. Then this acquire must not
-	// wait for a writer, because the writer would wait for the caller.
+	// wait for a writer, because the writer waits for the caller.
 	inside bool
 	pass   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
@@ -91,10 +91,9 @@ func (a *acquisition) isPrivate() bool {
 	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
 }
 
-// recycle keeps the memory of an acquisition that has ended for a later acquisition of the same
-// Engine. This memory is a quarter of what a lock allocates. The channel of the acquisition stays
-// with the Engine, because a channel that was made in a testing/synctest bubble must stay in the
-// bubble.
+// recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This
+// memory is a quarter of what a lock allocates. The channel is reused only inside this Engine,
+// because a channel that was made in a testing/synctest bubble must stay in the bubble.
 func (a *acquisition) recycle() {
 	e, spare := a.engine, a.spare
 	if a.turn != nil {
@@ -104,7 +103,7 @@ func (a *acquisition) recycle() {
 	e.acquisitions.Put(a)
 }
 
-// expectTurn prepares the wait in the cohort.
+// expectTurn prepares the channel turn, for the wait in the cohort.
 func (a *acquisition) expectTurn() {
 	if a.turn, a.spare = a.spare, nil; a.turn == nil {
 		a.turn = make(chan turn, 1)
@@ -148,7 +147,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	return a.start()
 }
 
-// start sends the first question.
+// start waits for a background release of the key, and then sends the first question.
 func (a *acquisition) start() (*Lease, error) {
 	if err := a.afterRelease(); err != nil {
 		return nil, err
@@ -183,7 +182,7 @@ func shorten(text string, n int) string {
 			return text[:cut]
 		}
 	}
-	return text[:n] // text is not UTF-8: cut the text at the byte
+	return text[:n] // text is not UTF-8, so it is cut at any byte
 }
 
 // close cleans up after the acquire. If there is no lease, close also gives up the token and

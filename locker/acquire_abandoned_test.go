@@ -173,7 +173,7 @@ func (c endsUnseen) Err() error {
 	return nil
 }
 
-// ending is a Store that ends its caller's context when it grants a lease.
+// ending is a Store that marks its caller's context as ended when it grants a lease.
 type ending struct {
 	*lockertest.Memory
 	ended *atomic.Bool
@@ -224,7 +224,7 @@ func TestACallThatWasNotSentIsNotUndone(t *testing.T) {
 	})
 }
 
-// unsent is a Store that never sends an acquire.
+// unsent is a Store whose acquires are never sent.
 type unsent struct {
 	*lockertest.Memory
 	steps.Steps

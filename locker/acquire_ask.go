@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	// If the caller has waited, or may have subscribed, the time in began is too early.
+	// The call is sent later than began if the caller has waited, or may have subscribed.
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
 		a.sent = time.Now()
 	}
@@ -47,7 +47,7 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 	defer end()
 	defer func() {
 		if rung {
-			a.box.ring() // the mailbox has not been read yet
+			a.box.ring() // rings again, because the mailbox was not read yet
 		}
 	}()
 	for reason == nil {
@@ -105,7 +105,7 @@ func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) err
 	if time.Since(a.sent) > freshGrant {
 		a.failure = errNoAnswer
 	} else {
-		a.current = wasCurrent // the last answer is still recent enough to report
+		a.current = wasCurrent // the last answer is recent enough for the error
 	}
 	return a.giveUp(reason)
 }
@@ -129,10 +129,11 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	// An earlier grant of the token, whose answer was lost, was revoked before this question.
+	// An earlier call was granted, its answer was lost, and an operator has revoked the lease
+	// since.
 	case store.Revoked:
 		return nil, a.fail(revokedBecause(g.Reason), 0)
-	default: // the server answers Undone only for a token that was given up
+	default: // for example Undone, which is the answer only to a token that was given up
 		return nil, a.fail(fmt.Errorf("%w: unexpected answer %q to an acquire", ErrUnavailable, g.State), 0)
 	}
 }
@@ -156,7 +157,8 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 func (a *acquisition) busy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
 	a.clock = anchor{local: a.sent, server: g.At}
-	// A semaphore has several holders. The holder that came first is not always the first to leave.
+	// A semaphore has several holders, and the first of them is not always the first to release
+	// its permit.
 	if a.rule.Limit == 0 {
 		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
 	}

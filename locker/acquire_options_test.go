@@ -48,7 +48,7 @@ func TestABackoffThatEndsEndsTheWait(t *testing.T) {
 		l := lockertest.NewLocker(t, store, locker.WithBackoff(three))
 		store.Occupy("a", 0)
 		start := time.Now()
-		for range 2 { // the second range over the pauses begins again with the first pause
+		for range 2 { // the second acquire begins again with the first pause
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrBusy)
 			synctest.Wait() // wait until the waiter has left the queue, because only the head polls a foreign holder
@@ -106,7 +106,8 @@ func TestShortButLegalTimesAreNotRoundedAway(t *testing.T) {
 			release(t, acquire(t, l, locker.Rule{Key: key, TTL: 1500 * time.Microsecond, AtLeast: time.Minute}))
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: time.Millisecond, Wait: time.Second})
-		// A TTL of 1 ms is legal, but the drift is 2 ms, so the lease has ended before it begins.
+		// A TTL of 1 ms is valid. But the holder does not use the last 2 ms of a lease (the
+		// drift), so such a lease is over before it begins.
 		wantErr(t, err, "a", locker.ErrUnavailable)
 		if !strings.Contains(err.Error(), "raise the TTL") {
 			t.Fatal(err)

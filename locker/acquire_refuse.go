@@ -71,7 +71,7 @@ func (a *acquisition) giveUp(reason error) error {
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
-	// The last call failed, so the holder may have left since it was seen.
+	// The last call failed, so the holder that was seen before may have left.
 	case seen && reason == errWaitOver && !a.current && a.failure != nil:
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":

@@ -86,8 +86,8 @@ func TestEveryHoldHasATokenOfItsOwn(t *testing.T) {
 		for range 100 {
 			release(t, acquire(t, l, locker.Rule{Key: "a"}))
 		}
-		// The delay is longer than the lease. So the grant comes too late, and the acquire is
-		// repeated.
+		// The delay is longer than the lease. So the grant comes too late, and the Engine repeats
+		// the acquire.
 		store.Delay(locker.OpAcquire, 150*time.Millisecond)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", TTL: 100 * time.Millisecond, Wait: 5 * time.Second})
 		wantErr(t, err, "a", locker.ErrUnavailable)

@@ -57,7 +57,7 @@ func (a *acquisition) prepare() {
 		return
 	}
 	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
-		a.join(inbox) // otherwise listen subscribes, if the first question finds the key busy
+		a.join(inbox) // otherwise listen subscribes when the first question finds the key busy
 	}
 }
 
@@ -66,8 +66,9 @@ func (a *acquisition) prepare() {
 func (a *acquisition) join(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
-	// If the lease is going to be renewed, the server first hands it over for a short time. A lease
-	// with AtLeast is handed over for its full time, because the lease must survive a crash.
+	// If the holder will renew the lease, the server first hands it over for a short time. But a
+	// lease with AtLeast is handed over for its full time, because it must outlast a crash of its
+	// holder.
 	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
@@ -82,15 +83,15 @@ func (a *acquisition) expectAt(inbox string) {
 	}
 }
 
-// When the first question has found the key busy, listen subscribes, and the ticket joins the
-// queue.
+// listen is called when the first question has found the key busy. It subscribes, and prepares the
+// ticket for the queue.
 func (a *acquisition) listen() error {
 	inbox, err := a.open()
 	if err != nil {
 		return err
 	}
 	if a.rule.Mode == Shared && inbox != a.claim.Inbox {
-		a.renewTicket() // the ticket's entry among the readers names the old inbox
+		a.renewTicket() // the server has registered the token as a reader with the old inbox
 	}
 	if !a.claim.Queue {
 		a.join(inbox)
@@ -142,7 +143,8 @@ func (a *acquisition) giveBack() {
 	a.token = token{}
 }
 
-// stopExpecting makes the post forget the token, because the ticket does not wait any more.
+// stopExpecting makes the post forget the token. It is called when the ticket does not wait any
+// more.
 func (a *acquisition) stopExpecting() {
 	if a.expected {
 		a.expected = false
@@ -159,8 +161,8 @@ func (a *acquisition) renewTicket() {
 	a.prepare()
 }
 
-// handOver takes the ticket away from the acquisition. The acquisition keeps only what it has seen
-// of the holder.
+// handOver takes the ticket away from the acquisition, for another acquisition. The acquisition
+// itself keeps only what it knows about the holder.
 func (a *acquisition) handOver() *ticket {
 	t := a.ticket
 	a.own.holder, a.own.place = t.holder, t.place

@@ -32,7 +32,7 @@ const (
 	// callLost: the call was abandoned, or its error does not prove that it had no effect.
 	callLost
 	answerQueued // the key is busy, and the token is in the queue
-	answerAside  // the key is busy, and the token waits nowhere
+	answerAside  // the key is busy, and the token is in no queue
 	// answerParts: the key is busy, and some nodes of the Store may hold the key for the token.
 	answerParts
 	answerGranted // a lease
@@ -58,7 +58,7 @@ var tokenMoves = [tokenEvents][tokenStates]tokenState{
 	answerParts:   {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerGranted: {tokenPossible, tokenPossible, tokenPossible, tokenUnclear},
 	answerOver:    {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
-	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // no other goroutine will read the message
+	readGrant:     {tokenPossible, tokenPossible, tokenPossible, tokenUnclear}, // only this acquisition has read the grant
 	readDone:      {tokenNowhere, tokenNowhere, tokenNowhere, tokenUnclear},
 }
 
@@ -68,8 +68,8 @@ type token struct {
 	before tokenState // the state before the call that is under way, or before the last call
 }
 
-// ask begins a call that names the token. It reports whether the server has stored nothing for the
-// token before this call.
+// ask begins a call with the token. It returns true if the server has stored nothing for the token
+// before this call.
 func (t *token) ask() (first bool) {
 	t.state, t.before = tokenUnclear, t.state
 	return t.before == tokenNowhere

@@ -11,7 +11,7 @@ type tokenWorld struct {
 	message uint8 // the message that the acquisition has not read yet
 	late    uint8 // the abandoned calls that may still arrive at the server
 	lost    bool  // a call was abandoned; the table need not show whether it has arrived
-	call    uint8 // the call under way: none, sent, or 2 + its answer
+	call    uint8 // the call under way: none, sent, or 2 + the answer that is on its way
 	done    bool  // the work is done: the server queues no token
 }
 
@@ -35,7 +35,8 @@ func (w tokenWorld) needs() tokenState {
 	return tokenNowhere
 }
 
-// executed returns the worlds in which an acquire can end.
+// executed returns the answers that the server can give to an acquire, and the world after each
+// answer.
 func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 	with := func(server uint8) tokenWorld {
 		w := w
@@ -183,7 +184,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	end(callNotSent, unsent)
 	end(callRefused, func(w tokenWorld) []tokenWorld {
 		forgot := unsent(w)
-		for _, w := range forgot { // a server that loads its data refuses calls, and may have lost some of its data
+		for _, w := range forgot { // a server that refuses, because it loads its data, may have lost a part of it
 			w.server = hasNothing
 			forgot = append(forgot, w)
 		}

@@ -61,7 +61,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		if a.engine.isClosing() {
 			return nil, a.fail(ErrClosed, 0)
 		}
-		// The hold was lost meanwhile: try again.
+		// The hold was lost meanwhile, so the caller tries again.
 	}
 }
 
@@ -121,7 +121,7 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	return nil
 }
 
-// succeed makes the acquisition lead the cohort after the previous leader.
+// succeed makes the acquisition the leader of its cohort, as the successor of the previous leader.
 func (a *acquisition) succeed(t turn) (*Lease, error) {
 	a.leads = true
 	if t.seen && a.busySince.IsZero() {

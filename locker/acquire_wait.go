@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// longestHand is the longest time for which the server keeps a lease that it has granted by
-	// message, until the winner renews it. If the winner is paused or cut off, the other waiters
-	// lose only longestHand instead of the winner's TTL.
+	// A lease that the server has granted by message lasts for at most longestHand until the
+	// winner renews it. So if the winner is paused or cut off, the other waiters lose only
+	// longestHand, and not the winner's TTL.
 	longestHand = 2 * time.Second
 	// freshGrant is the largest age at which a grant by message is used. An older grant means that
 	// the process was paused, the message was late or a clock stepped. Then the waiter asks the
@@ -26,14 +26,13 @@ const (
 	rushFrom, mostRushes = 2 * time.Millisecond, 20
 )
 
-// anchor ties the server's clock to the local clock. When the server's clock showed anchor.server,
-// the local clock showed anchor.local, or a later time.
+// anchor ties the server's clock to the local clock. At the moment when the server's clock showed
+// anchor.server, the local clock showed anchor.local or a later time.
 type anchor struct{ local, server time.Time }
 
 // at converts the time of an event from the server's clock to the local clock. It returns the
-// earliest local time of the event, and by how much that time may be wrong. The error grows
-// with the length of the wait, because the rates of the clocks may differ by 1 %, as in
-// config.drift.
+// earliest local time of the event, and by how much that time may be wrong. This error grows with
+// the age of the anchor, because the rates of the clocks may differ by 1 %, as in config.drift.
 func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
@@ -97,15 +96,15 @@ func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, err
 	}
 }
 
-// handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
-// at the time until.
+// handleEvents acts on the events in the mailbox. The timer fires when the next question is due,
+// which is at the time until.
 func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {
 	case n.done:
 		a.token.read(readDone)
 		return nil, false, a.fail(ErrDone, 0)
-	case n.reopened: // earlier events may have come from another server, with another clock
+	case n.reopened: // the server may now be another one, with another clock
 		a.clock, a.first = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
@@ -117,8 +116,9 @@ func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *L
 		// The event only makes the waiter ask its next question sooner.
 		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
 	}
-	// After an error or a late grant, a hint that the key may be free does not count. The hint may
-	// come from the undo of this token. If such a hint counted, the wait would be a busy loop.
+	// A hint that the key may be free is ignored after an error or a late grant, because the undo
+	// of this token may have caused the hint. If such a hint counted, the waiter would ask again
+	// and again without a pause.
 	return nil, n.maybe && a.current, nil
 }
 
@@ -143,13 +143,13 @@ func (a *acquisition) certain(e store.Event) bool {
 // happened returns the earliest local time at which the server can have made the grant that a
 // message reports. ok is true if that time is certain enough.
 //
-// The result is a sum: the local time at which the call of the anchor was sent, plus the time on
-// the server's clock from that call to the grant. Before the first answer, the result is the time
-// at which the first call was sent.
+// The result is the local time at which the anchor's call was sent, plus the time from that call to
+// the grant by the server's clock. If no call was answered yet, the result is the time at which the
+// first call was sent.
 func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
 	if a.engine.confirms {
-		// No replica has acknowledged the grant. An acquire that finds the grant waits for the
-		// replica.
+		// The message does not show that a replica has acknowledged the grant. So the waiter
+		// sends an acquire, which finds the grant and waits for the replica.
 		return time.Time{}, false
 	}
 	since, off := a.first, time.Duration(0)
@@ -179,8 +179,8 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
 		case a.place == 1 || a.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
-		// A foreign holder frees the key without a message, and the head of the queue may have
-		// died.
+		// A foreign holder frees the key without a message. The head of the queue polls for it
+		// but may have died, so other waiters ask too.
 		case a.holder.Foreign:
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:

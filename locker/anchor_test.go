@@ -49,7 +49,7 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 		store.StepClock(60 * time.Millisecond)
 		ps[1].Deafen(false)
 		synctest.Wait()
-		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock, the grant would be 20 ms old
+		ps[1].DelayEvents(80 * time.Millisecond) // by the old clock, the grant seems 20 ms old
 		release(t, first)
 		<-time.After(81 * time.Millisecond)
 		store.Fail(locker.OpAcquire, nil)
@@ -65,9 +65,9 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	})
 }
 
-// The answer that made the anchor is slow, and the message is late. But the answer and the message
-// are not so late that the grant is too old. If the anchor counted from the arrival of the answer,
-// the grant would seem younger than it is. Then the lease would end too late in this process.
+// The answer that made the anchor was slow, and the message of the grant is late, but the grant is
+// still fresh enough to use. If the anchor counted from the arrival of the answer, the grant would
+// seem younger than it is, and the lease would end too late in this process.
 func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

@@ -112,7 +112,7 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// This benchmark is the lower limit for a lock's cost. It uses go-redis alone, without fence,
+// This benchmark measures the least that a lock can cost. It uses go-redis alone, without fence,
 // renewal and cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)

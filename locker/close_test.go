@@ -153,7 +153,7 @@ func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			closed := make(chan error, 1)
-			release(t, lease) // the next caller may not have noticed its turn yet, because no time passes
+			release(t, lease) // at this moment, the next caller may not have noticed its turn yet
 			go func() { closed <- l.Close(context.Background()) }()
 			<-w.done
 			if err := <-closed; err != nil {

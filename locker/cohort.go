@@ -14,10 +14,10 @@ const streakWithin = 10 * time.Millisecond
 
 // A cohort consists of the callers of this process that want one key on the same terms. One of
 // these callers, the leader, asks the server or holds the lock. The other callers wait in the
-// cohort, in order, and send nothing to the server. This is lock cohorting, after Dice, Marathe and
-// Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next caller
-// of the cohort, with the next fence of its block. After the streak, the hold goes back to the
-// server. In the same step, the next waiter becomes the leader and queues at the server.
+// cohort, in order, and send nothing to the server. This design is lock cohorting, by Dice, Marathe
+// and Shavit (PPoPP 2012). While a streak lasts, a hold that its user releases goes to the next
+// caller of the cohort, with the next fence of its block. After the streak, the hold goes back to
+// the server. In the same step, the next waiter becomes the leader and queues at the server.
 //
 // The table shows the events of a cohort with waiters, and what follows:
 //
@@ -63,7 +63,7 @@ func (c *cohort) lastAnswer() leaderAnswer {
 	return *c.last
 }
 
-// noteError sets the error of the leader's last question. nil means that the leader was answered.
+// noteError records the error of the leader's last question, or nil if the question had an answer.
 func (c *cohort) noteError(err error) {
 	if c.last == nil {
 		if err == nil {
@@ -179,7 +179,8 @@ func (cs *cohorts) leave(a *acquisition) bool {
 	return true
 }
 
-// show gives the acquisition what the cohort knows about the holder. The cohorts' mutex is held.
+// show copies what the cohort knows about the holder into the acquisition. The cohorts' mutex is
+// held.
 func (c *cohort) show(a *acquisition) {
 	switch {
 	case c.hold != nil:
@@ -261,7 +262,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 		return cs.leavePhase(h), nil
 	case c != nil && c.isPermits():
 		return cs.passPermit(h), nil
-	case c == nil || c.hold != h: // h was lost meanwhile, and the cohort knows it
+	case c == nil || c.hold != h: // h was lost meanwhile, and the cohort has noticed that
 		h.over = true
 		return false, nil
 	}
@@ -332,9 +333,9 @@ func (cs *cohorts) lost(h *hold) {
 	}
 }
 
-// abdicate is called when a leader ends without a hold. The next waiter leads. If the old leader's
-// ticket is in the queue, the new leader gets it. If the server cannot be reached, overdue waiters
-// fail at once. Otherwise each overdue waiter would ask the server without success.
+// abdicate is called when a leader ends without a hold. It makes the next waiter the leader, with
+// the old leader's ticket if that ticket is in the queue. If the server cannot be reached, overdue
+// waiters fail at once, because otherwise each of them would first ask the server in vain.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -366,7 +367,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
 			c.waiting, c.seen, c.last = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 && !c.isPermits() { // permits may still refer to a cohort that is over
+			if len(cs.spare) < 64 && !c.isPermits() { // permits still refer to it
 				cs.spare = append(cs.spare, c)
 			}
 		}

@@ -50,7 +50,7 @@ func newFollow(next *acquisition, now time.Time) *follow {
 	return f
 }
 
-// receive takes the answer for the follow out of the answer to the release.
+// receive gets the answer to the release, and takes the answer to the follow from it.
 func (f *follow) receive(g store.Grant, err error) {
 	switch {
 	case err != nil:

@@ -17,7 +17,7 @@ import (
 type following struct {
 	*lockertest.Process
 	mu           sync.Mutex
-	with, failed int // number of releases that carried an acquire, and of those that failed
+	with, failed int // how many releases carried an acquire, and how many of these failed
 }
 
 func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -82,7 +82,7 @@ func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 				counted, undos := 0, store.Calls(locker.OpRelease)
 				for _, r := range rec.Records(locker.OpAcquire) {
 					counted += r.Outcome.Calls
-					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // this process did not hand the lease over, so it has made calls
+					if r.Outcome.Err == nil && r.Outcome.Calls > 0 { // the lease came from the server, so its release was a call too
 						undos--
 					}
 				}

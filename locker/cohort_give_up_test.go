@@ -33,7 +33,7 @@ func TestLocalWaitersMayGiveUp(t *testing.T) {
 	})
 }
 
-// When the turn and the end of the wait come together, the turn is passed on.
+// If a caller gets its turn at the moment when its wait ends, it passes the turn on.
 func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
 	for range 200 {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -116,7 +116,7 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 		store.DelayReplies(locker.OpRelease, time.Second)
 		go func() { _ = lease.Release(t.Context()) }()
 		synctest.Wait()
-		ws[1].cancel() // by now, the server has granted the key to this caller
+		ws[1].cancel() // this caller, to which the server has granted the key by now, gives up
 		<-ws[1].done
 		wantErr(t, ws[1].err, "a", context.Canceled)
 		store.DelayReplies(locker.OpRelease, 0)

@@ -60,9 +60,8 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 }
 
 // park is called when the leader of a semaphore's cohort waits at the server. Until unpark is
-// called, the leader may receive one permit, which another caller of the cohort has released. The
-// permit comes through the channel turns. If the acquisition does not lead the cohort of a
-// semaphore, turns is nil.
+// called, the leader may receive, through the channel turns, one permit that another caller of the
+// cohort has released. If the acquisition does not lead a semaphore's cohort, turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil

@@ -40,7 +40,7 @@ func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
 		rule := locker.Rule{Key: "a", Limit: 1}
 		lease := acquire(t, l, rule)
 		leader, last := waits(t, l, rule), waits(t, l, rule)
-		<-time.After(5 * time.Millisecond) // now a fence from the server would be larger than those of the block
+		<-time.After(5 * time.Millisecond) // now the server would give a larger fence than the block has
 		for _, w := range []*waiting{leader, last} {
 			release(t, lease)
 			next := w.granted(0)

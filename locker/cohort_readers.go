@@ -208,7 +208,7 @@ func (k *keeper) isSound(h *hold) bool {
 	return h.sound()
 }
 
-// leave removes l from the users of h.
+// leave removes l from the Leases that use h.
 func (k *keeper) leave(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,8 +218,8 @@ func (k *keeper) leave(h *hold, l *Lease) {
 	delete(h.sharers, l)
 }
 
-// renewReaders makes the renewals of the readers at inbox due now. The inbox "" stands for all
-// inboxes.
+// renewReaders makes renewals due now: those of the readers that receive their events at inbox, or
+// of all readers if inbox is "".
 func (k *keeper) renewReaders(inbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

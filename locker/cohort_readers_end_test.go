@@ -31,7 +31,7 @@ func TestALossEndsAllReadersOfTheProcess(t *testing.T) {
 			t.Fatalf("%d releases were sent for what is not ours", n)
 		}
 		store.Free("a")
-		release(t, acquire(t, l, reading)) // this acquire gets a new lease, and not the lost lease
+		release(t, acquire(t, l, reading)) // this acquire gets a new lease, not the lost one
 	})
 }
 
@@ -63,7 +63,7 @@ func TestADeadReaderCostsItsOwnTimeOnly(t *testing.T) {
 		ps[0].Die()
 		start := time.Now()
 		w := waits(t, ls[2], writing)
-		<-time.After(time.Minute) // the other reader still reads
+		<-time.After(time.Minute) // in this time, the living reader still reads
 		w.waitsStill()
 		release(t, alive)
 		w.granted(0)
@@ -132,7 +132,7 @@ func TestReadersAfterAnEmptyRestart(t *testing.T) {
 		store.Wipe()
 		lost(t, one, locker.ErrLost)
 		lost(t, other, locker.ErrLost)
-		since(t, start, 0, 10*time.Millisecond) // the leases are renewed as soon as the subscription is open again
+		since(t, start, 0, 10*time.Millisecond) // at once, because a new subscription makes renewals due
 		acquire(t, ls[0], writing)
 	})
 }

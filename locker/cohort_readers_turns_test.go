@@ -134,7 +134,8 @@ func TestAnUpgradeIsRefusedAtOnce(t *testing.T) {
 		calls := 0
 		err := locker.Run(t.Context(), l, reading, func(ctx context.Context) error {
 			calls = store.Calls(locker.OpAcquire)
-			// The inner lease has another key, so it must not count as a lease of this key.
+			// The lease of "b" lies between the two acquires of the key, but must not hide the
+			// outer lease.
 			return locker.Run(ctx, l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
 				calls++
 				return locker.Run(ctx, l, writing, func(context.Context) error { return nil })
@@ -163,7 +164,7 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 		if inner.Fence() != outer.Fence() || store.Calls(locker.OpAcquire) != calls {
 			t.Fatal("it has another lease")
 		}
-		other := waits(t, ls[0], reading) // the other caller waits for its turn
+		other := waits(t, ls[0], reading) // a caller without a lease waits for its turn
 		other.waitsStill()
 		release(t, outer)
 		w.waitsStill()
@@ -176,8 +177,8 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	})
 }
 
-// A writer may wait for a reader. When this reader acquires again, it must not wait for the writer,
-// even if the second acquire cannot share the first lease.
+// A writer waits for a reader. If this reader acquires the key again, it must not wait for the
+// writer, even if the second acquire cannot share the first lease.
 func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 	for name, o := range map[string]locker.Option{"WithFair": locker.WithFair(), "WithoutRenewal": locker.WithoutRenewal()} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 				t.Fatalf("fence %d lies outside of the block that begins at %d, %v", last, i.Fence, err)
 			}
 		}
-		if n := calls(store) - before; n != 1 { // for every 64 leases there is one release, which carries the next acquire
+		if n := calls(store) - before; n != 1 { // one release for 64 leases, and it carries the next acquire
 			t.Errorf("%d calls for 100 leases", n)
 		}
 		release(t, lease)
@@ -91,7 +91,7 @@ func TestAStreakEnds(t *testing.T) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			// This TTL is shorter than the time that the lease has left.
+			// This call shortens the lease.
 			if err := lease.Extend(t.Context(), time.Second); err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 		if err := first.Extend(t.Context(), time.Hour); !errors.Is(err, locker.ErrReleased) {
 			t.Errorf("extend of a released lease: %v", err)
 		}
-		release(t, first) // a second release must do nothing
+		release(t, first) // a second release of the same Lease, which must do nothing
 		if second.Context().Err() != nil || store.Len() != 1 {
 			t.Error("the second release of the first lease ended the next one")
 		}
@@ -240,8 +240,8 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 	})
 }
 
-// If an extended hold were passed on, and the process of the next holder died, the key would stay
-// locked for the extended time of the previous holder.
+// If an extended hold were passed on and its process died, the key would stay locked for the long
+// time that the previous holder has asked for.
 func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

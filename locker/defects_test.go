@@ -59,9 +59,9 @@ func TestDefectCancelledLooksBusy(t *testing.T) {
 	wantErr(t, err, "defect:2", context.DeadlineExceeded, locker.ErrBusy)
 }
 
-// A caller locked a key twice through one object, and the first lease had expired. The library
-// silently gave the object another token. So the first holder's release freed the second holder's
-// lock.
+// Two callers locked a key through one object, the second caller after the first lease had expired.
+// The library silently replaced the token in the object, so the first caller's release freed the
+// second caller's lock.
 func TestDefectSecondLockSwapsTheToken(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := newSingle(t, client, locker.WithoutRenewal())
@@ -126,8 +126,8 @@ func TestDefectBlockingAcquireHidesServerErrors(t *testing.T) {
 	}
 }
 
-// The library sent the expiry as a time of the client's wall clock. So leases were too short or
-// too long when this clock was wrong.
+// The library sent the time of expiry by the client's wall clock. So leases were too short or too
+// long when this clock was wrong.
 func TestDefectClientClockDecidesExpiry(t *testing.T) {
 	spy := &wire{Client: redistest.Shared(t).Client(t)}
 	l := newSingle(t, spy)

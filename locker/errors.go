@@ -99,7 +99,7 @@ func (e *Error) Error() string {
 // mostShown is the largest number of bytes of a key in the text of an error.
 const mostShown = 200
 
-// The function shown returns a key for the text of an error. Keys may come from clients, so the
+// shown returns a key as it appears in the text of an error. Keys may come from clients, so the
 // result is one line of limited length. A key with unprintable characters is quoted.
 func shown(key string) string {
 	text, rest := shorten(key, mostShown), ""

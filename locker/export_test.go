@@ -8,7 +8,8 @@ import (
 // MarkDelegated performs the last step of Delegate before its call to the server.
 func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
 
-// DriftOf returns the part of a lease that its holder does not use, for a lease with this TTL.
+// DriftOf returns how much of the TTL the holder does not use, because clocks run at different
+// rates.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }
 
 // LateReader acquires like a reader that has looked for an open phase, has found none, and

@@ -180,8 +180,8 @@ func TestAPollerGetsInWhenTheQueueIsEmpty(t *testing.T) {
 	p.release()
 }
 
-// With WithoutQueue, no caller queues. So clients that poll and callers of latchkit have the same
-// chance to get the key.
+// With WithoutQueue, latchkit's callers do not queue at the server. So they and the clients that
+// poll have the same chance to get the key.
 func TestWithoutQueuePollersAndWeShareAKey(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -37,7 +37,7 @@ func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 				if step > 0 {
 					start := time.Now()
 					lost(t, lease, locker.ErrLost)
-					since(t, start, 0, 11*time.Second) // a third of the TTL, and a tenth of this third
+					since(t, start, 0, 11*time.Second) // a third of the TTL, plus a tenth of that
 				}
 				release(t, next)
 			})
@@ -97,7 +97,7 @@ func TestScriptlessHearsThatItsServerHasForgotten(t *testing.T) {
 }
 
 // A full server refuses every command between MULTI and EXEC. So a lease on a full server can be
-// neither renewed nor released. The holder of the lease learns of this before the key is free.
+// neither renewed nor released. The holder's context ends before the key is free.
 func TestAFullServerEndsLeasesWithoutScriptsInTime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

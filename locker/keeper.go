@@ -109,9 +109,9 @@ func (k *keeper) attach(h *hold, lease *Lease) bool {
 	return true
 }
 
-// plan sets the time of the next renewal of h. start is when the grant or the last renewal was
-// sent. The next renewal is due a third of ttl after start, with a random deviation of up to a
-// tenth. So holds that were taken at the same time are not all renewed at the same time.
+// plan sets the time of the next renewal of h. start is when the last renewal, or the call that was
+// granted, was sent. The next renewal is due a third of ttl after start, with a random deviation of
+// up to a tenth. So holds that were taken at the same time are not all renewed at the same time.
 func (k *keeper) plan(h *hold, start instant, ttl time.Duration) {
 	h.final = !k.engine.cfg.renewal || h.until != 0 && start.plus(ttl) >= h.until
 	third := ttl / 3
@@ -197,7 +197,7 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	switch {
 	case !h.usedBy(l) || deadline > h.deadline:
 		return false
-	case len(h.sharers) > 0: // other readers rely on the present end of the hold
+	case len(h.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
 		return true
 	}
 	h.each, h.deadline = ttl, deadline
@@ -317,8 +317,8 @@ func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration
 	return renewals, over, k.next.until(now), k.stopped
 }
 
-// noteDelay reports the delay of the renewal of h, from which the adaptive TTL is chosen. The next
-// renewal asks for the new TTL. k.mu is held.
+// noteDelay gives the delay of h's renewal to the tuner, which chooses the adaptive TTL from such
+// delays. The next renewal of h asks for the new TTL. k.mu is held.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
 	if p == nil || h.due == 0 {
@@ -331,13 +331,12 @@ func (k *keeper) noteDelay(h *hold) {
 	}
 }
 
-// The method stop ends the goroutine. The leases of holds that are still held run out on the
-// server.
+// stop ends the goroutine. Leases that are still held are not released: they expire on the server.
 func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true
 	running := k.running
-	k.running = true // so that add does not start run again
+	k.running = true // prevents add from starting run again
 	k.mu.Unlock()
 	if running {
 		select {

@@ -17,8 +17,8 @@ func (i instant) plus(d time.Duration) instant { return i + instant(d) }
 // until returns the duration from now to i.
 func (i instant) until(now instant) time.Duration { return time.Duration(i - now) }
 
-// time returns i as a time.Time. It uses the wall clock of now, because the wall clock may have
-// been set since the epoch.
+// time returns i as a time.Time. It calculates from the present time, because the wall clock may
+// have been set since the epoch.
 func (i instant) time() time.Time {
 	now := time.Now()
 	return now.Add(i.until(instantOf(now)))

@@ -13,7 +13,7 @@ type renewal struct {
 	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
 	sharers    map[*Lease]bool // the other users
 	each       time.Duration   // the TTL that a renewal asks for
-	longest    time.Duration   // the longest TTL of any renewal: when it is over, the server has surely forgotten the lease
+	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
 	until      instant         // the end of AtMost; 0: no limit
 	deadline   instant         // the local, conservative time at which the hold is over
 	handed     time.Duration   // > 0: granted by message for this long; the first renewal confirms it
@@ -131,8 +131,8 @@ func (s *schedule) first(now instant) *hold {
 	return s.near[0].hold
 }
 
-// earliest returns a time that is not later than when the keeper must look at the first hold. It
-// returns 0 when there is no hold.
+// earliest returns a time at which the keeper must wake up, so that it looks at no hold too late.
+// It returns 0 when there is no hold.
 func (s *schedule) earliest() instant {
 	switch {
 	case len(s.near) > 0:

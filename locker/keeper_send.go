@@ -43,8 +43,8 @@ func (k *keeper) send(due []*hold) {
 	})
 }
 
-// renewalAt returns the claim of a renewal that is sent now. The renewal lasts for ttl, but not
-// beyond AtMost. The keeper's mutex is held.
+// renewalAt returns the claim of a renewal that is sent now. The claim asks for ttl, or less if
+// AtMost ends the lease before. The keeper's mutex is held.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	if h.until != 0 {
 		ttl = max(min(ttl, h.until.until(instantOf(now))), time.Millisecond)

@@ -235,7 +235,7 @@ func TestHungRenewalsDoNotPileUp(t *testing.T) {
 	})
 }
 
-// slow is an Observer that is slow when it is notified of a loss.
+// slow is an Observer that takes a long time for the notification of a loss.
 type slow struct{ lockertest.Recorder }
 
 func (s *slow) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {

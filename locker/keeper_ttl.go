@@ -16,11 +16,11 @@ type ttlTuner struct {
 
 const (
 	spare     = 10 // the TTL is the delay times this factor
-	fallsSlow = 16 // late falls by 1/fallsSlow of the difference to a smaller delay
+	fallsSlow = 16 // a smaller delay lowers late by 1/fallsSlow of the difference
 )
 
-// observe is called with the delay of one renewal. The delay begins when the renewal is due, and
-// ends with the answer or with the repetition.
+// observe is called with the delay of one renewal. The delay begins when the renewal is due. It
+// ends when the renewal is answered, or is repeated.
 func (p *ttlTuner) observe(late time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

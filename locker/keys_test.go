@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Locker with a prefix lists its own keys, and shows them without the prefix. The prefix is
-// removed even if it looks like a pattern.
+// A Locker with a prefix lists its own keys, and shows them without the prefix. This is true even
+// if the prefix contains characters of a pattern, such as "*".
 func TestKeysOfAPrefix(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
@@ -68,8 +68,8 @@ func (traced) Traceparent(context.Context) string {
 	return "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 }
 
-// On the server, a traceparent comes before the metadata of a waiter or a permit. The metadata is
-// shown without this traceparent.
+// On the server, a traceparent precedes the metadata of each waiter and permit. Users see the
+// metadata without it.
 func TestMetadataIsShownWithoutTheTraceparent(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

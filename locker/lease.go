@@ -22,9 +22,10 @@ type Lease struct {
 	rule    Rule // the Rule with all defaults filled in
 	fence   uint64
 	began   time.Time       // when this Lease got the hold
-	base    context.Context // the caller's context, with what the Observer added for the hold
+	base    context.Context // the caller's context, with the Observer's values for the hold
 	endHold func(Outcome)
-	// part is nil unless the Lease is one of several uses of one hidden Lease: see family.
+	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise it
+	// is nil.
 	part     *part
 	notified sync.Once // used when the Observer is notified, once, of the hold's end
 
@@ -37,7 +38,7 @@ type Lease struct {
 
 	mu      sync.Mutex
 	over    error                     // nil while held; then ErrReleased, or how the lease was lost
-	lasted  time.Duration             // the time from began until over was set
+	lasted  time.Duration             // how long the Lease was held: from began until over was set
 	cause   error                     // nil until the contexts end
 	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
 	own     context.Context           // the context that the first call of Context made
@@ -79,12 +80,12 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence. Only on a quorum this is not
-// certain: there, readers may have different fences. Pass the fence to the database that the lock
-// protects. The database must refuse a fence that is smaller than the largest fence that it has
-// seen. Then a holder that was paused until after the end of its lease can do no harm. This check
-// does not work for a semaphore, because each permit has a fence of its own, and several holders
-// may write at the same time. Fence returns 0 only if the Store cannot make fences.
+// inside a process. All readers of one phase have the same fence. On a quorum, however, the fences
+// of these readers may differ. Pass the fence to the database that the lock protects. The database
+// must refuse a fence that is smaller than the largest fence that it has seen. Then a holder that
+// was paused until after the end of its lease can do no harm. This check does not work for a
+// semaphore, because each permit has a fence of its own, and several holders may write at the same
+// time. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns the time at which the lease ends unless it is renewed. The time is on the local
@@ -180,8 +181,8 @@ func (l *Lease) lose(why error) bool {
 	if !l.end(l.wrap(OpHold, why)) {
 		return false
 	}
-	// The call does not run on the keeper's goroutine, because a slow Observer must not delay the
-	// deadlines of other leases.
+	// The Observer is not called on the keeper's goroutine, because a slow Observer must not
+	// delay the deadlines of other leases.
 	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(why); return struct{}{}, nil })
 	return true
 }

@@ -38,10 +38,10 @@ type departure struct {
 	chore  calls.Chore
 	terms  terms   // callers of this process with these terms may take the hold over; zero: none may
 	next   *follow // the acquire that goes out with the release
-	rest   *cohort // the cohort whose next leader asks after the answer
+	rest   *cohort // the cohort whose next leader asks when the release is answered
 	report func(error, int)
 
-	recall func() bool   // takes back a release that was not sent yet; nil: the release was sent at once
+	recall func() bool   // takes back a release that was not sent yet; nil: it was sent at once
 	over   chan struct{} // closed when no caller needs to wait for the release
 
 	done bool // guarded by the cohorts' mutex
@@ -84,7 +84,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		ds.open.Add(-1)
 		return false
 	}
-	// Close has not closed tasks yet, because Close first waits until this Run has returned.
+	// Enter cannot fail here, because Close closes tasks only when this Run has returned.
 	ds.tasks.Enter()
 	now := time.Now()
 	e.times.held(l.rule.Name, now.Sub(l.began))
@@ -97,7 +97,7 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 		return true
 	}
 	longest, cared := e.keeper.retire(h)
-	if !cared { // the hold was lost just now
+	if !cared { // the hold was lost just now, so no caller may take it over
 		d.terms = terms{}
 	}
 	d.chore = h.chore(longest)
@@ -185,9 +185,9 @@ func (d *departure) hurry() {
 	}
 }
 
-// depart makes a release known to the callers of this process that want its key. If the release is
-// over already, depart does nothing. The release replaces an earlier background release of the same
-// key, which was sent before this hold was granted.
+// depart registers a background release, so that callers of this process that want the key find it.
+// If the release is over already, depart does nothing. It replaces the entry of an earlier release
+// of the same key, which was sent before this hold was granted.
 func (cs *cohorts) depart(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -207,7 +207,7 @@ func (cs *cohorts) departed(d *departure) {
 	cs.forget(d)
 }
 
-// forget does the work of departed; cs.mu is held.
+// forget does the work of departed, for callers that hold cs.mu.
 func (cs *cohorts) forget(d *departure) {
 	if key := d.hold.claim.Key; cs.leaving[key] == d {
 		delete(cs.leaving, key)
@@ -284,8 +284,8 @@ func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
 	return h.longest, cared
 }
 
-// isWorthKeeping reports whether a hold that was removed may return to the schedule and be used by
-// another Lease.
+// isWorthKeeping reports whether a hold that was removed from the schedule is good enough to return
+// to it and to serve another Lease.
 func (k *keeper) isWorthKeeping(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

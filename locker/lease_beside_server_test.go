@@ -248,7 +248,7 @@ func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
 	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease(),
 		locker.WithMetadata(func(context.Context) string {
 			if cancel != nil {
-				cancel() // the context ends after the caller has looked at it for the first time
+				cancel() // ends the context after the first time that Acquire checks it
 			}
 			return ""
 		}))

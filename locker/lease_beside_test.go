@@ -76,7 +76,7 @@ func (s *lane) BeginAcquire(ctx context.Context, c store.Claim) steps.Question {
 	return s.Steps.BeginAcquire(ctx, c)
 }
 
-// flush sends the delayed releases.
+// flush sends the releases that are still delayed.
 func (s *lane) flush() {
 	var along []*listed
 	s.set(func(s *lane) { along, s.listed = s.listed, nil })
@@ -132,7 +132,7 @@ func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), op
 	})
 }
 
-// The function runs calls Run. Run must return nil after the given time, with a tolerance of a
+// runs makes one call of Run, which must return nil after the given time, with a tolerance of a
 // millisecond.
 func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
 	t.Helper()

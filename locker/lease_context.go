@@ -6,15 +6,15 @@ import (
 
 type leaseKey struct{}
 
-// held is a list of the leases in a context, the innermost first. Between the leases, the list has
-// each RunAll that had not taken all its leases when the context was made.
+// held is a linked list of the leases in a context, the innermost first. It also has an element for
+// each RunAll that was still taking its leases when the context was made.
 type held struct {
 	lease *Lease
 	takes *takes // exactly one of takes and lease is set
 	outer *held
 }
 
-// heldIn returns the innermost element from which ctx was derived, or nil when there is none.
+// heldIn returns the innermost element of the list in ctx, or nil when ctx has no list.
 func heldIn(ctx context.Context) *held {
 	h, _ := ctx.Value(leaseKey{}).(*held)
 	return h

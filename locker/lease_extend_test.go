@@ -161,7 +161,7 @@ func TestALateRenewalDoesNotCutAnExtensionOnTheServer(t *testing.T) {
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(4 * time.Second) // by now, the first renewal, for 9 s, has run
+		time.Sleep(4 * time.Second) // by now, the server has run the late first renewal, for 9 s
 		if i, _ := store.Inspect(t.Context(), "a"); i.Left < 50*time.Minute {
 			t.Fatalf("%v left on the server, while the holder counts on %v", i.Left, time.Until(lease.Expires()))
 		}
@@ -184,7 +184,7 @@ func TestAnExtensionThatFailedChangesNothing(t *testing.T) {
 	})
 }
 
-// refusesRenewals is a Store that answers each renewal, and refuses all its leases for ever.
+// refusesRenewals is a Store that refuses the renewal of every lease, for ever.
 type refusesRenewals struct{ *lockertest.Memory }
 
 func (s refusesRenewals) Renew(_ context.Context, cs []store.Claim) ([]store.Grant, error) {

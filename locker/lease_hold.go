@@ -25,7 +25,7 @@ type hold struct {
 
 	// The small fields stay together, because many holds are held at once.
 	unclear   bool // an acquire of token is unanswered, so the release must undo it
-	posted    bool // a message about token may still come
+	posted    bool // a message about token may still arrive
 	contended bool // the acquire of the hold had to wait
 
 	// Guarded by the cohorts' mutex:
@@ -46,7 +46,7 @@ type first struct {
 }
 
 // lost cleans up after a hold that has ended without a release. users are the Leases that used the
-// hold. During a hand-off, no Lease uses it.
+// hold; during a hand-off there are none.
 func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
@@ -58,20 +58,20 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 		return // a Release has begun, and cleans up
 	}
 	h.engine.post.forget(h)
-	if mayBeOurs || h.unclear || h.claim.Queue { // a hold that is not confirmed yet still has its entry in the queue
+	if mayBeOurs || h.unclear || h.claim.Queue { // an unconfirmed hold still has its entry in the queue
 		_, longest := h.engine.keeper.remove(h)
 		h.engine.steps.Undo(h.chore(longest))
 	}
 	h.engine.cohorts.lost(h)
 }
 
-// chore returns the release of this hold as a Chore. A Chore is repeated although no caller waits
-// for it.
+// chore returns the release of this hold as a Chore: a call that is repeated in the background,
+// without a caller that waits for it.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
 	lives := max(longest, ch.Claim.TombstoneTTL)
-	if ch.Claim.Queue { // a quorum's node that has not granted the lease may still have the token in its queue
+	if ch.Claim.Queue { // a quorum's node that has not granted the lease may have queued the token
 		lives = max(lives, calls.QueueLife)
 	}
 	ch.Useless = time.Now().Add(lives)
@@ -79,7 +79,7 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	return ch
 }
 
-// keepOf returns the time until which the key stays locked after the release.
+// keepOf returns the time until which Rule.AtLeast keeps the key locked, even after the release.
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -89,8 +89,8 @@ func (k *keeper) keepOf(h *hold) time.Time {
 	return h.keep.time()
 }
 
-// keepNothing ignores Rule.AtLeast, so that the release frees the key at once. It is called when no
-// work was done under the lease. If other parts use the lease, keepNothing changes nothing.
+// keepNothing cancels Rule.AtLeast, so that the release frees the key at once. It is called when no
+// work was done under the lease. If other parts still use the lease, keepNothing has no effect.
 func (l *Lease) keepNothing() {
 	if l.part != nil && !l.part.family.isLast() {
 		return
@@ -101,7 +101,7 @@ func (l *Lease) keepNothing() {
 	l.hold.keep = 0
 }
 
-// holder returns what a caller that waits for this hold learns about it.
+// holder describes this hold for a caller that waits for it.
 func (h *hold) holder() store.Holder {
 	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }

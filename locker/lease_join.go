@@ -9,9 +9,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joinedFor is how long a joined lease lasts without an answer of the server. The server is asked
-// three times in that time. So the work of a joined caller continues for at most this time after
-// the release of the lease.
+// joinedFor is how long a joined lease lasts without an answer from the server, which is asked
+// three times in this period. So when the lease was released, the work of a joined caller ends
+// after at most joinedFor.
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
@@ -44,7 +44,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
 		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
-	case secret != [32]byte{}: // the server checks how many more times the lease may be delegated
+	case secret != [32]byte{}: // the server checks whether the lease may be delegated again
 	case joined.Secret != [32]byte{}:
 		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:
@@ -101,9 +101,9 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 // fence of the joined lease, and ends when the joined lease ends. Until then, this process asks the
 // server at least once a second whether the joined lease is still held. After 3 s without an
 // answer, the returned Lease ends too. Releasing the returned Lease does not release the joined
-// lease. Its Release returns ErrLost if the joined lease was over before. Join uses only the fields
-// Key, Name and TTL of rule, and TTL only if it is shorter than 3 s. Join does not wait for the
-// lock, so the end of ctx ends only the call.
+// lease. Its Release returns ErrLost if the joined lease had already ended. Join uses only the
+// fields Key, Name and TTL of rule, and TTL only if it is shorter than 3 s. Join does not wait for
+// the lock, so the end of ctx ends only the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
@@ -117,9 +117,8 @@ func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, err
 	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
 }
 
-// joinedEngine makes the Engine of the leases that were joined. Joined leases are renewed, lost and
-// released like other leases, but each of their steps asks the server about the lease that was
-// joined.
+// joinedEngine makes the Engine of this process's joined leases. It renews, loses and releases them
+// like other leases, but each of these steps asks the server about the lease that was joined.
 func joinedEngine(s store.Joiner, cfg config) *Engine {
 	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
 	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
@@ -165,7 +164,8 @@ func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) 
 // Renew asks whether the leases are still held.
 func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	// A lease without an answer stays as it is, because the next question follows soon.
+	// If a question has no answer, its lease stays as it is, because the next question follows
+	// soon.
 	for i, c := range cs {
 		g, err := j.of.Join(ctx, c)
 		g.Left, g.Err = min(g.Left, joinedFor), err

@@ -255,7 +255,7 @@ func TestWhatCannotBeJoinedOrDelegatedSaysWhy(t *testing.T) {
 		wantErr(t, err, "a", locker.ErrUnavailable)
 		store.Fail(locker.OpDelegate, nil)
 
-		// A signature allows a limited number of hops. The Engine counts them.
+		// A delegation without a secret allows a limited number of hops, which the Engine counts.
 		pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -391,8 +391,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// When many calls have died without leaving, or many secrets were not used, their entries are
-// removed. No other entry is removed.
+// Many calls may die without leaving, and many secrets may stay unused. The server removes their
+// entries, and no others.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -69,7 +69,7 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	if endedEarly(err) {
 		l.notifyObserver(err)
 	} else {
-		l.notifyObserver(nil) // nil also when the release has no answer yet, because the hold has ended by a release
+		l.notifyObserver(nil) // nil even without an answer to the release, which has ended the hold
 	}
 	return err
 }
@@ -133,11 +133,11 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	}
 	v, err := r.run()
 	if v == stopped {
-		// No caller waits for this release any more, so the Store's Chores repeat it.
+		// The caller waits no longer for an answer, so the Store's Chores repeat the release.
 		e.steps.Undo(r.chore)
 	}
 	if rest != nil {
-		e.cohorts.released(rest) // the key is free now
+		e.cohorts.released(rest) // a new leader may ask now
 	}
 	*calls = r.calls
 	return err

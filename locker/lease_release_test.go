@@ -215,8 +215,7 @@ func TestALostAnswerDoesNotHideALoss(t *testing.T) {
 	})
 }
 
-// AtLeast counts from the time at which the caller learned of the grant, and not from the time of
-// the request.
+// AtLeast counts from when the caller receives the grant, and not from when it sent the request.
 func TestAtLeastCountsFromTheGrant(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)

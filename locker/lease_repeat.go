@@ -23,9 +23,10 @@ import (
 //	  ctx ends                (not used)           ctx.Err()        ctx.Err(); it counts as Shared
 //	  releaseWithin is over   ErrUnavailable       –                –
 //
-// After a release with ErrUnavailable, the Store's Chores repeat the release.
+// If a release ends with ErrUnavailable, the Store's Chores repeat it in the background.
 type repeated interface {
-	// begin sends an attempt. It returns false if a Release has begun, which ends the Lease.
+	// begin sends an attempt. It sends nothing and returns false if a Release has begun, because
+	// that ends the Lease.
 	begin() (calls.Question, bool)
 	// answered applies the Store's answer, and returns the result of the step.
 	answered(g store.Grant) error
@@ -37,7 +38,7 @@ type repeated interface {
 // repetition sends a step until the Store has answered it or something stops it.
 type repetition struct {
 	step  repeated
-	lease *Lease           // the step stops when this lease ends; nil for a release, which follows the end
+	lease *Lease           // the step stops when this lease ends; nil for a release, which comes after the end
 	ctx   context.Context  // the step stops when ctx ends
 	late  <-chan time.Time // fires when the time for the step is over
 
@@ -46,7 +47,7 @@ type repetition struct {
 	calls int
 }
 
-// verdict reports whether a step is repeated.
+// A verdict shows whether a step is repeated, and if not, why.
 type verdict uint8
 
 const (
@@ -131,7 +132,7 @@ func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context
 	calls := 0
 	err := step(ctx, &calls)
 	if over := l.ended(); endedEarly(over) {
-		l.notifyObserver(over) // the Observer learns of a loss before it learns that op has ended
+		l.notifyObserver(over) // the Observer is notified of the loss before the end of op
 	}
 	if err != nil {
 		err = l.wrap(op, err)

@@ -161,8 +161,8 @@ type Outcome struct {
 	// Met is the first holder that the acquire saw. This holder made the acquire wait, or was the
 	// reason for its refusal.
 	Met Peer
-	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero when the wait
-	// ended in another way, and when the acquire had to ask the server again, as on a quorum.
+	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero if the wait
+	// ended in another way, or if the acquire had to ask the server again, as on a quorum.
 	ReleasedBy Peer
 	// Handoff shows whether and how a release gave the lock to this acquire, so that the acquire
 	// did not need to ask again.

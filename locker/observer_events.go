@@ -13,8 +13,8 @@ import (
 type WaitObserver interface {
 	Observer
 	// Waiting is called at most once for each acquire, when the acquire begins to wait for another
-	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may be
-	// nil. A function that is not nil is called once, before the acquire ends.
+	// holder. ctx is what Begin returned for the acquire. The function that Waiting returns may
+	// be nil. Otherwise it is called once, before the acquire ends.
 	Waiting(ctx context.Context, rule Rule, e WaitEvent) (over func())
 }
 
@@ -169,7 +169,7 @@ func (a *acquisition) waited() {
 	}
 }
 
-// add puts what was seen into the Outcome.
+// add copies the sighting into the Outcome.
 func (s *sighting) add(o *Outcome) {
 	if s != nil {
 		o.Met, o.ReleasedBy, o.Handoff, o.Streak = s.met, s.freed, s.handoff, s.streak

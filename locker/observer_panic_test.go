@@ -91,7 +91,7 @@ func TestAnObserverThatPanicsLeavesTheLocksAsTheyAre(t *testing.T) {
 	}
 }
 
-// quietly drops what is logged during the test.
+// quietly discards the log of the test.
 func quietly(t *testing.T) {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))

@@ -5,14 +5,14 @@ import (
 	"errors"
 )
 
-// resultOf returns the Result for an operation's error. For ErrBusy, only the acquisition knows
-// whether the Result is a timeout, because only the acquisition knows the rule.
+// resultOf returns the Result for an operation's error. It cannot decide whether ErrBusy is a
+// timeout: only the acquisition can, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:
 		return successOf(op)
-	// The end of the lease is checked first, because the error may also contain the error of a
-	// cancelled or failed call.
+	// The errors for the end of a lease are checked first, because such an error may also contain
+	// the error of a cancelled or failed call.
 	case errors.Is(err, ErrRevoked): // before ErrLost, because a revocation is also a loss
 		return ResultRevoked
 	case errors.Is(err, ErrLost):

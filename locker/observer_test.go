@@ -188,8 +188,8 @@ func TestMetadataOfARuleTakesThePlaceOfTheLockers(t *testing.T) {
 		if e, ok := errtype.As[*locker.Error](err); !ok || e.HolderMetadata != "the task" {
 			t.Errorf("the refused caller sees the metadata %+v", err)
 		}
-		// The metadata of the lease names another caller. So a waiter of this process must not
-		// take the lease over.
+		// The lease has metadata of its own, which names its holder. So no waiter of this process
+		// may take the lease over.
 		next := make(chan *locker.Lease, 1)
 		go func() { next <- acquire(t, l, locker.Rule{Key: "a", Metadata: "another task"}) }()
 		synctest.Wait()

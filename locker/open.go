@@ -192,7 +192,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // long. A Redis Cluster is enrolled slot by slot, which takes a minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
-// of ctx ends the call, but steps that were done before stay done.
+// of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
 	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -214,7 +214,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // all nodes vote before you replace another node.
 //
 // If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
-// the call, but steps that were done before stay done. The call may be repeated.
+// the call, but steps that it has taken are not undone. The call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
 	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)
 	if err != nil {
@@ -267,7 +267,7 @@ func (c *config) checkForQuorum() error {
 // each other on the same key.
 //
 // The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
-// so waiting processes ask again after the pauses of their Backoff, in no order. Of the callers in
+// so waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers in
 // one process, only the first asks the server. The fence is 0, so databases cannot check it.
 // Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
 // RaiseFence. The remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An
@@ -296,7 +296,7 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 // is a client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
 //
 // Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has no
-// queue: waiting processes ask again after the pauses of their Backoff, in no order. Of the callers
+// queue: waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers
 // in one process, only the first asks the server. The fence is 0, so databases cannot check it. An
 // acquire takes one round trip. A renewal or a release takes three round trips. Mode Shared is
 // refused with ErrUnsupported, and so are Revoke and RaiseFence. Rule.AtLeast, Rule.Once and

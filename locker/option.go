@@ -192,7 +192,7 @@ func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs 
 // disagree about which caller waited first.
 func WithFair() Option { return WithHandoffs(1) }
 
-// WithoutQueue makes waiters ask again after the pauses of their Backoff, as other libraries do,
+// WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), as other libraries do,
 // instead of using the server's queue. Use it during a migration, while other libraries that only
 // poll want the same keys. With WithoutQueue no order is kept, and no lease is handed over inside
 // the process. Use it in all processes that lock these keys, because waiters in the queue are
@@ -230,9 +230,10 @@ func WithMaxSkew(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxSkew, c.failsOver = d, true })
 }
 
-// drift is the part of a lease that the holder does not use. It covers the rates of the two clocks,
-// which may differ by 1 %. It also covers the one or two milliseconds within which the server
-// expires keys. Where another server may take over, it also covers the skew of that server's clock.
+// drift is the part of a lease that the holder does not use. It allows for a difference of 1 %
+// between the rates of the two clocks, and for the one or two milliseconds within which the server
+// expires keys. If another server may take over, it also allows for the difference of that server's
+// clock.
 func (c *config) drift(ttl time.Duration) time.Duration {
 	d := ttl/100 + 2*time.Millisecond
 	if c.failsOver {

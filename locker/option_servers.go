@@ -29,24 +29,24 @@ func WithRenewClient(client Client) SingleOption {
 // the release. A program that ends without [Engine.Close] may leave keys locked until their TTL: do
 // not use it for command-line tools.
 //
-// Run returns when its function has returned, if the lease was still valid then by this process's
-// clock. The release travels with the next call to the server, at the latest after 1 ms. Callers of
-// the same process see the key as free at once. Other processes see the key as free a round trip
-// later than without the option. If this process knows of no waiter in another process, the delay
-// can be 1 ms longer. Close waits for all releases.
+// Run returns as soon as its function has returned, if the lease is still valid at that moment by
+// this process's clock. The release travels with the next call to the server, at the latest after 1
+// ms. Callers of the same process see the key as free at once. Other processes see the key as free
+// a round trip later than without the option. If this process knows of no waiter in another
+// process, the delay can be 1 ms longer. Close waits for all releases.
 //
 // On several servers, the release is sent to all servers at once, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
 // key.
 //
 // With this option, Run does not report a loss that the server would report only to the release.
-// This can be a revocation after the last renewal, or a loss of the server's data after the last
-// renewal. The [Observer] is notified of this loss after Run has returned. Run still waits for the
-// release when Rule.Once or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It
-// also waits while the server takes more than 20 ms to answer, while 1024 background releases have
-// no answer, and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
-// adapters also wait for the releases of idempotent requests, of buffered responses, and of
-// transactions of package sqllock that are not committed. Default: every release is awaited.
+// Examples are a revocation, or a loss of the server's data, after the last renewal. The [Observer]
+// is notified of such a loss after Run has returned. Run still waits for the release when Rule.Once
+// or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also waits while the
+// server takes more than 20 ms to answer, while 1024 background releases have no answer, and under
+// [NewReentrant]. Direct calls of Release and Complete are always awaited. The adapters also wait
+// for the releases of idempotent requests, of buffered responses, and of transactions of package
+// sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }
@@ -55,12 +55,12 @@ func WithBackgroundRelease() ServersOption {
 const DefaultNodeTimeout = 500 * time.Millisecond
 
 // WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
-// step waits only while the answers of the other nodes do not decide it. This time is independent
-// of the TTL. Default: [DefaultNodeTimeout].
+// step waits only if the answers of the other nodes do not already decide the result. This time is
+// independent of the TTL. Default: [DefaultNodeTimeout].
 //
-// For a node that hangs, a d of more than one second is useless. latchkit gives up every call after
-// one second, and then the node counts as silent. A larger d matters only for subscriptions, and
-// for answers that take several calls, for example when a script must be loaded again.
+// latchkit gives up every call after one second, and then the node counts as silent. So for a node
+// that hangs, a d of more than one second has no effect. It matters only for subscriptions, and for
+// answers that take several calls, for example when a script must be loaded again.
 func WithNodeTimeout(d time.Duration) QuorumOption {
 	return quorumOption(func(c *config) { c.nodeTimeout = d })
 }

@@ -145,9 +145,9 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited reports whether callers of the same process waited when the streak ended. At least three
-// callers must have waited. One or two callers do not count, because they may have been delayed
-// between their look at the clock and the queue of their process.
+// waited reports whether at least three callers of the same process waited when the streak ended.
+// One or two callers prove nothing, because they may have been delayed between their look at the
+// clock and their entry into the queue of their process.
 func waited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]

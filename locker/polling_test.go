@@ -230,7 +230,7 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 		}, []time.Duration{5e6, 8e6, 10e6}},
 	} {
 		b := locker.Retries(tc.make)
-		for range 2 { // the second wait begins again with the first pause
+		for range 2 { // each wait begins again with the first pause
 			if got := slices.Collect(b); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %v, want %v", name, got, tc.want)
 			}

@@ -10,11 +10,10 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// post brings the events of a [Notifier] to the acquisitions that they concern. It knows a token
-// from before the token's first queued acquire until the end of the token's hold. The reason is
-// that a message about a grant may come at any of these times: before the acquire is answered,
-// after a repeated acquire has found the grant, or after the caller has left. An event about a
-// token
+// post brings the events of a [Notifier] to the acquisitions that they concern. A message about a
+// grant may come before the acquire is answered, after a repeated acquire has found the grant, or
+// after the caller has left. So post knows a token from before its first queued acquire until the
+// end of its hold. An event about a token
 //
 //	that waits                         goes to its acquisition
 //	that holds, or is being released   is ignored: a repeated acquire has taken the lease before the message came
@@ -35,8 +34,8 @@ type mailbox struct {
 	inbox string
 	bell  chan struct{} // signalled with each event
 	news  news          // guarded by the post's mutex, as writer is
-	// writer is true if a writer waits until the phase of the token's readers ends. This field is
-	// not part of news, because it stays true after the news was read.
+	// writer is true if a writer waits for the end of the phase to which the token belongs. It is
+	// not a part of news, because it stays true after the news was read.
 	writer bool
 }
 
@@ -60,8 +59,7 @@ func (p *post) init(e *Engine) {
 	}
 }
 
-// The method stop ends the Notifier's events. It returns a channel that is closed when no more
-// events come.
+// stop ends the Notifier's events. It returns a channel that is closed when no more events come.
 func (p *post) stop() <-chan struct{} {
 	silent := make(chan struct{})
 	if p.silence == nil {
@@ -83,7 +81,7 @@ func (p *post) inbox(key string) string {
 	return p.notifier.Inbox(key)
 }
 
-// The method open subscribes for key.
+// open subscribes for key.
 func (p *post) open(ctx context.Context, key string) (string, error) {
 	return p.notifier.Open(ctx, key)
 }
@@ -120,8 +118,8 @@ func (p *post) register(token string, box *mailbox) {
 	}
 }
 
-// ignore is called when token holds the key. From then on, events about token are dropped. ignore
-// reports whether a writer waits for the end of the phase in which token reads.
+// ignore is called when token holds the key. It makes the post drop all further events about token.
+// It returns true if a writer waits for the end of the phase in which token reads.
 func (p *post) ignore(token string) (writer bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -167,9 +165,9 @@ func (p *post) granted(box *mailbox) (store.Event, bool) {
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // the readers may have missed the event of a writer; the answer to a renewal reports the writer
+	case store.EventReopened: // the readers may have missed the event of a writer, which a renewal also reports
 		p.engine.keeper.renewReaders(e.Inbox)
-	case store.EventWriter: // after deliver, because the reader may look into the mailbox before the cohorts know its hold
+	case store.EventWriter: // after deliver: before the cohorts know the hold, the reader looks into its mailbox
 		p.engine.cohorts.writerWaits(e.Owner)
 	default:
 	}

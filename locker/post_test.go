@@ -6,15 +6,15 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// silent is a Store without events of its own. The test delivers its events.
+// silent is a Store that sends no events. The test delivers events to the post itself.
 type silent struct {
 	store.Store
 	store.Notifier
 }
 
-// When a slot of a cluster has moved, only the waiters at its inbox may have missed events. Other
-// waiters do not ask again. Otherwise all waiters would ask again and again when a cluster moves
-// thousands of slots.
+// When a slot of a cluster has moved, only the waiters at its inbox may have missed events, so only
+// they ask again. Otherwise all waiters would ask thousands of times when a cluster moves thousands
+// of slots.
 func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
 	p := &post{engine: &Engine{}, notifier: silent{}, boxes: make(map[string]*mailbox)}
 	here, elsewhere := &mailbox{key: "a", inbox: "one"}, &mailbox{key: "b", inbox: "two"}

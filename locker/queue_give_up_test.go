@@ -68,7 +68,7 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
 			second := waits(t, ls[1], locker.Rule{Key: "a"})
 			third := waits(t, ls[2], locker.Rule{Key: "a"})
-			<-time.After(600 * time.Millisecond) // now the server will notify the third waiter of the second's grant
+			<-time.After(600 * time.Millisecond) // long enough that the third waiter is notified when the second gets the key
 			ps[1].Pause()
 			release(t, first)
 			lease := third.granted(2100 * time.Millisecond)
@@ -103,7 +103,7 @@ func TestAServerThatRestartsEmptyLosesNoWaiter(t *testing.T) {
 		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
 		store.Wipe()
 		var got *locker.Lease
-		select { // the waiter that asks first
+		select { // either waiter may ask first, and get the key
 		case <-second.done:
 			got, second = second.lease, third
 		case <-third.done:

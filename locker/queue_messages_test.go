@@ -17,7 +17,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil  func(m *lockertest.Memory, p *lockertest.Process)
 		within time.Duration
-		asks   int // number of acquires after the release
+		asks   int // the expected number of acquires after the release; -1: any
 	}{
 		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
 		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
@@ -75,8 +75,8 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
 				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
-				// By then, all waiters have asked once more. The waiters further back will ask
-				// again only in 10 s.
+				// After this pause, all waiters have asked once more. The waiters behind the head
+				// will then ask again only after 10 s.
 				<-time.After(1500 * time.Millisecond)
 				synctest.Wait()
 				<-time.After(9 * time.Second)
@@ -108,7 +108,7 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 		second := waits(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(5 * time.Second)
 		release(t, first)
-		lease := second.granted(2 * time.Second) // the re-check has shown the grant
+		lease := second.granted(2 * time.Second) // the waiter's re-check has found the grant
 		<-time.After(6 * time.Second)            // now the message arrives
 		third := waits(t, ls[0], locker.Rule{Key: "a"})
 		third.waitsStill()
@@ -196,8 +196,8 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	})
 }
 
-// An event for a token must not affect the next token of the same caller. The test runs in real
-// time, and several times, because a timer and a message must come together.
+// An event for a token must not affect the next token of the same caller. The test needs a timer
+// and a message at the same moment, so it runs in real time, and several times.
 func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 	t.Parallel()
 	for range 12 {
@@ -217,14 +217,15 @@ func TestNewsOfAnOldTokenIsNoNews(t *testing.T) {
 			at(950)
 			// The first waiter's re-check is sent at 1000 ms, and the server runs it at 1040 ms.
 			store.Delay(locker.OpAcquire, 40*time.Millisecond)
-			// The answer to the re-check comes at 1060 ms, after the end of its lease.
+			// The answer to the re-check comes at 1060 ms, when the lease that it grants is
+			// already over.
 			store.DelayReplies(locker.OpAcquire, 20*time.Millisecond)
 			at(1033)
 			release(t, first) // the first waiter gets the message of its grant while its re-check is under way
 			at(1050)
 			store.Delay(locker.OpAcquire, 0)
 			store.DelayReplies(locker.OpAcquire, 0)
-			held := long.Granted(2 * time.Second) // possible, because the grants that came too late were given back
+			held := long.Granted(2 * time.Second) // succeeds, because grants that came too late were given back
 			<-time.After(40 * time.Millisecond)
 			if brief.Over() && brief.Err == nil && brief.Lease.Fence() < held.Fence() && brief.Lease.Expires().After(long.At) {
 				t.Errorf("fence %d counts %v into the lease with fence %d", brief.Lease.Fence(), brief.Lease.Expires().Sub(long.At), held.Fence())

@@ -35,8 +35,8 @@ func TestAfterAllWaitsNothingIsLeft(t *testing.T) {
 		holder := acquire(t, ls[round%4], locker.Rule{Key: key})
 		var served, gone []*pending
 		for i, l := range ls {
-			// The waiters of a process have different TTLs, so that all of them are in the
-			// server's queue.
+			// The waiters of a process have different TTLs, so that they form no cohort and all
+			// are in the server's queue.
 			served = append(served, queues(t, l, locker.Rule{Key: key, TTL: time.Duration(20+i) * time.Second}, client))
 			if round < 6 {
 				continue

@@ -120,9 +120,9 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Two processes have 32 readers and one writer each, and at least one reader always reads. Each
-// caller waits for at most one phase that begins after the caller's request. No writer holds the
-// key together with another holder.
+// Two processes have 32 readers and one writer each, and at every moment at least one of the
+// readers wants to read. Each caller waits for at most one phase that begins after the caller's
+// request. No writer holds the key together with another holder.
 func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -151,9 +151,9 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 	}
 	reads, writes, phases, overtaken := locktest.CheckVisits(t, all, false)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
-	// Of two writers, one waits for the other writer and for the phase between the two writes. On
-	// a slow machine, some phases may also begin while the writer's first request is under way. If
-	// readers starved writers, hundreds of phases would begin.
+	// A writer may have to wait for the other writer, and for the phase of readers between the
+	// two writes. On a slow machine, some further phases may begin during the writer's first
+	// request. If readers starved writers, hundreds of phases would begin.
 	if reads < 100 || writes < 10 || overtaken > 8 {
 		t.Errorf("%d reads, %d writes, %d phases began while a writer waited", reads, writes, overtaken)
 	}

@@ -41,7 +41,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	rw, single := newReadWrite(t, server.Client(t)), newSingle(t, server.Client(t))
-	other := newReadWrite(t, server.Client(t)) // a second Locker, whose readers share no lease with the readers of rw
+	other := newReadWrite(t, server.Client(t)) // its readers share no lease with the readers of rw
 	key := locker.Rule{Key: "mixed"}
 	shared := locker.Rule{Key: "mixed", Mode: locker.Shared}
 
@@ -57,7 +57,8 @@ func TestReadersAndOtherLockers(t *testing.T) {
 		t.Fatalf("fence %d after %d", writer.Fence(), lease.Fence())
 	}
 	late.WaitsStill()
-	// A Locker without readers hands the key to one owner only. So this reader has the key alone.
+	// When a Locker without readers releases the key, it hands the key to only one owner. So this
+	// reader has the key alone.
 	release(t, writer)
 	reader := late.Granted(0)
 	if reader.Fence() <= writer.Fence() || reader.Mode() != locker.Shared {
@@ -69,7 +70,7 @@ func TestReadersAndOtherLockers(t *testing.T) {
 	w = queues(t, single, key, client)
 	second := queues(t, rw, shared, client) // not in the Locker other, whose readers have a phase of their own
 	release(t, reader)
-	release(t, second.Granted(0)) // the previous holder had the key alone like a writer, so now readers have their turn
+	release(t, second.Granted(0)) // after a holder that had the key alone, like a writer, it is the readers' turn
 	release(t, w.Granted(0))
 
 	if !client.SetNX(t.Context(), key.Key, "foreign", time.Second).Val() {

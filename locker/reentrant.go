@@ -72,7 +72,7 @@ type reentrant struct {
 
 var _ severally = (*reentrant)(nil)
 
-// observed returns the config whose Observer sees the nested holds of root.
+// observed returns the config with the Observer for the nested holds of root.
 func (r *reentrant) observed(root *Lease) *config {
 	if r.cfg != nil {
 		return r.cfg
@@ -94,8 +94,8 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.found(root, rule.Key), nil
 }
 
-// If a key's lease is in the context, acquireAll makes a part of this lease. It takes the other
-// leases as the Locker inside does.
+// For each key whose lease is in the context, acquireAll makes a part of this lease. It takes the
+// other keys through the Locker inside.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -130,7 +130,7 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 	})
 }
 
-// The method found makes the first part of a lease that was just taken.
+// found makes the family of a lease that was just taken, with its first part.
 func (r *reentrant) found(root *Lease, key string) *Lease {
 	f := &family{of: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
@@ -198,7 +198,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 // errNoUpgrade refuses an acquire with Exclusive inside a Shared hold.
 var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 
-// The method allows returns nil if a nested hold is possible without asking the server.
+// allows returns nil if a nested hold is possible without a call to the server.
 func (f *family) allows(rule Rule) error {
 	first := f.root.rule
 	switch {

@@ -24,8 +24,8 @@ type family struct {
 	mu    sync.Mutex
 	parts map[*Lease]struct{} // the parts that are not released
 	over  bool                // the last part was released
-	// shared is true when a Downgrade has begun. Then callers that need the lease to be Exclusive
-	// may not join any more.
+	// shared is true when a Downgrade has begun. From then on, callers that need an Exclusive
+	// lease may not join.
 	shared bool
 	done   bool // a part with Once was completed
 	failed bool // a part with Once was released without being completed
@@ -75,8 +75,8 @@ func (f *family) enter(l *Lease) error {
 	return nil
 }
 
-// beginDowngrade reports whether the lease has one part only, so that the part may become Shared.
-// Once it has returned true, every later call returns true as well.
+// beginDowngrade returns true if the lease has only one part, because then the lease may become
+// Shared. Once it has returned true, every later call returns true as well.
 func (f *family) beginDowngrade() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,7 +97,8 @@ func (f *family) leave(l *Lease, complete bool) (last bool) {
 	return last
 }
 
-// isComplete reports whether the work under all parts is done.
+// isComplete reports whether the work counts as done: a part with Once was completed, and no such
+// part failed.
 func (f *family) isComplete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,13 +127,13 @@ func (p *part) expire(l *Lease) {
 	}
 }
 
-// giveUpPart does for a part what Lease.giveUp does for a Lease.
+// giveUpPart ends a part by a release, as Lease.giveUp ends a Lease.
 func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
 	if p.expiry != nil {
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // if the Engine was closing, the part does not know of the loss yet
+	if lost := f.root.ended(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
 		l.lose(lost)
 	}
 	switch {
@@ -159,7 +160,7 @@ func (l *Lease) root() *Lease {
 	return l
 }
 
-// config returns the config whose Observer sees operations on l.
+// config returns the config with the Observer for operations on l.
 func (l *Lease) config() *config {
 	if l.part != nil {
 		return l.part.cfg

@@ -122,7 +122,7 @@ func TestStrangersWait(t *testing.T) {
 				return e.Acquire(lease.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 			},
 		} {
-			// Without the error, the acquire would wait for its own caller.
+			// The acquire must fail, because otherwise it would wait for its own caller.
 			if _, err := try(); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("%s: %v", who, err)
 			}

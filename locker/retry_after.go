@@ -10,8 +10,8 @@ import (
 // DefaultMaxRetryAfter is the default of [WithMaxRetryAfter].
 const DefaultMaxRetryAfter = 2 * time.Second
 
-// firstGuess is the shortest time for which a holder is expected to have held the key. Without this
-// minimum, callers would ask again and again while nothing is known about the holder.
+// firstGuess is the least time for which a holder is assumed to have held the key. Without this
+// minimum, callers would ask again and again when nothing is known about the holder.
 const firstGuess = 50 * time.Millisecond
 
 // retryAfter returns the time after which another try may succeed. The result is an estimate with
@@ -61,7 +61,7 @@ func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || at.IsZero() {
 		return time.Time{}
 	}
-	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
+	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // the fence is a clock in µs
 	if held < 0 || held > longestTime {
 		return time.Time{}
 	}

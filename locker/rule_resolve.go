@@ -77,7 +77,8 @@ func (c *config) resolveUnits(r *Rule) error {
 	return nil
 }
 
-// noUnits returns why rules of the Store may not have a Limit, or "" when they may.
+// noUnits returns the reason if rules may not have a Limit with the Store s. Otherwise it returns
+// "".
 func noUnits(s Store) string {
 	if _, ok := s.(store.Permitter); ok {
 		return ""
@@ -98,8 +99,8 @@ func (r Rule) lease() time.Duration {
 	return ttl
 }
 
-// hasItsOwn reports whether the rule has terms for one caller's lease, so that the lease cannot be
-// shared.
+// hasItsOwn reports whether the rule has settings that concern only its caller, so that callers
+// cannot share the lease.
 func (r Rule) hasItsOwn() bool {
 	return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Metadata != ""
 }

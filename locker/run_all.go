@@ -30,10 +30,10 @@ import (
 // Rule.Once, the work counts as done only if fn returned nil and no lease was lost by then.
 //
 // RunAll never waits for itself. If ctx has a lease of one of the keys from the same Locker, RunAll
-// is refused with ErrUnsupported. Two Shared leases, and units of a semaphore, are exceptions.
-// [NewReentrant] makes a Locker that permits such a nested RunAll. If ctx has a lease of another
-// key, RunAll does not wait for any key that comes earlier in the order of keys. If such an earlier
-// key is held, the error is ErrBusy.
+// is refused with ErrUnsupported. But a second Shared lease of a key is permitted, and so are
+// further units of a semaphore. [NewReentrant] makes a Locker that permits such a nested RunAll. If
+// ctx has a lease of another key, RunAll waits only for keys that sort after that key. If a key
+// that sorts before it is held, the error is ErrBusy.
 func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Context) error) error {
 	if len(rules) == 0 {
 		return fn(ctx)
@@ -68,7 +68,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 	return settleAll(ctx, leases, err)
 }
 
-// The function within returns the context for RunAll's function.
+// within returns the context for RunAll's function.
 func within(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
@@ -99,7 +99,8 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 }
 
 // releaseAll releases or completes all leases at the same time. So a server that does not answer
-// delays the caller only once. If beside is true, releaseAll need not wait for the answers.
+// delays the caller only once, and not for each lease. If beside is true, releaseAll may return
+// before the answers.
 func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
@@ -131,7 +132,7 @@ func distinct(rules []Rule) []Rule {
 	return rules[:n+1]
 }
 
-// The method and returns a rule that satisfies both rules, which have the same key.
+// and combines two rules for the same key into one rule that satisfies both.
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
@@ -173,7 +174,7 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// The method since returns the rule with the remaining part of its Wait.
+// since returns the rule with the part of its Wait that is left.
 func (r Rule) since(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {

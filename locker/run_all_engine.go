@@ -59,9 +59,9 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	})
 }
 
-// The method together tries to take all leases in one step. alone is the number of leases that must
-// be taken alone. It is 0 if the step took all leases. Otherwise the step took no lease, and alone
-// counts the leases up to and including the first lease that is held.
+// together tries to take all leases in one step. If the step takes all leases, alone is 0.
+// Otherwise the step takes none, and the first leases must be taken alone, up to the first key that
+// is held. Their number is alone.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
@@ -69,13 +69,15 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 	}
 	j := joint{all: all, began: began, sent: time.Now()}
 	for _, a := range all {
-		// The question must not overtake a release that is under way.
+		// A step for all keys does not suit readers and permits, and must not overtake a release
+		// that is under way.
 		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil {
 			return len(all), nil
 		}
 		j.prepare(a)
 	}
-	// The call may outlive this function, so the acquisitions of a gathering are not recycled.
+	// The call may continue after this function has returned, so these acquisitions are not
+	// recycled.
 	grants, failure, err := j.await(g, calls.Ask(&e.calls, func() ([]store.Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
@@ -166,8 +168,8 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 }
 
 // undo undoes a call without an answer, so that the caller may ask for the keys again with other
-// tokens. Leases that the call takes meanwhile are released, and their keys become free for the
-// other tokens. If a Rule does not allow the wait for the undo, err is not nil.
+// tokens. If the call still takes leases, they are released, so that their keys are free for the
+// other tokens. If a Rule does not allow the caller to wait for the undo, err is not nil.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
 		a.token.ended(callLost)

@@ -53,7 +53,7 @@ func (t *takes) isOver() bool {
 	return t.over
 }
 
-// The method all returns the leases that the RunAll has taken so far, and those that its caller had
+// all returns the leases that the RunAll has taken so far, and the leases that its caller had
 // before.
 func (t *takes) all(ctx context.Context) []*Lease {
 	t.mu.Lock()
@@ -62,8 +62,8 @@ func (t *takes) all(ctx context.Context) []*Lease {
 }
 
 // mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
-// RunAll. If every caller waits only for keys that come after the keys that it holds, no circle of
-// waits can form. So an acquire against this order makes one attempt and does not wait.
+// RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
+// that it holds. So an acquire of an earlier key makes one attempt, and does not wait.
 func (a *acquisition) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {

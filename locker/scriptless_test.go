@@ -156,7 +156,7 @@ func TestScriptlessOnConnectionsThatBreak(t *testing.T) {
 	proxy := chaos.NewProxy(t, server.Addr())
 	var inside, runs atomic.Int32
 	var callers []*locker.Engine
-	for range 8 { // a new client must first be able to find out whether the server answers
+	for range 8 { // made before the faults, because a new client must reach the server first
 		callers = append(callers, newScriptless(t, through(t, server, proxy), locker.WithBackoff(locker.Constant(2*time.Millisecond))))
 	}
 	stop := make(chan struct{})

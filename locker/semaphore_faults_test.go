@@ -165,8 +165,8 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	}
 }
 
-// oneUse acquires, works, and releases. Sometimes the caller gives up while it waits or while it
-// holds.
+// oneUse acquires units, works, and releases them. Some callers give up during the wait or during
+// the work.
 func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand, limit int) (granted bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -198,8 +198,8 @@ func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand
 	return granted && !errors.Is(err, locker.ErrLost)
 }
 
-// Callers of one process pass on two permits, each with a block of fences. No caller gets a fence
-// beyond the block of its permit, because another permit has that fence.
+// Callers of one process pass two permits on to each other, each with a block of fences. No caller
+// may get a fence beyond the block of its permit, because another permit has that fence.
 func TestPermitsThatArePassedOnShareNoFence(t *testing.T) {
 	virtual(t, func(t *testing.T, m *lockertest.Memory) {
 		l := lockertest.NewLocker(t, m)

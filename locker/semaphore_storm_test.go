@@ -20,8 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stay is the time for which a caller holds its units. It lasts from after the grant until before
-// the release, or until the caller's lease has ended by the caller's clock. Times are in ns on the
+// stay is the time for which a caller holds its units. It begins after the grant. It ends before
+// the release, or when the caller's lease ends by the caller's clock. Times are in ns by the
 // machine's clock.
 type stay struct {
 	Weight      int
@@ -92,8 +92,8 @@ func stayWith(l locker.Locker, weight int) (s stay) {
 	return s
 }
 
-// mostUnits returns the largest number of units that were held at once. It also returns whether a
-// fence occurs twice.
+// mostUnits returns the largest number of units that were held at the same time. twice is true if
+// two stays have the same fence.
 func mostUnits(stays []stay) (most int, twice bool) {
 	type change struct {
 		at    int64
@@ -162,7 +162,7 @@ func TestPermitsInAStorm(t *testing.T) {
 			continue
 		}
 		struck[name] += faults[name]()
-		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // the time between two faults
+		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // pause between two faults
 	}
 	var stays []stay
 	for _, child := range crews {

@@ -205,7 +205,7 @@ func TestPermitsAndOtherLockers(t *testing.T) {
 	reader := queues(t, rw, locker.Rule{Key: key.Key, Mode: locker.Shared}, client)
 	fourth := queues(t, newSemaphore(t, server.Client(t), 2), key, client)
 	release(t, lease)
-	// The Locker of the writer hands the key to one owner only, because it has no permits. So the
+	// The writer's Locker has no permits, so its release hands the key to only one owner. So the
 	// third caller has the key alone.
 	lease = third.Granted(0)
 	reader.WaitsStill()

@@ -24,8 +24,8 @@ import (
 //	lost true     its lease ended with ErrLost
 //	released      with the error, if the release failed
 //
-// With "stop", the process stops itself as soon as it has the key, as if the kernel did not let it
-// run any further.
+// With "stop", the process stops itself as soon as it has the key, as if the kernel no longer let
+// it run.
 var peer = proc.Register("peer", func(args []string) {
 	addr, key, ttl, stop := args[0], args[1], args[2], args[3] == "stop"
 	d, err := time.ParseDuration(ttl)
@@ -130,7 +130,7 @@ func (p *peers) wantLost(child *proc.Child) {
 	}
 }
 
-// The method gives makes a process release the key in the normal way.
+// gives is the normal release: it makes a process release the key.
 func (p *peers) gives(child *proc.Child) {
 	p.Helper()
 	child.Send("give")
@@ -163,10 +163,10 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 	}
 }
 
-// When a waiter was killed, the server notices that no process listens for this waiter. When a
-// waiter is stopped, the server keeps the key for this waiter for two seconds. If the next waiter
-// has waited for long, the server notifies the next waiter. Otherwise the next waiter asks by
-// itself within 1.25 s.
+// If the head of the queue was killed, the server notices that no process listens at its inbox. If
+// it is stopped, the server keeps the key for it for two seconds. The server notifies the next
+// waiter of that if this waiter has waited for long. Otherwise the next waiter asks by itself
+// within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.here, locker.Rule{Key: p.key})

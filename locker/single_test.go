@@ -394,7 +394,7 @@ func TestInspectBreakAndRaiseFence(t *testing.T) {
 	}
 	wantErr(t, lease.Release(t.Context()), key, locker.ErrRevoked)
 
-	least := i.Fence + 20_000_000 // only 20 s ahead of the server's clock, because other keys share the counter
+	least := i.Fence + 20_000_000 // only 20 s ahead of the clock, because other keys use the same counter
 	if err := l.RaiseFence(t.Context(), key, least); err != nil {
 		t.Fatal(err)
 	}

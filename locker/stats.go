@@ -38,8 +38,8 @@ func (t *holdStats) held(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate returns how long a lease of that Name will be held. While too few leases have been held,
-// it returns false.
+// estimate returns how long a lease of that Name will be held. It returns false until enough leases
+// have been held.
 func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

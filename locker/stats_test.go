@@ -14,7 +14,7 @@ import (
 
 // These are tests of the Engine's statistics.
 
-// practise acquires the key n times, and holds it for d each time.
+// practise takes a lease n times, and holds it for d each time, so that the statistics have data.
 func practise(t *testing.T, l locker.Locker, rule locker.Rule, n int, d time.Duration) {
 	t.Helper()
 	for range n {
@@ -102,7 +102,7 @@ func TestAdaptiveBackoffStaysWithinItsBounds(t *testing.T) {
 		before := store.Calls(locker.OpAcquire)
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: 100 * time.Second})
 		wantErr(t, err, "a", locker.ErrBusy)
-		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the first attempt, and one more after each pause
+		if n := store.Calls(locker.OpAcquire) - before; n < 100 || n > 1001 { // the pauses are 0.1 to 1 s long
 			t.Errorf("%d attempts in 100 s", n)
 		}
 	})
@@ -129,7 +129,7 @@ func TestAdaptiveTTLRisesBeforeALease(t *testing.T) {
 		}
 		store.Delay(locker.OpRenew, 0)
 
-		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // this Locker is the positive control
+		fixed := lockertest.NewLocker(t, store, locker.WithTTL(time.Second)) // the control: its lease is lost
 		lease = acquire(t, fixed, locker.Rule{Key: "b"})
 		store.Delay(locker.OpRenew, time.Second)
 		lost(t, lease, locker.ErrLost)
@@ -184,8 +184,8 @@ func TestAdaptiveTTLFindsACrashSooner(t *testing.T) {
 	}
 }
 
-// A renewal that was answered at once counts as prompt, even if it has asked for less time than
-// the hold has left.
+// A renewal that is answered at once counts as prompt, even if its TTL is shorter than the time
+// that the hold has left.
 func TestAdaptiveTTLStaysDownAfterASlowSpell(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store, locker.WithAdaptiveTTL(time.Second, time.Minute))

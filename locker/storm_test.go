@@ -21,7 +21,7 @@ var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a
 type storm struct {
 	every time.Duration
 	fault func(ctx context.Context, c *redis.Client) (struck int, err error)
-	least int // the fault must strike at least this often in a second, because fewer strikes prove nothing
+	least int // how often the fault must strike in a second; fewer strikes would prove nothing
 }
 
 var storms = map[string]storm{
@@ -30,8 +30,8 @@ var storms = map[string]storm{
 		n, err := c.ClientKillByFilter(ctx, "type", "pubsub").Result()
 		return int(n), err
 	}, 4},
-	// When the server does not know a script, the call is sent again with the text of the script.
-	// The script must still run only once.
+	// When the server does not know a script, the client sends the call again with the text of
+	// the script. The script must still run only once.
 	"scripts are forgotten": {5 * time.Millisecond, func(ctx context.Context, c *redis.Client) (int, error) {
 		known, err := c.Info(ctx, "memory").Result()
 		if err != nil {

@@ -20,8 +20,7 @@ import (
 
 var stressFor = flag.Duration("stress", 3*time.Second, "how long Engines are stressed")
 
-// stress is work on a few keys that many callers want. The leases are so short that many of them
-// are lost.
+// stress makes many callers take a few keys, with leases so short that many of them are lost.
 type stress struct {
 	t    *testing.T
 	keys int
@@ -70,7 +69,7 @@ func (s *stress) visit(name string, l *locker.Engine) {
 	case errors.Is(err, locker.ErrBusy):
 		s.busy.Add(1)
 	case errors.Is(err, locker.ErrClosed):
-	case errors.Is(err, locker.ErrUnavailable) && (rule.Wait > 0 || got.Sub(asked) >= 30*time.Millisecond): // possible on a slow machine
+	case errors.Is(err, locker.ErrUnavailable) && (rule.Wait > 0 || got.Sub(asked) >= 30*time.Millisecond): // happens on a slow machine
 	default:
 		s.t.Errorf("%s: %+v: %v", name, rule, err)
 	}

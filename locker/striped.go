@@ -81,7 +81,7 @@ func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error
 	}
 	return gather(ctx, func(g *gathering) error {
 		leases := make([]*Lease, len(rules))
-		var others []int // the places of the keys whose stripes are not in ctx
+		var others []int // the indexes in rules of the keys whose stripes are not in ctx
 		for i, rule := range rules {
 			part, err := s.enter(ctx, rule, stripes[i].Key)
 			switch {
@@ -156,7 +156,7 @@ func (s *striped) stripe(rule Rule) (Rule, error) {
 	return rule, nil
 }
 
-// The method of returns the number of the stripe of a key.
+// of returns the number of the stripe to which a key belongs.
 func (s *striped) of(key string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
@@ -187,7 +187,7 @@ func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, 
 	return nested, err
 }
 
-// The method named returns an error of the Locker inside, with the key that the caller gave.
+// named changes the key in an error of the Locker inside to the key that the caller gave.
 func (s *striped) named(err error, key string) error {
 	inner, ok := errtype.As[*Error](err)
 	if !ok {

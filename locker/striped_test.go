@@ -283,7 +283,8 @@ func TestARunAllThatFailsLeavesNoStripe(t *testing.T) {
 	})
 }
 
-// Errors of RunAll name the first key of a stripe, and Observers see the name of the key's rule.
+// An error of RunAll names the first of the keys that have the stripe, and Observers get the Name
+// of the key's rule.
 func TestStripesAreNamedByTheirKeys(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder

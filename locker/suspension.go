@@ -37,10 +37,10 @@ func (c *clocks) gained(now time.Time) time.Duration {
 	return gain
 }
 
-// suspended corrects the holds after the wall clock has gained time. A clock that was set forward
-// looks like a suspension. So a lease that is renewed is not given up at once. Instead the server
-// is asked immediately, and the lease ends soon if no answer comes. A lease that is not renewed
-// ends earlier by the gained time. k.mu is held.
+// suspended is called when the wall clock has gained time. This may also mean that the clock was
+// set forward, so a lease with renewals is not given up at once. Instead it is renewed immediately,
+// and ends soon if no answer comes. A lease without renewals ends earlier by the gained time. k.mu
+// is held.
 func (k *keeper) suspended(now instant, gain time.Duration) {
 	var all []*hold
 	for h := range k.due.holds() {

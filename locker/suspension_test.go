@@ -61,7 +61,8 @@ func TestALeaseEndsWhenNobodyAnswersAfterASuspension(t *testing.T) {
 	})
 }
 
-// If a lease is not renewed, its end is measured by the wall clock.
+// A lease that is not renewed ends by the wall clock, because the monotonic clock stands still
+// during a suspension.
 func TestALeaseThatIsNotRenewedEndsByTheWallClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store, locker.WithoutRenewal())

@@ -118,7 +118,7 @@ func (w workload) visit(l locker.Locker, name, key string, inside *atomic.Int32)
 	inside.Add(-1)
 	s.End = time.Now().UnixNano()
 	switch err := lease.Release(ctx); {
-	case errors.Is(err, locker.ErrUnavailable): // no answer yet: the release continues in the background
+	case errors.Is(err, locker.ErrUnavailable): // the release continues in the background
 		s.Unanswered++
 	case err != nil:
 		s.Failed = err.Error()
@@ -196,7 +196,8 @@ func (h history) check(t testing.TB) map[string][]section {
 		}
 		byKey[s.Key] = append(byKey[s.Key], s)
 	}
-	// On a busy machine, a server may sometimes answer later than an Engine waits.
+	// A few calls without an answer are no failure, because on a busy machine a server may answer
+	// too late.
 	if unanswered > 10+len(h)/20 {
 		t.Errorf("%d calls for %d sections were not answered in time", unanswered, len(h))
 	}

@@ -63,7 +63,8 @@ func (s service) token(ctx context.Context, t testing.TB) []byte {
 	return token
 }
 
-// The method join makes a call with this token. The call asks for key, and does not wait.
+// join is a call that comes with the token. It asks the service for the lock of key, and does not
+// wait.
 func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, error) {
 	t.Helper()
 	ctx, err := s.receiver.With(t.Context(), token)

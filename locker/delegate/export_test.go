@@ -2,7 +2,8 @@ package delegate
 
 import "time"
 
-// The functions below let the tests of package delegate_test look inside the package.
+// Through the functions below, the tests in package delegate_test reach what the package does not
+// export.
 
 // Reread parses a token and writes it again.
 func Reread(token []byte) ([]byte, error) {

@@ -44,7 +44,8 @@ type transport struct {
 	hosts  []string
 }
 
-// RoundTrip sends r, or a changed copy of r when the delegation must be added or removed.
+// RoundTrip sends r. If a delegation must be added or removed, RoundTrip sends a changed copy of r
+// instead.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	var token []byte
 	if slices.Contains(t.hosts, strings.ToLower(r.URL.Host)) {

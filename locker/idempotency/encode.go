@@ -33,7 +33,7 @@ var (
 // MarshalBinary returns r in the form that Stores keep. This form is compressed if compression
 // makes it smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
-	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it back as a uint64
+	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it as a uint64 too
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)
@@ -105,8 +105,8 @@ func (r *Response) UnmarshalBinary(text []byte) error {
 	return nil
 }
 
-// decoder takes values from the front of rest. After a failure, bad is true and all further values
-// are empty.
+// decoder reads values from the front of rest, and removes them. After a failure, bad is true and
+// all further values are empty.
 type decoder struct {
 	rest []byte
 	bad  bool

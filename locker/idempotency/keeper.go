@@ -72,7 +72,8 @@ var ErrNotStored = errors.New("the answer could not be stored")
 // was not done within Keeper.FinishWithin.
 var ErrUnfinished = errors.New("the client has disconnected, and the work did not finish in the allowed time")
 
-// errFailed makes locker.Run release the lease without a done mark.
+// errFailed is what Do's function returns to locker.Run so that the lease is released without a
+// done mark.
 var errFailed = errors.New("the work failed")
 
 // Do returns the stored answer to req, or calls work once under req.Rule's lock and stores the

@@ -230,7 +230,7 @@ func TestTheWorkEndsWithTheLock(t *testing.T) {
 
 func TestALaterRunKnowsOfAnInterruptedOne(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
-		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // as if the process of this request had died
+		_, _, _, err := d.records.Begin(t.Context(), pay.Rule.Key, request, 7, time.Hour) // as if a process had died during its work
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,8 +260,8 @@ func TestAFirstRunIsNoneThatWasInterrupted(t *testing.T) {
 	})
 }
 
-// A later holder may have begun the same request. Then the earlier holder must not answer, even if
-// its own lease still looks valid.
+// If a later holder has begun the same request, the earlier holder must not answer, even if its own
+// lease still looks valid.
 func TestAnOvertakenHolderHasNoAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		answer, err := d.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {

@@ -115,7 +115,7 @@ func TestAFullServerRefusesToBegin(t *testing.T) {
 	}
 }
 
-// hanging is a server that does not answer. Its client ignores contexts.
+// hanging is the client of a server that does not answer, and ignores contexts.
 type hanging struct {
 	idempotency.Client
 	until chan struct{}

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// hashMark begins a hash. No encoded value begins with this byte.
+// hashMark is the first byte of a hash. No encoded value begins with this byte.
 const hashMark = '~'
 
 // special marks the bytes of a value that are percent-encoded. These are the bytes with a meaning

@@ -14,7 +14,7 @@ type Template[T any] struct {
 	name  string
 	parts []part[T]
 	tail  string // literal text after the last part
-	many  int    // index of the part that stands for several values; -1 if there is none
+	many  int    // the index of the part that stands for several values; -1: there is none
 	mac   *mac   // nil without a secret
 }
 
@@ -42,8 +42,8 @@ const MaxKeys = 100
 // String returns the template's text.
 func (t *Template[T]) String() string { return string(t.text) }
 
-// Name returns the literal text before the first ':', or "lock" when there is none. It can be the
-// Name of a Rule, because no client can choose it.
+// Name returns the literal text before the first ':', or "lock" when there is none. It suits the
+// Name of a Rule, because the text is fixed: no client can influence it.
 func (t *Template[T]) Name() string { return t.name }
 
 // Parts returns the parts that the template reads, in order.
@@ -60,7 +60,7 @@ func (t *Template[T]) Parts() []Ref {
 func (t *Template[T]) Several() bool { return t.many >= 0 }
 
 // Key returns the key of a request. The error is an [*Error] if a part is empty or cannot be read,
-// or if the request has more than one key. The functions that read parts get ctx.
+// or if the request has more than one key. ctx goes to the functions that read parts.
 func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 	if len(t.parts) == 0 {
 		return t.tail, nil
@@ -81,7 +81,7 @@ func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 }
 
 // Keys returns the keys of a request, sorted and without duplicates. There is at least one key, and
-// there are at most [MaxKeys]. The error is an [*Error]. The functions that read parts get ctx.
+// there are at most [MaxKeys]. The error is an [*Error]. ctx goes to the functions that read parts.
 func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if !t.Several() {
 		key, err := t.Key(ctx, in)
@@ -115,8 +115,8 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// append adds the key of a request to the bytes of key. If a part has several values, value is
-// one of them.
+// append adds the key of a request to the bytes of key. If a part stands for several values, the
+// parameter value is the one to use.
 func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]

@@ -45,7 +45,7 @@ func (ts Templates[T]) Parts() []Ref {
 func (ts Templates[T]) Several() bool { return len(ts) > 1 || ts[0].Several() }
 
 // Keys returns the keys of a request without duplicates. There is at least one key, and there are
-// at most [MaxKeys]. The error is an [*Error]. The functions that read parts get ctx.
+// at most [MaxKeys]. The error is an [*Error]. ctx goes to the functions that read parts.
 func (ts Templates[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	if len(ts) == 1 {
 		return ts[0].Keys(ctx, in)

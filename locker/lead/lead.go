@@ -35,7 +35,7 @@ type Leader struct {
 	longest time.Duration // the longest time of a term; 0: no limit
 	cfg     config
 
-	background sync.WaitGroup // goroutines that watch fn after the end of a term
+	background sync.WaitGroup // the goroutines that report when fn runs beyond its term
 
 	mu      sync.Mutex
 	begun   bool
@@ -81,7 +81,7 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	}
 	leader := &Leader{locker: l, rule: rule, longest: rule.AtMost, cfg: cfg, terms: make(chan Term, 1), changed: make(chan struct{})}
 	if rule.AtMost != 0 {
-		leader.rule.AtMost += cfg.grace // fn may need this time to return, and no other process must lead before
+		leader.rule.AtMost += cfg.grace // the time for fn to return, in which no other process may lead
 	}
 	if rule.Metadata == "" {
 		host, _ := os.Hostname()

@@ -67,7 +67,7 @@ func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	c.Helper()
 	select {
 	case ctx = <-c.terms:
-	case <-time.After(48 * time.Hour): // long, because a bubble in which leases are renewed never ends by itself
+	case <-time.After(48 * time.Hour): // a bubble with renewals never ends by itself
 		c.Fatal("it does not lead")
 	}
 	lease, ok := locker.FromContext(ctx)
@@ -171,7 +171,7 @@ func TestALostTermIsFollowedByAnother(t *testing.T) {
 		if info, err := l.Inspect(t.Context(), "job"); err != nil || info.Held || info.Waiters != 0 {
 			t.Errorf("it stands although fn has not returned: %+v, %v", info, err)
 		}
-		c.slow.Store(0) // changes only the next term, because fn sleeps already
+		c.slow.Store(0) // affects only the next term, because fn already sleeps
 		if _, again := c.elected(); again <= fence {
 			t.Errorf("the term after %d is %d", fence, again)
 		}
@@ -378,7 +378,8 @@ func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	})
 }
 
-// A function that ignores the end of its term cannot lead for ever: the lease ends after the grace.
+// If fn ignores the end of its term, its process does not lead for ever: the lease ends after the
+// time of WithGrace.
 func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}

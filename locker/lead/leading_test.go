@@ -22,7 +22,7 @@ func TestLeadingAsksTheClockAndNotTheContext(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // nothing ends the context of this term
+	l.term = &term{leader: l, lease: lease, ctx: context.Background(), began: time.Now()} // the context of this term never ends
 	if term, leading := l.Leading(); !leading || term.Fence != lease.Fence() {
 		t.Errorf("%+v, %t", term, leading)
 	}

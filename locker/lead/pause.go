@@ -10,7 +10,7 @@ import (
 const (
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 30 * time.Second
-	// afterStepDown is the pause in which another process can take the lead.
+	// afterStepDown is the pause after StepDown, in which another process can become the leader.
 	afterStepDown = time.Second
 )
 

@@ -73,7 +73,7 @@ func (t *term) run(fn func(context.Context) error) error {
 		rotation := time.AfterFunc(l.longest, func() { t.cancel(t.wrap(locker.ErrExpired)) })
 		defer rotation.Stop()
 	}
-	defer func() { // deferred, so that it also runs when fn panics or calls runtime.Goexit
+	defer func() { // deferred, because fn may panic or call runtime.Goexit
 		if watched() {
 			l.background.Done()
 		}

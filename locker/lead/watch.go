@@ -48,14 +48,14 @@ func refuseToWatch(key, why string) iter.Seq2[locker.Info, error] {
 	}
 }
 
-// watch asks i until ctx ends. change returns a channel that is closed when watch should ask at
-// once.
+// watch asks i again and again until ctx ends. The function change returns a channel that is closed
+// when watch should ask at once.
 func watch(ctx context.Context, i Inspector, key string, change func() <-chan struct{}) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		var last locker.Info
 		var failed, told bool
 		for {
-			changed := change() // before the question, so that no change is missed
+			changed := change() // called before the question, so that no change is missed
 			info, err := i.Inspect(ctx, key)
 			switch {
 			case ctx.Err() != nil:

@@ -72,9 +72,8 @@ func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	})
 }
 
-// forget removes a listener. When no listener is left, the goroutine that delivers events ends. The
-// result is a channel that is closed when this goroutine has ended, or nil when there is no such
-// goroutine.
+// forget removes a listener. When no listener is left, the goroutine that delivers events ends.
+// forget returns a channel that is closed when this goroutine has ended, or nil if there is none.
 func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
@@ -155,7 +154,7 @@ func (p *Process) reopen() {
 	}
 }
 
-// send sends an event that the server published.
+// send puts an event that the server has published on its way to the process.
 func (p *Process) send(e store.Event) {
 	if p.inbox.lose > 0 {
 		p.inbox.lose--

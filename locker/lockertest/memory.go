@@ -120,8 +120,8 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// thrownOut returns the note that a revocation has left for c's owner, or for the phase of the
-// reader c. The caller holds m.mu.
+// thrownOut returns the note that a revocation has left for c's owner, or for the phase in which c
+// reads. The caller holds m.mu.
 func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true

@@ -59,9 +59,8 @@ func (m *Memory) setFault(op locker.Op, set func(*fault)) {
 	m.faults[op] = f
 }
 
-// step runs one call of a process, with the faults that are set for the call. A call that has left
-// the process runs even if the process is paused or killed meanwhile. Only the answer to the call
-// does not arrive.
+// step runs one call of a process, with the faults that are set for the call. If the process is
+// paused or killed after it has sent the call, the call still runs, but the process gets no answer.
 func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
 	m := p.memory
 	m.mu.Lock()

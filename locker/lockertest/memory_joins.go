@@ -38,8 +38,8 @@ func (p *Process) Leave(_ context.Context, c store.Claim) (store.Grant, error) {
 	return step(p, locker.OpRelease, func(m *Memory) (store.Grant, error) { return m.leaveJoin(c), nil })
 }
 
-// joinsOf returns the joins of key, without the joins whose time or lease is over. The caller holds
-// m.mu.
+// joinsOf returns the joins of key that are still valid: neither their time nor their lease is
+// over. The caller holds m.mu.
 func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	l, held := m.lease(key)
 	if !held || l.owner == "" {

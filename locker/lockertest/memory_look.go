@@ -37,7 +37,7 @@ func (m *Memory) keys(pattern string) ([]string, error) {
 	return found, nil
 }
 
-// line returns the queue of a key as an operator sees it.
+// line returns the queue of a key in the form that operators get.
 func (m *Memory) line(key string) []locker.Waiter {
 	var all []locker.Waiter
 	processes := make(map[string]int)

@@ -14,7 +14,7 @@ import (
 // fence of the first permit that was granted since the key was free.
 type permits struct {
 	by   map[string]permit // the permits by owner
-	head string            // a waiter for which too few units are free
+	head string            // the head of the queue, if units are free but too few for it
 	seen time.Time         // when head was notified that the units are too few
 }
 
@@ -31,7 +31,7 @@ type permit struct {
 }
 
 const (
-	standsStill = 3 * time.Second // a head that does not ask again within this time after an event counts as gone
+	standsStill = 3 * time.Second // a head that does not ask for this time after an event counts as gone
 	permitsLife = time.Minute     // how long the Memory remembers expired permits
 )
 
@@ -80,7 +80,7 @@ func (m *Memory) alone(key string) bool {
 	return held && l.permits == nil
 }
 
-// The method fits reports whether weight units of limit are free.
+// fits reports whether limit leaves room for weight more units of key.
 func (m *Memory) fits(key string, weight, limit int) bool {
 	if m.alone(key) {
 		return false
@@ -198,10 +198,10 @@ func (m *Memory) permitted(p permit) store.Grant {
 	return store.Grant{State: store.Granted, At: m.at(), Fence: p.fence, FenceCount: p.block}
 }
 
-// The method serve grants units to the waiters in their order, as long as enough units are free for
-// the head of the queue. The claim own belongs to the call that is under way. Its grant lasts for
-// the whole TTL, and serve does not notify its process. A head that wants the key without a Limit
-// gets the key when no unit is held.
+// serve grants units to the waiters in their order, as long as enough units are free for the head
+// of the queue. The claim own belongs to the call that is under way. Its grant lasts for the whole
+// TTL, and serve does not notify its process. A head that wants the key without a Limit gets the
+// key when no unit is held.
 func (m *Memory) serve(key string, own *store.Claim) (granted permit, ok bool) {
 	asker, notified, last := "", false, ""
 	if own != nil {
@@ -260,8 +260,8 @@ func (m *Memory) watch(key string, head waiter, asker string) bool {
 	return true
 }
 
-// leftOf returns the shortest time for which a refused caller must wait. This time ends when the
-// next permit runs out, or when a head that does not react loses its place.
+// leftOf returns how long a refused caller must wait at least: until the next permit runs out, or
+// until a head that does not react loses its place.
 func (m *Memory) leftOf(l lease, asker string) time.Duration {
 	if l.permits == nil {
 		return m.left(l)

@@ -16,8 +16,8 @@ type queue struct {
 }
 
 // waiter is one owner's entry in the queue. After a hand-off, the entry stays at the front of the
-// queue until its owner confirms. If the key is free again before the confirmation, the owner did
-// not confirm in time.
+// queue until its owner confirms. If the key becomes free again while the entry is still there, the
+// owner has not confirmed in time.
 type waiter struct {
 	owner    string
 	inbox    string // "": the waiter receives no events
@@ -125,8 +125,8 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free. It serves the queue. If the queue is empty, it notifies the
-// waiters outside the queue that they should ask again.
+// freed is called when key may be free. It serves the queue. If the queue is empty, freed notifies
+// the waiters that are not in the queue that they should ask again.
 func (m *Memory) freed(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
@@ -197,8 +197,9 @@ func (m *Memory) by(c store.Claim) func() {
 	return func() { m.releaser = "" }
 }
 
-// notifyNext looks for the first waiter that has waited for longWait. It notifies this waiter that
-// the key was granted to another waiter, and for how long.
+// notifyNext is called when another waiter has the turn. It finds the first waiter whose inbox is
+// not except. If this waiter has waited for longWait, notifyNext notifies it that the key is free
+// after the duration hand at the latest.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)

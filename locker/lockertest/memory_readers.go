@@ -51,7 +51,8 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	return l, there && m.now().Before(r.ends)
 }
 
-// If c may enter, the method read makes c a reader, or lengthens the part that c has.
+// If c may enter, read makes c a reader. If c is a reader already, read lengthens its part of the
+// phase.
 func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
 	_, reads := m.reads(c) // after a downgrade, a reader may still claim as a writer
@@ -147,13 +148,13 @@ func (m *Memory) blocked(key string) bool {
 
 // living returns the live waiters up to the first live writer, and the live readers behind this
 // writer. It removes the dead waiters that it finds from the queue. The asker counts as live, even
-// if its entry leaves the queue with another entry of its process.
+// if its own entry is removed together with another entry of its process.
 func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
 		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // w is a writer behind a live writer, so whether w is dead is checked later
+		case writer && w.mode == locker.Exclusive: // whether this writer behind a live writer is dead is checked later
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:

@@ -87,8 +87,8 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 	return err
 }
 
-// acquire executes the step Acquire. The parameter turn is Shared when a writer has just released
-// the key.
+// acquire executes the step Acquire. The parameter turn is Shared if a writer has just released the
+// key, because then it is the turn of the readers.
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
@@ -146,7 +146,7 @@ func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
 	return grants
 }
 
-// put makes owner the holder of a free key.
+// put grants a free key to owner.
 func (m *Memory) put(key, owner, metadata string, block int, ttl time.Duration) lease {
 	l := lease{owner: owner, metadata: metadata, since: m.now(), ends: m.now().Add(ttl)}
 	l.fence, l.block = m.mint(block)
@@ -214,7 +214,8 @@ func (m *Memory) release(c store.Claim) store.Grant {
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.thrownOut(c)
-	// The tombstone of a phase refuses no late acquire.
+	// A reader needs a note of its own, because the note of its phase does not refuse a late
+	// acquire.
 	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) {
 		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}

@@ -269,7 +269,7 @@ func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 		w.wantEvents()
 		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // with an empty queue, Free sends this event to each process, so that its waiters ask again
+		w.wantEvents(store.EventFree) // the queue is empty, so each process is notified that its waiters may ask again
 	})
 }
 

@@ -97,7 +97,7 @@ func (r *Recorder) Warnings() []locker.Warning {
 	return append([]locker.Warning(nil), r.warnings...)
 }
 
-// Await waits until the function holds returns true for r. If that takes more than a minute, the
+// Await waits until the function "holds" returns true for r. If that takes more than a minute, the
 // test fails.
 func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 	t.Helper()

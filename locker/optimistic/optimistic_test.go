@@ -180,7 +180,8 @@ func TestAConnectionIsGivenBackWithoutAWatch(t *testing.T) {
 	}
 }
 
-// refusesMulti is a hook that answers the first transaction like a server that is loading its data.
+// refusesMulti is a hook that refuses the first transaction, as a server does while it loads its
+// data.
 type refusesMulti struct{ refused atomic.Bool }
 
 func (*refusesMulti) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -389,8 +390,8 @@ var counter = proc.Register("counter", func(args []string) {
 	}
 })
 
-// When a process is killed or stopped in the middle of an update, it delays no other process. No
-// update is lost except, perhaps, the one that the process was about to make.
+// A process that is killed or stopped in the middle of an update delays no other process. No update
+// is lost, except perhaps the update that this process was about to make.
 func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -413,7 +414,7 @@ func TestProcessesThatDieOrStandStillDelayNobody(t *testing.T) {
 	}
 	after, err := c.Get(t.Context(), t.Name()).Int()
 	must(t, err)
-	if after < before+10 || after > before+12 { // the last updates of the two processes may have been under way
+	if after < before+10 || after > before+12 { // each of the two processes may have made one more update
 		t.Errorf("%d became %d by ten updates", before, after)
 	}
 	all[0].Resume()

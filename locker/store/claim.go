@@ -14,8 +14,8 @@ type Claim struct {
 	Owner string // the token of one hold: a secret without ':', used for one hold only
 	Mode  Mode
 
-	// Limit > 0 makes the claim a claim of a semaphore. Owner gets a permit for Weight units if at
-	// most Limit units of the key are held after the grant. The Engine gives such claims only to a
+	// Limit > 0 makes the claim a claim of a semaphore. Owner gets a permit for Weight units if
+	// then at most Limit units of the key are held. The Engine gives such claims only to a
 	// Permitter.
 	Limit  int
 	Weight int // with Limit: at least 1

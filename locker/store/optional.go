@@ -103,7 +103,7 @@ type ServerChecker interface {
 type Info struct {
 	Held     bool
 	Kept     bool // the lease was released, but Rule.AtLeast keeps the key
-	Foreign  bool // held by another library or program, so all fields below except Left are unknown
+	Foreign  bool // another library or program holds the key; below, only Left is known
 	Mode     Mode
 	Fence    uint64        // the fence that Revoke needs
 	Since    time.Time     // when the lease was granted, by the server's clock; zero when unknown

@@ -20,7 +20,7 @@ type bench struct {
 	key string
 }
 
-// ttl is so long that even on a slow machine a lease runs out only where the law intends this.
+// ttl is so long that a lease runs out only where a law waits for that, even on a slow machine.
 const ttl = 30 * time.Second
 
 func owner() string { return rand.Text() }
@@ -86,7 +86,7 @@ func (b *bench) granted() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire of a free key")
 }
 
-// left returns how long the holder's lease still lasts, as a refused caller sees it.
+// left returns how long the holder's lease still lasts, from the answer to a refused caller.
 func (b *bench) left() time.Duration {
 	b.Helper()
 	g := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
@@ -131,7 +131,7 @@ func (b *bench) info() locker.Info {
 // These are TTLs of hand-offs to waiters.
 const (
 	hand  = 10 * time.Second       // long enough to be confirmed on a slow machine
-	blink = 500 * time.Millisecond // expires soon, but not between two calls
+	blink = 500 * time.Millisecond // short enough to wait for, but longer than a few calls
 )
 
 // waiter returns the claim of a new owner that queues and is notified at inbox. If inbox is "", the

@@ -27,7 +27,7 @@ var All = Capabilities{
 	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
 }
 
-// Each function below is a need of some laws. It reports whether a Harness meets this need.
+// Each function below stands for a need of some laws, and reports whether a Harness meets it.
 func fence(h Harness) bool        { return h.Can.Fence }
 func undo(h Harness) bool         { return h.Can.Tombstone }
 func atLeast(h Harness) bool      { return h.Can.AtLeast }

@@ -66,7 +66,7 @@ func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	}
 }
 
-// law is a sentence that must be true for every Store with the capabilities that the law needs.
+// A law is a rule, named by a sentence, that every Store with the needed capabilities must obey.
 type law struct {
 	name  string
 	needs func(h Harness) bool // nil: every Store must obey the law

@@ -140,7 +140,7 @@ var stepLaws = []law{
 		c, g := b.granted()
 		b.release(c)
 		f := b.Store.(store.Fencer)
-		least := g.Fence + 10_000_000 // 10 s ahead of the clock
+		least := g.Fence + 10_000_000 // 10 s later than the fence, which is a clock in µs
 		for _, to := range []uint64{least, 1} {
 			if err := f.RaiseFence(b.Context(), b.key, to); err != nil {
 				b.Fatal(err)

@@ -29,7 +29,7 @@ var notifyLaws = []law{
 			b.Fatalf("granted at %v, by the same clock after %v and before %v", event.At, before.At, after.At)
 		}
 		b.free(first)
-		at.granted(second) // this is the next event, so no other event came in between
+		at.granted(second) // checks the next event, so no other event may come before
 	}},
 	{name: "the message of a grant comes to the waiter's own inbox", needs: all(notifies, several), check: func(b *bench) {
 		one, other := b.listen(b.Store), b.listen(b.Another(b.TB))
@@ -151,7 +151,7 @@ func (b *bench) listen(s locker.Store) *mail {
 		switch {
 		case e.Kind == store.EventReopened:
 			m.reopened <- struct{}{}
-		case e.Kind == store.EventFree: // a hint, for waiters without a queue
+		case e.Kind == store.EventFree: // only a hint for waiters without a queue, so it is dropped
 		case e.Key == b.key:
 			m.events <- e
 		default:
@@ -180,7 +180,7 @@ func (m *mail) next(what string) store.Event {
 	}
 }
 
-// granted awaits the event of c's grant. It must be the next event.
+// granted waits for the next event, which must be the grant for c.
 func (m *mail) granted(c store.Claim) store.Event {
 	m.b.Helper()
 	e := m.next("the grant")
@@ -190,7 +190,7 @@ func (m *mail) granted(c store.Claim) store.Event {
 	return e
 }
 
-// writer awaits the event for c that a writer waits for the end of c's phase.
+// writer waits for the event EventWriter for c: a writer waits for the end of c's phase.
 func (m *mail) writer(c store.Claim) {
 	m.b.Helper()
 	if e := m.next("a writer"); e.Kind != store.EventWriter || e.Owner != c.Owner {
@@ -198,8 +198,8 @@ func (m *mail) writer(c store.Claim) {
 	}
 }
 
-// The method head awaits the event that c is the first in the queue. The parameter in is the
-// expected time until the key is free.
+// head waits for the event EventHead for c, which is then the first in the queue. The parameter in
+// is the expected time until the key is free.
 func (m *mail) head(c store.Claim, in time.Duration) {
 	m.b.Helper()
 	e := m.next("the event for the head of the queue")

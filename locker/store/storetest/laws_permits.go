@@ -163,7 +163,7 @@ var permitLaws = []law{
 		b.waits(1, 2, at.inbox)
 		other := b.waits(1, 2, "")
 		b.free(holder)
-		b.free(stays) // now the units suffice for the second waiter of the process, which does not react either
+		b.free(stays) // now the units suffice for the process's second waiter, which does not react either
 		b.pass(blink)
 		b.queue(b.units(2, 2))
 		b.owns(other, "renewal by the other process's waiter")
@@ -184,7 +184,7 @@ var permitLaws = []law{
 	{name: "a waiter whose process is gone keeps no units from the others", needs: all(permits, notifies), check: func(b *bench) {
 		holder, _ := b.permit(1, 2)
 		heavy := b.waits(2, 2, "nobody:"+owner())
-		light, _ := b.permit(1, 2) // this acquire finds out that the process of heavy is gone
+		light, _ := b.permit(1, 2) // this acquire notices that the process of heavy is gone
 		b.free(holder)
 		b.free(light)
 		b.want(b.renew(heavy), store.NotOurs, "renewal by a waiter whose process is gone")
@@ -246,7 +246,7 @@ var permitLaws = []law{
 		late := b.units(1, 2)
 		late.Once = ttl
 		b.want(b.acquire(late), store.Done, "acquire of work that is done")
-		b.permit(1, 2) // an owner without Once is not affected
+		b.permit(1, 2) // an owner without Once can still get a permit
 	}},
 	{name: "an undone owner takes no unit later", needs: all(permits, undo), check: func(b *bench) {
 		c := b.units(1, 2)
@@ -262,7 +262,7 @@ var permitLaws = []law{
 		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
 		b.want(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
 		b.owns(first, "renewal by the owner that has waited")
-		c.TombstoneTTL = time.Minute // an undo must not hide the reason
+		c.TombstoneTTL = time.Minute // as for an undo, which must not hide the reason
 		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
 			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
 				b.Fatalf("the reason is %q", told.Reason)

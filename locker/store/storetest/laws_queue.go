@@ -198,7 +198,7 @@ var queueLaws = []law{
 		holder.Once, holder.Complete = ttl, true
 		next := b.waiter("")
 		holder.Next = &next
-		b.free(holder) // the owner "confirmed" gets the key: the owner "done" does not need it, and the owner "gone" has no subscriber
+		b.free(holder) // the owner "confirmed" gets the key: "done" needs no key, "gone" has no subscriber
 		b.want(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
 		b.owns(confirmed, "renewal by an owner that waited")
 		b.free(confirmed)

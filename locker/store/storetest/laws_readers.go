@@ -331,7 +331,7 @@ var readerLaws = []law{
 	}},
 }
 
-// reader returns the claim of a new owner that wants to read, and queues if it must wait.
+// reader returns the claim of a new owner that wants to read. If this owner must wait, it queues.
 func (b *bench) reader() store.Claim {
 	c := b.waiter("")
 	c.Mode = locker.Shared
@@ -346,7 +346,7 @@ func (b *bench) reads() (store.Claim, store.Grant) {
 	return c, b.gets(c, "acquire by a reader")
 }
 
-// phase returns the fence of the present phase, as a refused caller sees it.
+// phase returns the fence of the present phase, which a refused caller gets in its answer.
 func (b *bench) phase() uint64 {
 	b.Helper()
 	return b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence

@@ -58,7 +58,7 @@ var togetherLaws = []law{
 		b.queued("")
 		b.free(holder)
 		b.states(b.acquireAll(cs), store.NotOurs, store.Busy)
-		b.pass(blink) // the lease has run out, but no call has noticed that yet
+		b.pass(blink) // the lease has run out, but no later call has made the server notice that
 		gs := b.acquireAll(cs)
 		b.states(gs, store.NotOurs, store.Busy)
 		if gs[1].Holder.Left != 0 {
