@@ -28,7 +28,7 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
 	a.sent = a.began
-	// The call is sent later than began if the caller has waited, or may have subscribed.
+	// If the caller has waited, or may have subscribed, this call is sent later than a.began.
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
 		a.sent = time.Now()
 	}
@@ -129,8 +129,8 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 		return nil, nil
 	case store.Done:
 		return nil, a.fail(ErrDone, 0)
-	// An earlier call was granted, its answer was lost, and an operator has revoked the lease
-	// since.
+	// An earlier call was granted but its answer was lost, and then an operator revoked the
+	// lease.
 	case store.Revoked:
 		return nil, a.fail(revokedBecause(g.Reason), 0)
 	default: // for example Undone, which is the answer only to a token that was given up
@@ -138,7 +138,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	}
 }
 
-// eventOf returns the event that an answer is for the state of the token.
+// eventOf converts an answer of the Store to an event of the token.
 func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:

@@ -21,7 +21,7 @@ var errWaitOver = errors.New("the wait is over")
 func (a *acquisition) handleError(err error) error {
 	var no *store.Refusal
 	switch {
-	case errors.Is(err, store.ErrNotReplicated): // the grant is written, so it must be undone
+	case errors.Is(err, store.ErrNotReplicated): // the server has written the grant, so it must be undone
 		a.token.ended(callLost)
 		return a.fail(err, 0)
 	case !errors.As(err, &no):

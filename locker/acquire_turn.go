@@ -16,8 +16,8 @@ type turn struct {
 	follow *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
 	seen   bool    // for a leader: the server has reported that the key is held
-	// err is set in two cases: the leader could not reach the server and this waiter's time is over
-	// too, or WithMaxWaiters is exceeded.
+	// err is set if WithMaxWaiters is exceeded. It is also set if the leader could not reach the
+	// server and this waiter's time is over too.
 	err error
 }
 

@@ -71,7 +71,8 @@ func (a *acquisition) wait() (*Lease, error) {
 }
 
 // listenFor waits for events until it is time to ask again, but at most for d. If the caller leads
-// a semaphore's cohort, it may meanwhile receive another caller's permit through the channel turns.
+// a semaphore's cohort, it may receive another caller's permit through the channel turns during
+// this time.
 func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
 	timer := a.engine.timers.Start(d)
@@ -96,8 +97,8 @@ func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, err
 	}
 }
 
-// handleEvents acts on the events in the mailbox. The timer fires when the next question is due,
-// which is at the time until.
+// handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
+// at the time that the parameter until gives.
 func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
 	n := a.engine.post.read(&a.box)
 	switch {

@@ -367,7 +367,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
 			c.waiting, c.seen, c.last = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 && !c.isPermits() { // permits still refer to it
+			if len(cs.spare) < 64 && !c.isPermits() { // permits still refer to their cohort
 				cs.spare = append(cs.spare, c)
 			}
 		}

@@ -27,11 +27,11 @@ type Lease struct {
 	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise it
 	// is nil.
 	part     *part
-	notified sync.Once // used when the Observer is notified, once, of the hold's end
+	notified sync.Once // ensures that the Observer is notified of the hold's end only once
 
 	// The small fields stay together, because many leases are held at once. mu guards all of these
 	// fields except notified.
-	mode      Mode // Shared after Downgrade, too
+	mode      Mode // the Rule's Mode; Shared after a Downgrade
 	awaits    bool // AwaitRelease was called
 	releasing bool // Release was called
 	done      bool // Release has returned

@@ -466,7 +466,7 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 	})
 }
 
-// locked is a Locker whose acquires do not take releases along.
+// locked is a Locker whose acquires carry no delayed releases.
 type locked struct {
 	*locker.Engine
 	lane *lane

@@ -114,7 +114,7 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 		return store.Claim{}, now, false
 	}
 	if c := &h.claim; c.Fence == 0 {
-		if c.Fence = l.fence; !c.Queue { // an entry in the queue names the inbox, too
+		if c.Fence = l.fence; !c.Queue { // with Queue, the server has the inbox already
 			c.Inbox = inbox
 		}
 	}

@@ -32,7 +32,7 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 		if err := lease.Downgrade(t.Context()); err != nil || store.Calls(locker.OpDowngrade) != calls {
 			t.Fatalf("a second downgrade: %v", err)
 		}
-		<-time.After(5 * time.Minute) // meanwhile the lease is renewed as a reader's
+		<-time.After(5 * time.Minute) // in this time, the lease is renewed as a reader's lease
 		for _, l := range []*locker.Lease{lease, near.lease, far.lease} {
 			w.waitsStill()
 			release(t, l)

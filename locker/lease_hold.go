@@ -31,8 +31,8 @@ type hold struct {
 	// Guarded by the cohorts' mutex:
 	closed bool    // Shared: no further Lease may use the hold
 	over   bool    // the hold is being released, or is lost
-	used   int32   // the number of fences of the block that were given out
-	users  int32   // Shared: the number of Leases that use the hold, or are about to
+	used   int32   // how many fences of the block were given out
+	users  int32   // Shared: how many Leases use the hold, or are about to use it
 	cohort *cohort // the callers that may get the hold by hand-off; nil: none
 	signed string  // the signed metadata of the hold's user, or of the first of several readers
 

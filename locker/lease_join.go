@@ -10,8 +10,8 @@ import (
 )
 
 // joinedFor is how long a joined lease lasts without an answer from the server, which is asked
-// three times in this period. So when the lease was released, the work of a joined caller ends
-// after at most joinedFor.
+// three times in this period. So after a release of the lease, the work of a joined caller
+// continues for at most joinedFor.
 const joinedFor = 3 * time.Second
 
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its

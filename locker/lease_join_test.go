@@ -133,8 +133,7 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 	}
 }
 
-// Release and Delegate of one lease run at the same time. If the lease is delegated, it is not
-// passed on. If the lease is passed on, it was not delegated.
+// When a lease was passed on to the next caller, its earlier holder cannot delegate it any more.
 func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
@@ -341,7 +340,7 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	joins := make([]*locker.Lease, 0, 100)
-	for range cap(joins) { // these are more joins than the number of dead joins that the server remembers
+	for range cap(joins) { // more than the number of dead joins that the server remembers
 		joins = append(joins, join(t, caller, "a", locker.Delegation{Secret: sesame}))
 	}
 	for _, joined := range joins[1:] {

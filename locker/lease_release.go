@@ -35,7 +35,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	defer l.endRelease()
 
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
-	// allocate memory, so observe gets ctx before.
+	// allocate memory, so observe gets ctx before WithoutCancel is applied.
 	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)

@@ -79,7 +79,7 @@ func (r *repetition) repeat() (verdict, error) {
 			return v, err
 		}
 	}
-	return stopped, nil // BetweenRepeats has no end
+	return stopped, nil // not reached, because BetweenRepeats has no end
 }
 
 // attempt sends the step once.

@@ -142,10 +142,10 @@ func (a *acquisition) hears(e store.Event) {
 	}
 }
 
-// If a grant with this fence came in an answer, confirmed stores the hand-off that caused the
-// grant. Only the message about a grant names the caller that released the key. If no such message
-// came before the answer, the acquire reached the server just after the release, and confirmed
-// stores nothing.
+// confirmed is called when an answer has granted the lease with this fence. If a message about the
+// grant came before the answer, confirmed records the hand-off, because only the message names the
+// caller that released the key. If no message came, the acquire reached the server just after the
+// release, and confirmed records nothing.
 func (a *acquisition) confirmed(fence uint64) {
 	s := a.sighting
 	if s == nil {

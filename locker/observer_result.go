@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// resultOf returns the Result for an operation's error. It cannot decide whether ErrBusy is a
-// timeout: only the acquisition can, because it knows the rule.
+// resultOf returns the Result for an operation's error. resultOf cannot decide whether ErrBusy
+// means a timeout: only the acquisition can, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:

@@ -74,11 +74,12 @@ func TestFairWaitersOfManyProcessesAreServedInTheOrderOfTheQueue(t *testing.T) {
 // leases, and lasts for at most 10 ms. The release that ends the streak also queues the next leader
 // of the process, behind all waiters. So between two turns of a process P, each other process gets
 // at most one streak, because after its streak it queues behind P. No clock is needed to check
-// this. Take two streaks of one process, in the order of fences. If P had waiting callers when the
-// first of the two ended, P must have a turn between them. The test checks each such pair.
+// this, because the fences show the order of the streaks. The test takes each pair of successive
+// streaks of a process P. If callers of P waited when the first streak ended, every other process
+// must have at most one streak between the two.
 //
-// A waiter gets its lease in one of the first streaks that its process has after the waiter came.
-// The reason is that a process serves its waiters in order.
+// A waiter gets its lease in one of the first streaks that its process has after the waiter came,
+// because a process serves its waiters in order.
 func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 	t.Parallel()
 	const (

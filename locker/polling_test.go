@@ -270,7 +270,7 @@ func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	}
 	eventually(t, "all are there", func() bool { return scriptsRun(t, client) >= 2 })
 	<-time.After(50 * time.Millisecond)
-	if n := scriptsRun(t, client); n > 4 { // the obtain of redislock, and our first attempt
+	if n := scriptsRun(t, client); n > 4 { // redislock's own obtain, and our first attempt
 		t.Errorf("%d scripts", n)
 	}
 	for _, w := range all {

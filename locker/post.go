@@ -45,7 +45,7 @@ type news struct {
 	grant    store.Event
 	done     bool
 	head     bool
-	free     time.Time // with head: when the key is free at the latest
+	free     time.Time // if head is true: when the key is free at the latest
 	maybe    bool      // the key may be free
 	reopened bool      // events may have been lost
 }

@@ -54,8 +54,8 @@ func (a *acquisition) remaining() time.Duration {
 	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.together())
 }
 
-// holdsSince returns when, on the local clock, the holder in an answer got the key. sent is when
-// the question was sent. On one server, a fence is the server's clock at the grant, unless the
+// holdsSince returns the local time at which the holder that an answer names got the key. sent is
+// when the question was sent. On one server, a fence is the server's clock at the grant, unless the
 // counter ran ahead of the clock.
 func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || at.IsZero() {

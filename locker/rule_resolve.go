@@ -89,7 +89,7 @@ func noUnits(s Store) string {
 	return "need a Locker of NewSemaphore"
 }
 
-// lease returns the TTL for which the server is asked: at least AtLeast, which must survive a
+// lease returns the TTL that an acquire asks for. It is at least AtLeast, which must outlast a
 // crash of the holder, and at most AtMost.
 func (r Rule) lease() time.Duration {
 	ttl := max(r.TTL, r.AtLeast)

@@ -66,7 +66,7 @@ type Guard[T any] struct {
 	Rule func(ctx context.Context, in T) (Rule, error)
 }
 
-// Run calls fn under the lock for in, as [Run] does.
+// Run calls fn under the lock for the request in, as the function [Run] does.
 func (g Guard[T]) Run(ctx context.Context, in T, fn func(ctx context.Context) error) error {
 	rule, err := g.Rule(ctx, in)
 	if err != nil {

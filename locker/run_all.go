@@ -132,7 +132,7 @@ func distinct(rules []Rule) []Rule {
 	return rules[:n+1]
 }
 
-// and combines two rules for the same key into one rule that satisfies both.
+// and merges r with a second rule for the same key. The result satisfies both rules.
 func (r Rule) and(other Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {

@@ -60,8 +60,8 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 }
 
 // together tries to take all leases in one step. If the step takes all leases, alone is 0.
-// Otherwise the step takes none, and the first leases must be taken alone, up to the first key that
-// is held. Their number is alone.
+// Otherwise the step takes none. Then the leases up to the first key that is held must be taken
+// alone, and alone is the number of these leases.
 func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// takes is one RunAll while it takes its locks. The context carries it through Lockers of any kind
-// to the Engine. From takes, the Engine learns which locks the RunAll already has, and the order of
-// their keys.
+// takes is the state of a RunAll that still takes its locks. The context carries it through Lockers
+// of any kind to the Engine. So the Engine knows which locks the RunAll already has, and the order
+// of their keys.
 type takes struct {
 	mu     sync.Mutex
 	leases []*Lease // the leases taken so far

@@ -25,7 +25,7 @@ const maxStripes = 1 << 20
 // different n do not exclude each other. Change n only while no process holds a lock. The stripe of
 // a key is the 64-bit FNV-1a hash of the key, modulo n. The key of the stripe on the server is
 // "stripe:I/N" with the Locker's prefix. A Lease and an Error name the key that the caller gave.
-// Observers see the stripe.
+// But Observers get the stripe as the Key of the Rule.
 //
 // [RunAll] takes a stripe once, even if several of its keys are given. A nested Acquire of another
 // key with the same stripe uses the lease in its context. Otherwise this Acquire would wait for its

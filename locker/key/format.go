@@ -45,7 +45,7 @@ func Format(value any) (string, error) {
 	}
 }
 
-// Up to exact, a float64 can represent every whole number.
+// exact is the number up to which a float64 can represent every whole number.
 const exact = 1 << 53
 
 var errInexact = errors.New("a number this large must be a whole number or a string")

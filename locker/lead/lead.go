@@ -113,9 +113,9 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // fence protects the data. When fn has not returned in time, the function of [OnOverrun] is called.
 //
 // While the lock server is unavailable, Run tries again. It pauses for 500 ms at first, and later
-// for a TTL, but not for more than 30 s. After terms shorter than a TTL, and shorter than AtMost,
-// Run also pauses, for 500 ms to 30 s. If fn has returned an error that is not the error of its
-// context, Run logs that error before it waits again.
+// for a TTL, but not for more than 30 s. Run also pauses, for 500 ms to 30 s, after a term that was
+// shorter than a TTL and shorter than AtMost. If fn has returned an error that is not the error of
+// its context, Run logs that error before it waits again.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.
@@ -227,7 +227,7 @@ func (l *Leader) Leading() (Term, bool) {
 // when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
-// tell sends news on the channel of Terms, and ends the waits of change.
+// tell sends news on the channel of Terms, and closes the channel that change has returned.
 func (l *Leader) tell(news Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -43,8 +43,8 @@ func configure(opts []Option, ttl time.Duration) (config, error) {
 // [Overrun]. Default: the TTL.
 func WithGrace(d time.Duration) Option { return func(c *config) { c.grace, c.graced = d, true } }
 
-// OnOverrun calls f if fn still runs when the time of [WithGrace] after the end of fn's term is
-// over. It calls f again every TTL. If the data does not check fences, the program can end itself
+// OnOverrun calls f if fn still runs when its term has ended and then the time of [WithGrace] has
+// passed. It calls f again every TTL. If the data does not check fences, the program can end itself
 // in f. f must return soon, because Run waits for f.
 func OnOverrun(f func(Overrun)) Option { return func(c *config) { c.overrun = f } }
 

@@ -28,7 +28,7 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
 		}
 		p.failed = true
-		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL, which is how long a crash leaves no leader
+		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL: after a crash, there is no leader for as long
 	}
 	p.failed = false
 	whole := l.rule.TTL

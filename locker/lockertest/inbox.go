@@ -56,7 +56,7 @@ type letter struct {
 
 // Listen implements store.Notifier. While two Engines listen to one Process, Inbox returns "",
 // because each Engine would receive the events of the other Engine. So the waiters of both Engines
-// get keys without being notified.
+// receive no events, and poll instead.
 func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()

@@ -21,7 +21,7 @@ func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // longer than an undo is repeated
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) // longer than the Engine repeats an undo
 		defer cancel()
 		if err := e.Close(ctx); err != nil {
 			t.Error(err)

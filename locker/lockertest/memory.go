@@ -83,7 +83,8 @@ func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
-		// During permitsLife, reap must see the permits that were not confirmed.
+		// A lease with permits is kept for permitsLife, because reap must still find the permits
+		// that were not confirmed.
 		if l.permits == nil || m.now().Sub(l.ends) >= permitsLife {
 			delete(m.leases, key)
 		}

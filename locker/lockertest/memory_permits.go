@@ -31,7 +31,7 @@ type permit struct {
 }
 
 const (
-	standsStill = 3 * time.Second // a head that does not ask for this time after an event counts as gone
+	standsStill = 3 * time.Second // a head that has not asked for so long after an event counts as gone
 	permitsLife = time.Minute     // how long the Memory remembers expired permits
 )
 
@@ -158,8 +158,8 @@ func (m *Memory) confirm(c store.Claim) (p permit, ok bool) {
 	return p, true
 }
 
-// reap takes back the expired permits. If a process has not confirmed one of these permits, the
-// process does not react. So it loses its places in the queue too.
+// reap takes back the expired permits. If an expired permit was never confirmed, its process does
+// not react. So this process loses its places in the queue too.
 func (m *Memory) reap(key string) {
 	l := m.leases[key]
 	if l.permits == nil {

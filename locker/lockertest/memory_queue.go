@@ -191,15 +191,15 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 }
 
 // by is called when c releases the key. From then on, the events of grants carry c's traceparent,
-// until the caller calls the function that by returns.
+// until the function that by returns is called.
 func (m *Memory) by(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext is called when another waiter has the turn. It finds the first waiter whose inbox is
-// not except. If this waiter has waited for longWait, notifyNext notifies it that the key is free
-// after the duration hand at the latest.
+// notifyNext is called when another waiter has the turn. It looks for the first waiter whose inbox
+// differs from the parameter except. If this waiter has waited for longWait, notifyNext notifies it
+// that the key is free after the duration hand at the latest.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
 		m.notifyHead(key, next, hand)
@@ -218,8 +218,8 @@ func (m *Memory) drop(key string, w waiter) {
 	}))
 }
 
-// next returns the first waiter whose inbox has a listener and is not the inbox except. So if the
-// process behind except does not react, another process can.
+// next returns the first waiter whose inbox has a listener and differs from the parameter except.
+// So if the process with the inbox except does not react, another process can.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {

@@ -55,7 +55,7 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 // phase.
 func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
-	_, reads := m.reads(c) // after a downgrade, a reader may still claim as a writer
+	_, reads := m.reads(c) // after a downgrade, a reader's claim may still be a writer's
 	switch {
 	case c.Mode != locker.Shared && !reads:
 		return g, false
@@ -153,8 +153,8 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	writer := false
 	for _, w := range slices.Clone(m.queue(key)) {
 		switch {
-		case indexOf(m.queue(key), w.owner) < 0: // w has left with another entry of its process
-		case writer && w.mode == locker.Exclusive: // whether this writer behind a live writer is dead is checked later
+		case indexOf(m.queue(key), w.owner) < 0: // w was removed together with another entry of its process
+		case writer && w.mode == locker.Exclusive: // a writer behind a live writer is checked when its turn has come
 		case m.dead(w, asker):
 			m.drop(key, w)
 		default:

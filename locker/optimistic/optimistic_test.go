@@ -150,9 +150,8 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-// transact makes a transaction as another caller of the same client makes it. This caller may get
-// the same connection. Client.TxPipelined would not suit the test, because it uses connections of
-// its own.
+// transact makes a transaction like another caller of the same client, which may get the same
+// connection. Client.TxPipelined would not suit the test, because it uses connections of its own.
 func transact(t *testing.T, c *redis.Client, key string) error {
 	t.Helper()
 	return c.Watch(t.Context(), func(tx *redis.Tx) error {

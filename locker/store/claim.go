@@ -14,9 +14,9 @@ type Claim struct {
 	Owner string // the token of one hold: a secret without ':', used for one hold only
 	Mode  Mode
 
-	// Limit > 0 makes the claim a claim of a semaphore. Owner gets a permit for Weight units if
-	// then at most Limit units of the key are held. The Engine gives such claims only to a
-	// Permitter.
+	// Limit > 0 makes the claim a claim of a semaphore. Owner gets a permit for Weight units if,
+	// with these units, at most Limit units of the key are held. The Engine gives such claims
+	// only to a Permitter.
 	Limit  int
 	Weight int // with Limit: at least 1
 

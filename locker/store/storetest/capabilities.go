@@ -62,7 +62,7 @@ func kills(h Harness) bool              { return h.Another != nil && h.Kill != n
 func losesSubscriptions(h Harness) bool { return h.Deafen != nil }
 func counts(h Harness) bool             { return h.Queued != nil }
 
-// all returns the need of a law for several capabilities.
+// all combines several needs into one: a Harness must meet each of them.
 func all(needs ...func(Harness) bool) func(Harness) bool {
 	return func(h Harness) bool {
 		for _, need := range needs {

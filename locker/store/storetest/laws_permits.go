@@ -338,7 +338,7 @@ var permitLaws = []law{
 	}},
 }
 
-// units returns the claim of a new owner for weight units of limit.
+// units returns the claim of a new owner that asks for weight units, with the given limit.
 func (b *bench) units(weight, limit int) store.Claim {
 	c := b.claim(owner())
 	c.Weight, c.Limit = weight, limit

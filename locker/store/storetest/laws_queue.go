@@ -215,8 +215,8 @@ var queueLaws = []law{
 	}},
 }
 
-// queuedBehindLapse makes a new owner wait for a held key. queuedBehindLapse returns when the lease
-// of the key's holder has expired.
+// queuedBehindLapse makes a new owner wait for a held key, and returns when the holder's lease has
+// expired.
 func (b *bench) queuedBehindLapse(inbox string) store.Claim {
 	b.Helper()
 	c := b.claim(owner())
