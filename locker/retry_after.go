@@ -61,7 +61,7 @@ func holdsSince(h store.Holder, at, sent time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || at.IsZero() {
 		return time.Time{}
 	}
-	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // the fence is a clock in µs
+	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
 	if held < 0 || held > longestTime {
 		return time.Time{}
 	}

@@ -162,7 +162,7 @@ func TestPermitsInAStorm(t *testing.T) {
 			continue
 		}
 		struck[name] += faults[name]()
-		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // pause between two faults
+		time.Sleep(rand.N(100 * time.Millisecond)) //nolint:forbidigo // the time between two faults
 	}
 	var stays []stay
 	for _, child := range crews {

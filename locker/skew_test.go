@@ -71,7 +71,7 @@ func TestTheSkewIsLeftOutOfEveryDeadline(t *testing.T) {
 		release(t, lease)
 		winner := w.granted(time.Second)
 		want("told by message", winner, start, 2*time.Second)
-		time.Sleep(time.Second) //nolint:forbidigo // long enough for the first renewal
+		time.Sleep(time.Second) //nolint:forbidigo // in the bubble; in this time the first renewal is made
 		synctest.Wait()
 		want("renewed", winner, start.Add(250*time.Millisecond), ttl)
 		release(t, winner)

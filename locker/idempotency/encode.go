@@ -33,7 +33,7 @@ var (
 // MarshalBinary returns r in the form that Stores keep. This form is compressed if compression
 // makes it smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
-	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it as a uint64 too
+	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it back as a uint64
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)
