@@ -1,7 +1,6 @@
 // Package otellock traces and measures locks with OpenTelemetry.
 //
-// Give the Observer to a Locker, and the trace of a request shows every wait of the request for a
-// lock:
+// Give the Observer to a Locker. Then the trace of a request shows each wait for a lock:
 //
 //	observer, err := otellock.New() // the global providers
 //	…
@@ -9,15 +8,16 @@
 //
 // The spans are "acquire NAME", which covers the wait, "release NAME", "extend NAME" and "revoke
 // NAME". With [WithHoldSpans] there is also "hold NAME", from the grant to the release or the loss.
-// The spans of the work under the lock are children of "hold NAME". A transaction of package
-// sqllock is "transact NAME", with the database's own spans inside. A term of package lead is "lead
-// NAME". If the function of a leader still runs after its term, the span "overrun NAME" records
-// this. An update of package optimistic is "update NAME". NAME is the Rule's Name, never its key.
+// The spans of the work under the lock are children of "hold NAME". Packages on top of the locks
+// have spans too: "transact NAME" for a transaction of package sqllock, with the database's own
+// spans inside; "lead NAME" for a term of package lead; "overrun NAME" for a leader's function that
+// still runs after its term; and "update NAME" for an update of package optimistic. NAME is the
+// Rule's Name, never its key.
 //
 // The span of an acquire that met another holder has two links. The link with the role "holder"
-// leads to the acquire of that holder. The link with the role "released_by" leads to the acquire
-// of the holder whose release ended the wait. If the holder's span is sampled, a link can also lead
-// into another process and another trace. See [WithoutLinks].
+// leads to the span in which that holder acquired the lock. The link with the role "released_by"
+// leads to the acquire span of the holder whose release ended the wait. If the holder's span is
+// sampled, a link can also lead into another process and another trace. See [WithoutLinks].
 //
 // These are the instruments, in seconds or in their own unit. Each instrument has
 // latchkit.lock.name and the listed attributes:
@@ -42,16 +42,16 @@
 //	latchkit.scheduler.ticks         counter: result
 //	latchkit.quorum.nodes.out        present number, without a name: nodes without a vote
 //
-// Exemplars lead from a histogram to the spans.
+// Exemplars connect the values in a histogram with the spans.
 //
 // The adapters for HTTP and gRPC also report requests. The counter latchkit.lock.requests counts
-// them by name and result. The span around the request, usually the server's, gets the attributes
-// latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result is
-// acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a lock
-// because the adapter fails open. Otherwise the result is the reason why the request was refused or
-// lost its lock. The reasons are lock_busy, invalid_key, body_too_large, unsupported_media_type,
-// idempotency_key_reused, delegation_refused and the other codes of httplock and reasons of
-// grpclock, in lower case.
+// these requests by name and result. The span around the request, usually the server's, gets the
+// attributes latchkit.lock.name, latchkit.lock.result and latchkit.lock.wait.duration. The result
+// is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
+// lock because the adapter fails open. Otherwise the result is the reason why the request was
+// refused or lost its lock. The reasons are lock_busy, invalid_key, body_too_large,
+// unsupported_media_type, idempotency_key_reused, delegation_refused and the other codes of
+// httplock and reasons of grpclock, in lower case.
 //
 // These are the attributes:
 //

@@ -8,10 +8,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// kinds has a name for each kind of error. An error can be of several kinds, and the first kind in
-// this list counts. The end of a lease comes before the reason why its renewals failed. Revoked
-// comes before lost, because a revoked lease is also lost. The end of the caller's context comes
-// before busy.
+// kinds has a name for each kind of error. An error can be of several kinds, and the first of these
+// kinds in the list counts. The list puts the end of a lease before the reason why its renewals
+// failed, and the end of the caller's context before busy. It puts revoked before lost, because a
+// revoked lease is also lost.
 var kinds = [...]struct {
 	is   error
 	name string
@@ -37,14 +37,14 @@ var kinds = [...]struct {
 }
 
 // typed is an error that names its own type, as errors of adapters do. OpenTelemetry's
-// instrumentations use the same method.
+// instrumentations call the same method.
 type typed interface {
 	error
 	ErrorType() string
 }
 
 // errorType returns the error.type of an outcome. It returns "" for an outcome that is no error: a
-// success, or a refusal that a Rule asks for by NoWait or Once.
+// success, or a refusal that the Rule asked for with NoWait or Once.
 func errorType(out locker.Outcome) string {
 	if out.Err == nil || out.Result == locker.ResultBusy || out.Result == locker.ResultDone {
 		return ""

@@ -35,7 +35,7 @@ func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.Renew
 			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].with(attrs).record...)
 		}
 	}
-	lost := errors.Is(e.Err, locker.ErrLost) // no renewal follows a loss, and the hold's end is logged
+	lost := errors.Is(e.Err, locker.ErrLost) // a loss is logged at the end of the hold, and no renewal follows it
 	if !lost && (e.Err != nil || e.Margin < e.TTL/nearlyLost) {
 		o.logRenewal(ctx, rule, e, kind)
 	}

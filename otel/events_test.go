@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The metric latchkit.quorum.nodes.out counts warnings by their codes. So a quorum must use the
-// codes that are counted.
+// The metric latchkit.quorum.nodes.out counts only the warnings with two codes, so a quorum must
+// use these two codes.
 func TestTheCodesOfAQuorumAreTheOnesThatAreCounted(t *testing.T) {
 	files, err := filepath.Glob("../internal/quorum/*.go")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // Headers carries the context of a trace in the headers of a message, as W3C's Trace Context
-// defines. Give Headers to asynqlock.WithPropagator. Baggage is not carried. The zero value is
-// ready.
+// defines. It does not carry baggage. Give Headers to asynqlock.WithPropagator. The zero value is
+// ready to use.
 type Headers struct{}
 
 // Inject adds to headers the span in ctx, if there is one.

@@ -71,14 +71,14 @@ func (b *builder) note(d described, err error) {
 // enabled is an instrument that knows whether its measurements are read.
 type enabled interface{ Enabled(context.Context) bool }
 
-// readers shows whether the measurements are read.
+// readers shows whether a reader uses the measurements.
 type readers struct {
 	off   bool      // the measurements are never read
 	asked []enabled // instruments that report whether their measurements are read, because a view may drop some of them; empty: unknown
 }
 
-// measured makes the readers. Before version 1.40 of OpenTelemetry, only no-op instruments show
-// that their measurements are not read.
+// measured returns what the instruments show about their readers. Before version 1.40 of
+// OpenTelemetry, only no-op instruments show that their measurements are not read.
 func (i *instruments) measured() (r readers) {
 	if _, r.off = i.acquire.(noop.Float64Histogram); r.off {
 		return r
@@ -93,7 +93,7 @@ func (i *instruments) measured() (r readers) {
 	return r
 }
 
-// The method called measures returns true if the measurements are read.
+// measures returns true if a reader uses the measurements.
 func (r *readers) measures(ctx context.Context) bool {
 	for _, e := range r.asked {
 		if e.Enabled(ctx) {

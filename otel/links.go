@@ -44,7 +44,7 @@ func parse(traceparent string) (trace.SpanContext, bool) {
 	}), true
 }
 
-// link links span to the span of another holder, if that span is known.
+// link adds to span a link to the span of another holder, if that span is known.
 func link(span trace.Span, role string, to locker.Peer) {
 	if to.Traceparent == "" {
 		return
@@ -70,8 +70,8 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
 }
 
-// hash returns a text that does not show the key. Equal keys have equal hashes. Without the salt, a
-// reader cannot find the key by trying keys.
+// hash returns a salted hash of the key. Equal keys have equal hashes. A reader who does not know
+// the salt cannot find the key by trying keys.
 func (o *observer) hash(key string) string {
 	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))
 	return hex.EncodeToString(sum[:8])

@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// limits has a limiter for each kind of record, because all locks fail at once when a server fails.
+// limits has a limiter for each kind of record. Without limiters, the failure of a server would
+// cause a record for every lock at once.
 type limits struct{ loss, trouble, hint limiter }
 
 const (
@@ -31,8 +32,7 @@ type limiter struct {
 	dropped int
 }
 
-// The method called allows returns whether a record may be written, and how many records were
-// dropped before it.
+// allows returns true if a record may be written, and how many records were dropped before it.
 func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,7 +135,7 @@ func (o *observer) textOf(err error, key string) string {
 	return text
 }
 
-// slog returns the logger: the logger of WithLogger, or slog's present default.
+// slog returns the logger of WithLogger, or else the present default of package slog.
 func (o *observer) slog() *slog.Logger {
 	if o.logger != nil {
 		return o.logger

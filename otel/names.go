@@ -46,7 +46,8 @@ const (
 // other stands for each name after the first maxNames, and for each error that is not in kinds.
 const other = "_OTHER"
 
-// verbs has the first word of each operation's span. An operation without a verb has no span.
+// verbs has the first word of each operation's span. An operation that is not in the list has no
+// span.
 var verbs = [...]string{
 	locker.OpAcquire: "acquire",
 	locker.OpHold:    "hold",

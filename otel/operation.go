@@ -15,7 +15,7 @@ import (
 // operation allocates no memory.
 type operation struct {
 	observer *observer
-	end      func(locker.Outcome) // the method finish, made once because that allocates memory
+	end      func(locker.Outcome) // the method value finish; kept, because making it allocates memory
 
 	ctx      context.Context // the context with the span, for exemplars
 	op       locker.Op
@@ -97,13 +97,13 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	}
 }
 
-// The method called usual returns the options for the measurement that every operation of this kind
-// makes.
+// usual returns the measurement options for series s. It is for measurements that every operation
+// of this kind makes.
 func (p *operation) usual(s series) *measurement {
 	return p.target.at(p.op, p.mode, s).with(p.attrs)
 }
 
-// The method called of returns the options for a measurement of the operation in the series s.
+// of returns the measurement options for series s.
 func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
 
 // conclude writes into the span how the operation ended. The description of the status is the
@@ -135,7 +135,7 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 	p.span.SetAttributes(attrs...)
 }
 
-// showOthers adds the holders for which an acquire waited to attrs.
+// showOthers adds to attrs the holders for which an acquire waited.
 func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))

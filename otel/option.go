@@ -107,14 +107,14 @@ func WithoutLinks() Option { return func(c *config) { c.links = false } }
 
 // WithLogger sets the logger for losses, late or failed renewals, excluded nodes and warnings
 // about the server. Records have the context of the operation, and trace_id and span_id where
-// there is a span. Errors never show tokens, and show keys only with [WithKey]. Default, also for
-// nil: slog.Default at the time of the record.
+// there is a span. The errors in records never show tokens, and show keys only with [WithKey].
+// Default, also for nil: slog.Default at the time of the record.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
 // WithMetricAttributesFn adds the result of f to every measurement of an operation: for example
-// the route or the tenant in ctx. Each value makes more time series, so there must be few values.
-// f is called on the path of every operation, so it must be fast. Default: no such attributes, and
-// measuring allocates no memory.
+// the route or the tenant in ctx. Each different value makes more time series, so there must be few
+// values. f is called on the path of every operation, so it must be fast. Default: no such
+// attributes, and measuring allocates no memory.
 func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Option {
 	return func(c *config) {
 		c.metricAttributesFn = f

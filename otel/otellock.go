@@ -84,10 +84,10 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	return ctx, p.end
 }
 
-// The method called now returns the time since New.
+// now returns the time since New.
 func (o *observer) now() time.Duration { return time.Since(o.started) }
 
-// The function called concerns returns true if an operation has a span or a measurement.
+// concerns returns true if an operation has a span or a measurement.
 func concerns(op locker.Op) bool {
 	return hasSpan(op) || op == locker.OpTick
 }
@@ -121,7 +121,7 @@ func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule lock
 	return ctx, span
 }
 
-// The method attributes returns the attributes of measurements that come from ctx.
+// attributes returns the attributes that measurements get from ctx.
 func (o *observer) attributes(ctx context.Context) []attribute.KeyValue {
 	if o.metricAttributesFn == nil {
 		return nil

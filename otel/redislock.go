@@ -25,7 +25,7 @@ import (
 // is also "hold NAME", from Obtain to Release. NAME is the key up to its first ':', or "lock" when
 // there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
 // client does not see that it expires, so the lock counts as held. There are no links to the holder
-// and no fences, because redislock does not show them. The methods return the results of redislock.
+// and no fences, because redislock does not show them. The methods return what redislock returns.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
 		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
@@ -82,7 +82,7 @@ func nameOf(key string) string {
 	return "lock"
 }
 
-// begin begins an observation. The returned function ends it.
+// begin begins the observation of an operation. The returned function ends the observation.
 func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	ctx, end := c.observer.Begin(ctx, op, rule)
 	if end == nil {
@@ -91,7 +91,8 @@ func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.R
 	return ctx, end
 }
 
-// counted counts the refusals, because redislock asks for a pause after each refusal.
+// counted is a RetryStrategy that counts the refusals. It can count them, because redislock asks it
+// for a pause after each refusal.
 type counted struct {
 	redislock.RetryStrategy
 	refused int
@@ -158,7 +159,7 @@ type RedislockLock struct {
 
 	client  *RedislockClient
 	rule    locker.Rule
-	held    context.Context // the context of the hold
+	held    context.Context // the context with the span of the hold
 	endHold func(locker.Outcome)
 	ended   sync.Once // ends the hold
 
@@ -166,23 +167,21 @@ type RedislockLock struct {
 	until time.Time // the lock lasts at least until this time, by the local clock
 }
 
-// The method called lives records that the lock lasts for ttl, counted from asked, the time of the
-// call.
+// lives records that the lock lasts for ttl from the time asked, when the call was sent.
 func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.until = asked.Add(ttl)
 }
 
-// The method called left returns the least time for which the lock still lasts.
+// left returns for how long the lock certainly lasts.
 func (l *RedislockLock) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.until)
 }
 
-// Obtain is the Obtain of the client from which this lock was obtained. Locks of redislock have
-// this method too.
+// Obtain calls Obtain of the client that obtained this lock. A redislock.Lock has this method too.
 func (l *RedislockLock) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	return l.client.Obtain(ctx, key, ttl, opt)
 }

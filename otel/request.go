@@ -12,8 +12,8 @@ import (
 
 // Request counts a request that an adapter guards. It also describes the lock on the span around
 // the request, which is usually the span of the HTTP or gRPC server. So a reader of the trace can
-// distinguish a refusal of the lock from a refusal of the handler. If a request has several locks,
-// the last event counts.
+// see whether the lock or the handler refused the request. If a request has several locks, the span
+// shows the last event.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
 	t := o.targets.of(e.Name)
 	if o.measures(ctx) {
@@ -38,7 +38,7 @@ const replayed = "replayed"
 
 type surroundingKey struct{}
 
-// surrounding returns the span around the work of ctx, even if a span "hold NAME" is between them.
+// surrounding returns the span around the locks of ctx. It skips the spans "hold NAME".
 func surrounding(ctx context.Context) trace.Span {
 	if span, ok := ctx.Value(surroundingKey{}).(trace.Span); ok {
 		return span

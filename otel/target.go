@@ -24,7 +24,7 @@ type targets struct {
 	known  atomic.Pointer[map[string]*target]
 	rest   *target
 
-	mu sync.Mutex // held by a caller that adds a name
+	mu sync.Mutex // held while a name is added
 }
 
 func (ts *targets) init(cfg config) {
@@ -33,7 +33,7 @@ func (ts *targets) init(cfg config) {
 	ts.rest = newTarget(cfg, other)
 }
 
-// The method called of returns the target of name.
+// of returns the target of name.
 func (ts *targets) of(name string) *target {
 	known := *ts.known.Load()
 	if t, ok := known[name]; ok {
@@ -62,7 +62,7 @@ func (ts *targets) add(name string) *target {
 	return t
 }
 
-// target has all values that are made once for each name.
+// target has the values that are made once for each name.
 type target struct {
 	name  string
 	extra []attribute.KeyValue // further attributes of measurements
@@ -70,7 +70,7 @@ type target struct {
 	span  [len(verbs)]string
 	start [2][]trace.SpanStartOption // by mode
 
-	lock  [2]*measurement                            // the series with only the mode
+	lock  [2]*measurement                            // the measurements that have only the mode, by mode
 	usual [len(verbs)][2]atomic.Pointer[measurement] // the last measurement, by operation and mode
 
 	mu   sync.RWMutex
@@ -78,7 +78,7 @@ type target struct {
 }
 
 // series has the attributes that distinguish the time series of one name. A field with the zero
-// value is no attribute.
+// value makes no attribute.
 type series struct {
 	mode      modeText
 	contended answer
@@ -88,7 +88,7 @@ type series struct {
 	scope     locker.Handoff
 }
 
-// modeText returns the attribute of a mode.
+// modeText is a mode as the value of an attribute.
 type modeText string
 
 var modeTexts = [2]modeText{modeText(locker.Exclusive.String()), modeText(locker.Shared.String())}
@@ -132,8 +132,8 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// The method called at returns the options of a series of an operation. Most operations end like
-// the operation before them. For such operations, the method needs no look-up.
+// at returns the measurement options for series s of an operation. Most operations end like the
+// operation before them, and then at needs no look-up.
 func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {
@@ -143,7 +143,7 @@ func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
 	return last
 }
 
-// The method called of returns the options of a series.
+// of returns the measurement options for series s.
 func (t *target) of(s series) *measurement {
 	t.mu.RLock()
 	m := t.more[s]
@@ -176,8 +176,7 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// The method called with returns the options of the measurement, with the attributes that come from
-// a context.
+// with returns the options of m together with attrs, which come from a context.
 func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m
