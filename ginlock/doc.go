@@ -16,8 +16,8 @@
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request. Package key describes the
-// guarantees. These are the parts:
+// A key is a template of literal text and of parts of the request. Package key describes what keys
+// guarantee. These are the parts:
 //
 //	{param.id}          a parameter of the route's path
 //	{query.page}        a value of the URL's query
@@ -59,22 +59,22 @@
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
 // [WithBufferedResponse] holds the reply back until the lock is released. Each failure that an
-// operator should know of is added to c.Errors as a private error. A busy lock is no failure. For
-// loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of Outcome do not
-// show the key.
+// operator should know of is added to c.Errors as a private error. A busy lock is not such a
+// failure. For loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of
+// Outcome do not show the key.
 //
 // # Order
 //
-// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock. Then a
-// panic arrives after the release, the wait is in the trace, and no unauthorised client waits. A
-// time-out that ends the request's context also ends the wait. gin-contrib/timeout does not end the
-// context. It answers the request while the handler continues, and Gin may then use the handler's
-// Gin context for another request.
+// Register Recovery, otelgin, request IDs, authentication and time-outs before ginlock. Then
+// Recovery gets a panic after the lock was released, the trace contains the wait, and unauthorised
+// clients do not wait. A time-out that ends the request's context also ends the wait.
+// gin-contrib/timeout does not end the context. It answers the request while the handler continues,
+// and Gin may then use the handler's Gin context for another request.
 //
 // The wait always ends after the time of [WithWait]. The body of a request is read before the lock
-// is taken. So a slow body does not hold the lock, and a client that leaves while its request waits
-// is noticed. [WithStallTimeout] sets for how long a client may block a handler that holds the
-// lock.
+// is taken. So a client that sends its body slowly does not hold the lock, and net/http notices a
+// client that leaves while its request waits. [WithStallTimeout] sets for how long a client may
+// block a handler that holds the lock.
 //
 // To shut down, close the Locker first and then the server. Then requests that wait for a lock are
 // answered 503 at once, and requests that hold a lock finish.

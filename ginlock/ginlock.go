@@ -14,7 +14,7 @@ import (
 )
 
 // New returns a middleware that runs the handlers after it under the lock that k names, such as
-// "order:{param.id}". The package's comment has the grammar of keys.
+// "order:{param.id}". The package's comment lists the parts of keys.
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
 // is a mistake of the program, so New reports it when the program starts. Gin also panics for a
@@ -68,7 +68,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// Value returns the visit itself, or a value of the request's own context.
+// Value returns the visit itself for a visitKey, and values of the request's own context for other
+// keys.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -81,9 +82,9 @@ func visitOf(r *http.Request) *visit { return r.Context().Value(visitKey{}).(*vi
 // contextOf returns Gin's context of a request that httplock knows.
 func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 
-// resume is the handler that runs under each lock. It continues with the visit of its request, so
-// one handler is enough for all requests. With a separate handler for each request, each request
-// would need a new middleware.
+// resume is the handler that httplock runs under each lock. It finds the visit in the context of
+// its request, so one handler is enough for all requests. With a separate handler for each request,
+// each request would need a new middleware.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
 // serve handles a request with locked, which is resume under a lock. A request without a route is
@@ -133,8 +134,8 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	settle()
 }
 
-// carry copies what handlers have read and parsed to the outer request. In the outer request, the
-// server finds the files of a multipart form, and removes them.
+// carry copies what handlers have read and parsed to the outer request. There the server finds the
+// files of a multipart form, which it removes.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Key is the text of a key's template, such as "order:{param.id}". The package's comment has the
-// grammar.
+// Key is the text of a key's template, such as "order:{param.id}". The package's comment lists the
+// parts.
 type Key = key.Key
 
 // Join puts a ':' between parts: Join("order", Param("id")) is "order:{param.id}".

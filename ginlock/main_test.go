@@ -41,8 +41,8 @@ func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engi
 	return e
 }
 
-// post sends one request to e without a network. So post can be used in a bubble, with virtual
-// time.
+// post sends one request to e without a network. So post can be used in a bubble of synctest, with
+// virtual time.
 func post(ctx context.Context, e http.Handler, target string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	e.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, target, http.NoBody))

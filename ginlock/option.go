@@ -53,16 +53,16 @@ func WithModeByMethod() Option { return httplock.WithModeByMethod() }
 // [httplock.WithFailOpen].
 func WithFailOpen() Option { return httplock.WithFailOpen() }
 
-// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
-// that the lock was held to the handler's end; see [httplock.WithBufferedResponse].
+// WithBufferedResponse holds the response back, up to most bytes, until the lock server has
+// confirmed that the lock was held until the handler returned; see [httplock.WithBufferedResponse].
 func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
 
 // WithDelegation lets a request join the lease of its caller, if the request carries a delegation
 // of that lease; see [httplock.WithDelegation].
 func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
 
-// WithMaxBody sets how many bytes of a request's body are read for its key. A request with a
-// longer body is answered 413. Default: 1 MiB.
+// WithMaxBody sets how many bytes of a body may be read for a key with {body.NAME}, or for the
+// fingerprint. A request with a longer body is answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return httplock.WithMaxBody(most) }
 
 // WithSecret sets the secret for parts like {header.Authorization|hmac}: at least 16 random bytes,
@@ -72,9 +72,9 @@ func WithSecret(secret []byte) Option { return httplock.WithSecret(secret) }
 // WithLifetime sets for how long [Idempotency] remembers a response. Default: 24 h.
 func WithLifetime(d time.Duration) Option { return httplock.WithLifetime(d) }
 
-// WithPart makes {name} a part of keys, read by value. If value returns "", the request lacks the
-// part and is answered 400. If value returns an error, the request is answered 500, and the text
-// of the error stays in the process.
+// WithPart makes {name} a part of keys. The function value reads the part from the request. If
+// value returns "", the request lacks the part and is answered 400. If value returns an error, the
+// request is answered 500, and the text of the error stays in the process.
 func WithPart(name string, value func(c *gin.Context) (string, error)) Option {
 	if value == nil {
 		return httplock.WithPart(name, nil)
@@ -94,7 +94,7 @@ func WithClaims(claims func(c *gin.Context) map[string]any) Option {
 // WithKeys locks more keys together with the first key; see [httplock.WithKeys].
 func WithKeys(keys ...Key) Option { return httplock.WithKeys(keys...) }
 
-// WithStreamedBody does not read the request's body before the handler does; see
+// WithStreamedBody leaves the request's body unread until the handler reads it; see
 // [httplock.WithStreamedBody].
 func WithStreamedBody() Option { return httplock.WithStreamedBody() }
 
@@ -135,7 +135,7 @@ func WithFilter(guarded func(c *gin.Context) bool) Option {
 
 // WithErrorHandler makes h write the replies. When h is called, the handlers after the middleware
 // have been aborted, and p's status and the Retry-After header are set. h may reply in any form; p
-// marshals to the members of problem+json. Default: problem+json.
+// marshals to an object of problem+json. Default: problem+json.
 func WithErrorHandler(h func(c *gin.Context, p *Problem)) Option {
 	if h == nil {
 		return httplock.WithErrorHandler(nil)
@@ -170,7 +170,8 @@ func WithSuccess(succeeded func(c *gin.Context) bool) Option {
 
 // WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
 // Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
-// in order. A Key that adjust sets is not encoded.
+// in order. A Key that adjust sets is used as it is: values in it are not encoded as in a template.
+// Make it with key.Of if a client can choose a part of it.
 func WithRule(adjust func(c *gin.Context, rule *locker.Rule)) Option {
 	if adjust == nil {
 		return httplock.WithRule(nil)

@@ -33,8 +33,8 @@ const StatusClientGone = httplock.StatusClientGone
 // A Problem is the reason why a request did not get its lock, or lost it.
 type Problem = httplock.Problem
 
-// outcomeKey is where a gin.Context keeps the Problem. Gin before 1.11 accepts only strings as
-// keys.
+// outcomeKey is the key under which a gin.Context keeps the Problem. Gin before 1.11 accepts only
+// strings as keys.
 const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
 
 // Outcome returns the Problem of a request whose handler was not run or lost its lock, even if no

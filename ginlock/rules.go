@@ -181,7 +181,8 @@ func meant(routes gin.RoutesInfo, method, path string) string {
 	return "; did you mean " + strings.Join(like, " or ") + "?"
 }
 
-// shape returns a path without the details that are often wrong.
+// shape returns a path without the details that are often misspelled: upper and lower case, the
+// names of parameters, and the last slash.
 func shape(path string) string {
 	segments := strings.Split(strings.Trim(strings.ToLower(path), "/"), "/")
 	for i, s := range segments {
@@ -192,7 +193,7 @@ func shape(path string) string {
 	return strings.Join(segments, "/")
 }
 
-// The function params returns the parameters of a path such as "/orders/:id/files/*path".
+// params returns the parameters of a path such as "/orders/:id/files/*path".
 func params(path string) (names []string) {
 	for segment := range strings.SplitSeq(path, "/") {
 		if i := strings.IndexAny(segment, ":*"); i >= 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// onRedis returns a Locker as one process of a service has it.
+// onRedis returns a Locker for one process of a service.
 func onRedis(t *testing.T, client *redis.Client, opts ...locker.SingleOption) locker.Locker {
 	t.Helper()
 	l, err := locker.NewSingle(client, append(opts, locker.WithPrefix(t.Name()+":"))...)
@@ -80,8 +80,8 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 	}
 }
 
-// A client disconnects while its request waits. net/http notices this if the request has no body,
-// or if its body was read. Then the wait ends. Otherwise WithWait must end the wait.
+// A client disconnects while its request waits. If the request has no body, or if its body was
+// read, net/http notices this, and the wait ends. Otherwise WithWait must end the wait.
 func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		key     ginlock.Key

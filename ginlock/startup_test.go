@@ -66,8 +66,8 @@ func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 	})
 }
 
-// A middleware may take the method from a header of the request. Even then, no request may bypass
-// the lock.
+// A middleware may replace the method of a request by the value of a header. Even then, no request
+// may bypass the lock.
 func TestAMethodThatWasChangedAfterTheMatchIsStillGuarded(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

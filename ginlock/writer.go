@@ -73,7 +73,7 @@ func (w *writer) settle() {
 // pacer is httplock's writer to a client while a lock is held.
 type pacer interface {
 	http.ResponseWriter
-	// PaceWrite writes p to a writer whose data goes to the client. The client must read the data
+	// PaceWrite writes p to the client through the parameter to. The client must read the data
 	// within the time limit.
 	PaceWrite(to io.Writer, p []byte) (int, error)
 	// FlushError sends what is buffered. The client must read it within the same time limit.

@@ -26,13 +26,13 @@ type body struct {
 func (b *body) Close() error { return b.origin.Close() }
 
 var (
-	// errBodyTooLarge makes the reply 413.
+	// errBodyTooLarge causes a reply with the status 413.
 	errBodyTooLarge = errors.New("the body is larger than this route reads for its key or its fingerprint")
-	// errBodyCut makes the reply 400.
+	// errBodyCut causes a reply with the status 400.
 	errBodyCut = errors.New("the body cannot be read to its end")
-	// errSlowBody makes the reply 408.
+	// errSlowBody causes a reply with the status 408.
 	errSlowBody = errors.New("the body did not arrive in time")
-	// errNotJSONType makes the reply 415.
+	// errNotJSONType causes a reply with the status 415.
 	errNotJSONType = errors.New("its key reads JSON, and the Content-Type is another one")
 )
 
@@ -51,8 +51,8 @@ func prefetch(r *http.Request, most int64) error {
 	return err
 }
 
-// The function contents returns the whole body of r, which may have at most the given number of
-// bytes. The body stays readable from its beginning.
+// contents returns the whole body of r, if the body has no more bytes than the parameter most. The
+// body stays readable from its beginning.
 func contents(r *http.Request, most int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
@@ -80,7 +80,7 @@ func contents(r *http.Request, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// longBody is a body whose beginning was read.
+// longBody is a body of which only the beginning was read before the lock was taken.
 type longBody struct {
 	io.Reader
 	io.Closer
@@ -89,7 +89,7 @@ type longBody struct {
 
 // bodyError returns the reason why a body cannot be read.
 func bodyError(r *http.Request, err error) error {
-	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // from an http.MaxBytesHandler outside
+	if tooLarge, ok := errtype.As[*http.MaxBytesError](err); ok { // the error of an http.MaxBytesHandler around this middleware
 		return fmt.Errorf("%w: %w", errBodyTooLarge, tooLarge)
 	}
 	switch {
@@ -115,7 +115,7 @@ func (c *config) bindBody(path string) (read, error) {
 	}, nil
 }
 
-// bindBodies reads {body.items.*.sku}.
+// bindBodies returns a function that reads a list, such as {body.items.*.sku}.
 func (c *config) bindBodies(path string) (readAll, error) {
 	steps, err := c.bodySteps(path)
 	if err != nil {
@@ -138,8 +138,8 @@ func (c *config) bodySteps(path string) ([]string, error) {
 	return steps, nil
 }
 
-// jsonBody returns the body for a key. A body that is not JSON is refused. The handler could read
-// such a body differently, and then the lock would be on one value and the work on another value.
+// jsonBody returns the body for a key. A body that is not JSON is refused. The handler could find
+// another value in such a body, and then its work would not be under the right lock.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
 	if !c.readsJSON(r.Header.Get("Content-Type")) {
 		return nil, errNotJSONType

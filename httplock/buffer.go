@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// errResponseTooLarge makes the reply 500. The handler's Write returns it too.
+// errResponseTooLarge causes a reply with the status 500. The handler's Write also returns this
+// error.
 var errResponseTooLarge = errors.New("the response is longer than may be held back")
 
 // defaultMaxResponse is the largest size of a response that a Store keeps, in bytes.
@@ -80,8 +81,9 @@ func (h *held) Flush() {
 	}
 }
 
-// SetReadDeadline sets the read deadline of the connection. It is for http.ResponseController,
-// which reaches only the deadlines of the connection while the response is held back.
+// SetReadDeadline sets the read deadline of the connection. It is for http.ResponseController:
+// while the response is held back, a handler can change nothing of the connection but its
+// deadlines.
 func (h *held) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(h.to).SetReadDeadline(t)
 }
@@ -120,7 +122,7 @@ func (h *held) copyHeader() {
 	maps.Copy(header, h.header)
 }
 
-// The method changed returns the headers that the handler has set, without the headers from before.
+// changed returns the headers that the handler has added or changed.
 func (h *held) changed() http.Header {
 	before, changed := h.to.Header(), make(http.Header)
 	for name, values := range h.header {

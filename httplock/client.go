@@ -24,7 +24,7 @@ type pace struct {
 	limit  time.Duration // 0: no limit
 	waited time.Duration // the wait for the lock
 	client response
-	writer pacedWriter // the writer to client
+	writer pacedWriter // writes to the field client
 
 	stalled atomic.Bool
 	over    atomic.Bool // the handler has returned
@@ -37,7 +37,7 @@ func newPace(ctx context.Context, waited time.Duration, client response, limit t
 	return p
 }
 
-// Value returns the pace itself, or a value of the context around it.
+// Value returns the pace itself for a waitedKey, and values of the outer context for other keys.
 func (p *pace) Value(k any) any {
 	if _, ok := k.(waitedKey); ok {
 		return p
@@ -64,10 +64,10 @@ func (p *pace) writing() (end func() bool) {
 // past is a deadline that ends a read or write at once.
 var past = time.Unix(1, 0)
 
-// The method called within ends the handler's context when the limit is over. It calls interrupt to
-// end the read or write in which the handler is blocked. If the server does not support deadlines,
-// only the context ends. A server without deadlines must have time-outs of its own for reads and
-// writes.
+// within begins a read or write of the handler, and returns a function that ends it. If it takes
+// longer than the limit, within ends the handler's context, and calls interrupt to end the read or
+// write. If the server does not support deadlines, only the context ends. Such a server must have
+// time-outs of its own for reads and writes.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }
@@ -82,8 +82,8 @@ func (p *pace) within(interrupt func(*http.ResponseController) error) (end func(
 	}).Stop
 }
 
-// The method body returns b with the time limit. A body that was read before the lock was taken
-// needs no limit.
+// body returns b with the time limit. A body that was read before the lock was taken needs no
+// limit.
 func (p *pace) body(b io.ReadCloser) io.ReadCloser {
 	if b == nil || b == http.NoBody {
 		return b
@@ -115,8 +115,8 @@ const maxPaced = 64 << 10
 
 func (w *pacedWriter) Write(b []byte) (int, error) { return w.PaceWrite(w.response, b) }
 
-// PaceWrite writes b to a writer whose data goes to the client. Adapters that have a writer of
-// their own call PaceWrite.
+// PaceWrite writes b to the client through the parameter to, under the time limit. Adapters that
+// have a writer of their own call PaceWrite.
 func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 	for {
 		part := b[n:min(len(b), n+maxPaced)]
@@ -132,8 +132,8 @@ func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 
 func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-// ReadFrom copies in parts, so that progress is noticed. Each part may still be sent without a
-// buffer.
+// ReadFrom copies in parts, because each part shows that the client makes progress. net/http can
+// still copy each part from a file without a buffer.
 func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	for {
 		end := w.pace.writing()

@@ -14,8 +14,8 @@
 //
 // # Keys
 //
-// A key is a template of literal text and of parts of the request. Package key describes the
-// guarantees. These are the parts:
+// A key is a template of literal text and of parts of the request. Package key describes what keys
+// guarantee. These are the parts:
 //
 //	{param.id}          a parameter of the route's path
 //	{query.page}        a value of the URL's query
@@ -61,9 +61,9 @@
 // # Slow clients
 //
 // The body of a request is read before the lock is taken, up to [WithMaxBody]. Handlers can read
-// the body as if it had not been read. So a slow body does not hold the lock, and a client that
-// leaves while its request waits is noticed. [WithStallTimeout] sets for how long a client may
-// block a handler that holds the lock.
+// the body as if it had not been read. So a client that sends its body slowly does not hold the
+// lock, and net/http notices a client that leaves while its request waits. [WithStallTimeout] sets
+// for how long a client may block a handler that holds the lock.
 //
 // # Clients
 //

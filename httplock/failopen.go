@@ -24,12 +24,12 @@ const (
 	longestPause = 30 * time.Second
 	// patience is how long a request waits before it checks whether the server answers at all.
 	patience = time.Second
-	// probeTimeout is the time-out of this check.
+	// probeTimeout is the time-out of the check that follows after patience.
 	probeTimeout = 500 * time.Millisecond
 )
 
-// The method called asks returns true if a request must ask the server. During an outage, one
-// request at a time asks the server, after a pause. All other requests run without a lock.
+// asks returns true if a request must ask the server. During an outage, a single request asks the
+// server after each pause. All other requests run without a lock.
 func (b *breaker) asks() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *breaker) asks() bool {
 	return true
 }
 
-// The method called asked records the result of a request that has asked the server.
+// asked records the result of a request that has asked the server.
 func (b *breaker) asked(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,8 +57,8 @@ func (b *breaker) asked(err error) {
 	}
 }
 
-// inspector is a Locker that can answer a question without waiting for a lock. Every Engine is an
-// inspector.
+// inspector is a Locker that can show the state of a lock without waiting for the lock. Every
+// Engine is an inspector.
 type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
@@ -76,7 +76,7 @@ type impatience struct {
 	outage  error
 }
 
-// impatience begins the wait for key.
+// impatience returns an impatience for a wait for key that begins now.
 func (m *middleware) impatience(ctx context.Context, key string) *impatience {
 	if !m.failOpen {
 		return nil
@@ -98,7 +98,7 @@ func (m *middleware) impatience(ctx context.Context, key string) *impatience {
 	return w
 }
 
-// context returns the context of the wait.
+// context returns the context in which the request waits.
 func (w *impatience) context(ctx context.Context) context.Context {
 	if w == nil {
 		return ctx

@@ -60,7 +60,7 @@ func TestABasketLocksEachOfItsArticles(t *testing.T) {
 	}
 }
 
-// When a client disconnects, no failure must be stored.
+// When a client has disconnected, a failure of its request must not be stored.
 func TestTheAnswerToAClientThatLeftIsThatOfFinishedWork(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	ctx, leave := context.WithCancel(t.Context())
@@ -92,8 +92,8 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 	}
 }
 
-// While the lock server is down, each request that asks it has to wait. So only some requests may
-// ask the server. Otherwise all requests would queue up.
+// While the lock server is down, each request that asks it has to wait. So only a few requests may
+// ask the server. If all requests asked it, all of them would wait.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {

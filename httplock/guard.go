@@ -101,5 +101,5 @@ func braced(path string) (names []string) {
 	return names
 }
 
-// The function called declares returns true if a pattern has a parameter of that name.
+// declares returns true if a pattern has a parameter of that name.
 func declares(pattern, name string) bool { return slices.Contains(braced(pattern), name) }

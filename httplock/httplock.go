@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Key is the text of a key's template, such as "order:{param.id}". The package's comment has the
-// grammar.
+// Key is the text of a key's template, such as "order:{param.id}". The package's comment lists the
+// parts.
 type Key = key.Key
 
 // New returns a middleware that runs a handler under the lock that k names. It works with
@@ -101,11 +101,11 @@ func isNil(l locker.Locker) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// middleware is one compiled guard of requests.
+// middleware has the checked and compiled arguments of a constructor.
 type middleware struct {
 	config
-	server    locker.Locker // the Locker as it was given
-	locker    locker.Locker // server, or the receiver
+	server    locker.Locker // the Locker that the program has given
+	locker    locker.Locker // the field receiver if it is set; otherwise the field server
 	templates key.Templates[*http.Request]
 	receiver  *delegate.Receiver // nil without WithDelegation
 	keeper    idempotency.Keeper // used only with a Store
@@ -215,7 +215,7 @@ func (m *middleware) applies(r *http.Request) bool {
 	return true
 }
 
-// The method rules makes the rules of a request: one rule for each of its keys.
+// rules makes the Rules of a request: one Rule for each of its keys.
 func (m *middleware) rules(ctx context.Context, r *http.Request) (first locker.Rule, more []locker.Rule, err error) {
 	if !m.templates.Several() {
 		k, err := m.templates[0].Key(ctx, r)
@@ -323,9 +323,8 @@ func (m *middleware) next(ctx context.Context, w http.ResponseWriter, r *http.Re
 	next.ServeHTTP(w, inner)
 }
 
-// carry copies the parsed forms and the route to the request of the outer middlewares. In the outer
-// request, the server finds the files of the multipart form, and removes them. Access logs find the
-// route in it.
+// carry copies the parsed forms and the route to the request of the outer middlewares. There the
+// server finds the files of a multipart form, which it removes, and access logs find the route.
 func carry(to, from *http.Request) {
 	to.Body, to.Form, to.PostForm, to.MultipartForm = from.Body, from.Form, from.PostForm, from.MultipartForm
 	if to.Pattern == from.Pattern {
@@ -366,7 +365,7 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 	return result
 }
 
-// hold returns a response that is held back. It will be sent to out.
+// hold returns a response that is held back, and sent to out later.
 func (m *middleware) hold(out response) *held {
 	return &held{
 		to: out, header: out.Header().Clone(),

@@ -332,8 +332,8 @@ func TestNothingIsWrittenToAConnectionThatAHandlerHasTaken(t *testing.T) {
 	})
 }
 
-// The server removes the files of its own request. It does not know the copy of the request that
-// the handler gets.
+// The server removes the files that it finds in its own request. The handler gets a copy of this
+// request, which the server does not know.
 func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	l := lockertest.NewLocker(t, lockertest.NewMemory())

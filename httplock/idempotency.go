@@ -28,7 +28,7 @@ import (
 // as X-Tenant, a client could name another tenant and get the response to that tenant's request.
 // For a service with a single client, the scope may be a constant text.
 //
-// In these cases, a request gets a reply and the handler does not run:
+// The handler does not run for a request
 //
 //	without an Idempotency-Key          400  invalid-key; WithFilter can let these requests run
 //	that was answered before            the same response, with Idempotency-Replayed: true
@@ -135,8 +135,9 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 // outcome converts the handler's response in h for the Store.
 func (m *middleware) outcome(r *http.Request, h *held) idempotency.Outcome {
 	succeeded := m.succeeded(r, h)
-	// If the handler failed and has written nothing, an outer middleware writes the response later.
-	// The failure may be caused by the client, if the client has left.
+	// Two failures are not stored. If the handler failed and has written nothing, an outer
+	// middleware writes the response later. If the client has left, its leaving may have caused the
+	// failure.
 	out := idempotency.Outcome{
 		Keep:     m.storable(h.Status(), h.header) && (succeeded || h.Written() && r.Context().Err() == nil),
 		DoneOnly: h.over,
@@ -160,8 +161,8 @@ func storable(status int, h http.Header) bool {
 // replayed is the header of a repeated response.
 const replayed = "Idempotency-Replayed"
 
-// fingerprint distinguishes requests with the same key. The length of each piece comes before it,
-// so that different pieces have different bytes.
+// fingerprint distinguishes requests with the same key. Each piece is hashed after its length, so
+// different pieces never make the same bytes.
 func (m *middleware) fingerprint(r *http.Request) (sum [sha256.Size]byte, err error) {
 	body, err := contents(r, m.maxBody)
 	if err != nil {
@@ -196,7 +197,7 @@ func sameBody(contentType string, body []byte) (media string, same []byte) {
 	return media, body
 }
 
-// repeat makes h the stored response.
+// repeat copies the stored response into h.
 func (h *held) repeat(answer idempotency.Response) {
 	maps.Copy(h.header, answer.Header)
 	h.header.Set(replayed, "true")

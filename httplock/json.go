@@ -21,12 +21,12 @@ var (
 // every is the step that stands for all elements of a list.
 const every = "*"
 
-// member returns the value at steps, or "" when there is none.
+// member returns the value to which the path steps leads, or "" if there is none.
 //
 // If an object has a member several times, encoding/json takes the last value, and it ignores the
 // case of members' names. Other libraries may take another member. If two libraries could find
-// different values in a body, the body is refused. Otherwise the lock could be on one value and the
-// work on the other value.
+// different values in a body, the body is refused. Otherwise the lock could be on one value, and
+// the handler could work on the other.
 func member(data []byte, steps []string) (string, error) {
 	values, err := members(data, steps)
 	if err != nil || len(values) == 0 {
@@ -35,15 +35,15 @@ func member(data []byte, steps []string) (string, error) {
 	return values[0], nil
 }
 
-// The function members returns the values at steps. If an element of a list has no member at the
-// remaining steps, its value is "".
+// members returns the values to which the path steps leads. If an element of a list has no member
+// at the rest of the path, its value is "".
 func members(data []byte, steps []string) ([]string, error) {
 	if !json.Valid(data) { // this also refuses a second value, or other text, after the first value
 		return nil, errNotJSON
 	}
 	var values []string
 	err := walk(data, steps, func(value []byte) error {
-		if len(values) > key.MaxKeys*10 { // more values than a request can lock, even if most values are equal
+		if len(values) > key.MaxKeys*10 { // so many values are refused, even if most of them are equal
 			return errTooMany
 		}
 		text, err := scalar(value)
@@ -53,9 +53,9 @@ func members(data []byte, steps []string) ([]string, error) {
 	return values, err
 }
 
-// walk calls found with each value at steps, and with nil for an element that has no such value.
-// data is valid JSON. It is read once, without copies, because a large body must not cost much
-// before the lock is taken.
+// walk calls found with each value to which the path steps leads, and with nil for an element of a
+// list that has no such value. data is valid JSON. walk reads it once, without copies, because a
+// large body must not cost much before the lock is taken.
 func walk(data []byte, steps []string, found func(value []byte) error) error {
 	data = bytes.TrimSpace(data)
 	if len(steps) == 0 {
@@ -111,7 +111,7 @@ func walkList(data []byte, step string, rest []string, found func(value []byte) 
 	return found(nil)
 }
 
-// indexOf returns the index that a step names, or -1 when it names no index. "01" and "+1" are no
+// indexOf returns the index that a step names, or -1 when it names no index. "01" and "+1" are not
 // indexes, because otherwise an element could have several keys.
 func indexOf(step string) int {
 	n, err := strconv.Atoi(step)
@@ -198,7 +198,7 @@ func skipValue(data []byte, at int) int {
 		case ',', ':', ' ', '\t', '\n', '\r':
 			at++
 			continue
-		default: // a number or a word
+		default: // a number, true, false or null
 			for at < len(data) && !bytes.ContainsRune([]byte(",]} \t\n\r"), rune(data[at])) {
 				at++
 			}

@@ -177,22 +177,23 @@ func own(value func(*http.Request) (string, error)) read {
 	}
 }
 
-// partError is an error of the program while it read a part. The client cannot correct it.
+// partError is the error of a function of the program that reads a part. The client cannot correct
+// this error.
 type partError struct{ err error }
 
 func (e *partError) Error() string { return e.err.Error() }
 func (e *partError) Unwrap() error { return e.err }
 
 // idempotencySource is the source for the header Idempotency-Key. The value may have quotation
-// marks, as in the IETF's draft. In services that are older than the draft, the value has no
-// quotation marks.
+// marks, as the IETF's draft requires, or no quotation marks, as in services that are older than
+// the draft.
 const idempotencySource = "idempotency-key"
 
 // idempotencyHeader is the header in which a client names its request.
 const idempotencyHeader = "Idempotency-Key"
 
-// maxIdempotencyKey is the largest length of an idempotency key. It is larger than all lengths that
-// clients are known to send.
+// maxIdempotencyKey is the largest length of an idempotency key. No known client sends a longer
+// key.
 const maxIdempotencyKey = 255
 
 func bindIdempotencyKey(string) (read, error) {

@@ -30,8 +30,8 @@ func shop(middleware func(http.Handler) http.Handler, h http.Handler) *http.Serv
 	return mux
 }
 
-// send sends one request to h without a network. So send can be used in a bubble, with virtual
-// time.
+// send sends one request to h without a network. So send can be used in a bubble of synctest, with
+// virtual time.
 func send(ctx context.Context, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	for i := 0; i < len(header); i += 2 {

@@ -107,8 +107,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// shortestTTL is the smallest TTL. It leaves time for a round trip to the lock server and a
-// renewal.
+// shortestTTL is the smallest TTL that is accepted. It leaves time for a round trip to the lock
+// server and a renewal.
 const shortestTTL = 20 * time.Millisecond
 
 // refuse records an error if bad is true, and returns bad.
@@ -119,7 +119,7 @@ func (c *config) refuse(bad bool, format string, args ...any) bool {
 	return bad
 }
 
-// The method buffers reports whether a response is held back until the lock's end is confirmed.
+// buffers returns true if a response is held back until the lock's end is confirmed.
 func (c *config) buffers() bool { return c.maxResponse > 0 && c.store == nil }
 
 // WithWait sets how long a request waits for its lock. locker.NoWait refuses at once. Default: 5 s.
@@ -149,11 +149,11 @@ func WithModeByMethod() Option { return func(c *config) { c.modeByMethod = true 
 // are answered 503.
 func WithFailOpen() Option { return func(c *config) { c.failOpen = true } }
 
-// WithBufferedResponse holds the response back, up to most bytes, until the server has confirmed
-// that the lock was held to the handler's end. Then no client ever receives the success of a
-// handler that was overtaken. The lock is released before the response is sent. A longer response
-// is answered 500, response-too-large. Default: the response is sent as it is written, and a lost
-// lock replaces only a response that was not begun yet.
+// WithBufferedResponse holds the response back, up to most bytes, until the lock server has
+// confirmed that the lock was held until the handler returned. So no client receives the success of
+// a handler that was overtaken by a newer holder. The lock is released before the response is sent.
+// A longer response is answered 500, response-too-large. Default: the response is sent as it is
+// written, and a lost lock replaces only a response that was not begun yet.
 func WithBufferedResponse(most int) Option {
 	return func(c *config) {
 		if !c.refuse(most < 1, "WithBufferedResponse(%d): give the number of bytes that may be held back, at least 1", most) {
@@ -171,7 +171,7 @@ func WithDelegation(opts ...delegate.Option) Option {
 	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
 
-// WithMaxBody sets how many bytes of a request's body are read for its key, {body.NAME}, or its
+// WithMaxBody sets how many bytes of a body may be read for a key with {body.NAME}, or for the
 // fingerprint. A request with a longer body is answered 413. Default: 1 MiB.
 func WithMaxBody(most int64) Option { return func(c *config) { c.maxBody = most } }
 
@@ -179,9 +179,9 @@ func WithMaxBody(most int64) Option { return func(c *config) { c.maxBody = most 
 // the same in all processes. Default: no secret, and these parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithPart makes {name} a part of keys, read by value. If value returns "", the request lacks the
-// part and is answered 400. If value returns an error, the request is answered 500, and the text
-// of the error stays in the process.
+// WithPart makes {name} a part of keys. The function value reads the part from the request. If
+// value returns "", the request lacks the part and is answered 400. If value returns an error, the
+// request is answered 500, and the text of the error stays in the process.
 func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	return func(c *config) {
 		if !c.refuse(value == nil, "WithPart(%q, nil): give a function that reads the part", name) {
@@ -244,9 +244,9 @@ func WithFilter(guarded func(r *http.Request) bool) Option {
 	}
 }
 
-// WithErrorHandler makes h write the replies. When h is called, the Retry-After header is set. h
-// may reply in any form, and writes the status. p marshals to the members of problem+json. If h
-// writes nothing, p.Status is written. Default: problem+json.
+// WithErrorHandler makes h write the replies. When h is called, the Retry-After header is already
+// set. h may reply in any form, and writes the status. p marshals to an object of problem+json. If
+// h writes nothing, p.Status is written. Default: problem+json.
 func WithErrorHandler(h func(w http.ResponseWriter, r *http.Request, p *Problem)) Option {
 	return func(c *config) {
 		if !c.refuse(h == nil, "WithErrorHandler(nil); leave it out to get problem+json") {
@@ -278,7 +278,8 @@ func WithSuccess(succeeded func(r *http.Request, status int) bool) Option {
 
 // WithRule lets adjust change the Rule of a request: its Mode, Once or AtMost. If adjust leaves
 // Wait or Name empty, the middleware's value is used. With several WithRules, their functions run
-// in order. A Key that adjust sets is not encoded.
+// in order. A Key that adjust sets is used as it is: values in it are not encoded as in a template.
+// Make it with [key.Of] if a client can choose a part of it.
 func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	return func(c *config) {
 		if !c.refuse(adjust == nil, "WithRule(nil); leave it out instead") {
@@ -318,7 +319,7 @@ func WithKeys(keys ...Key) Option {
 	return func(c *config) { c.keys = append(slices.Clip(c.keys), keys...) }
 }
 
-// WithStreamedBody does not read the request's body before the handler does. Default: up to
+// WithStreamedBody leaves the request's body unread until the handler reads it. Default: up to
 // [WithMaxBody] of the body is read before the lock is taken, so that a slow client does not hold
 // the lock. [WithStallTimeout] limits the time of a read while the lock is held. Keys with
 // {body.NAME} and [Idempotency] read the body in any case.

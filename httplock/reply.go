@@ -98,8 +98,8 @@ type reply struct {
 	failure bool
 }
 
-// replies has the reply for each error of a request that was not run. The first entry that matches
-// the error counts.
+// replies has the reply for each error of a request whose handler did not run. The first entry that
+// matches the error counts.
 var replies = []reply{
 	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
 		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},
@@ -126,7 +126,7 @@ var replies = []reply{
 	{is: locker.ErrLost, status: http.StatusServiceUnavailable, code: CodeLost, retry: true, failure: true,
 		title: "The lock was lost", detail: "Nothing was done. Try again."},
 	unavailable,
-	{is: locker.ErrBusy, code: CodeBusy, retry: true, // the status is an option
+	{is: locker.ErrBusy, code: CodeBusy, retry: true, // WithStatus sets the status
 		title: "The lock is held by another request", detail: "Nothing was done. Try again later."},
 }
 
@@ -135,8 +135,8 @@ func misconfigured(is error) reply {
 		title: "The lock is set up wrongly", detail: "Nothing was done."}
 }
 
-// unavailable is also the reply to an error without a match in replies: without the lock, the
-// request must not run.
+// unavailable is also the reply to every error that is not in replies, because no handler may run
+// without the lock.
 var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
 	title: "The lock cannot be asked for", detail: "Nothing was done. Try again later."}
 
@@ -160,7 +160,7 @@ var stalled = reply{status: http.StatusRequestTimeout, code: CodeClientStalled,
 // gone is the reply to a request whose client gave up.
 var gone = reply{status: StatusClientGone, code: CodeClientGone, title: "The client gave up"}
 
-// replyTo finds the reply to an error of a request that was not run.
+// replyTo finds the reply to an error of a request whose handler did not run.
 func (m *middleware) replyTo(err error) reply {
 	if _, ok := errtype.As[*partError](err); ok {
 		return misconfigured(nil)
@@ -179,7 +179,7 @@ func (m *middleware) replyTo(err error) reply {
 	return unavailable
 }
 
-// refuse replies to a request that was not run.
+// refuse replies to a request whose handler did not run.
 func (m *middleware) refuse(out response, r *http.Request, err error) {
 	if attempt, ok := idempotency.FromContext(r.Context()); ok {
 		attempt.Discard() // nothing was done, so the refusal is not stored
@@ -196,7 +196,7 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	m.answer(out, r, m.replyTo(err), err)
 }
 
-// spoiled handles an error of the lock of a request that was run.
+// spoiled handles an error of the lock after the handler has run.
 func (m *middleware) spoiled(out response, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
@@ -251,7 +251,7 @@ func (m *middleware) show(r *http.Request, p *Problem) {
 	}
 }
 
-// problem makes the Problem of one occurrence.
+// problem makes a Problem from r for one request, with the cause err.
 func (r reply) problem(err error) *Problem {
 	p := &Problem{
 		Type: typePrefix + r.code, Title: r.title, Status: r.status, Detail: r.detail,

@@ -98,7 +98,7 @@ func (r Rule) common() []Option {
 	return opts
 }
 
-// The method keys returns the keys of the lock. A Rule that has only Idempotency or NoLock has no
+// keys returns the templates in Key or Keys. A Rule that has only Idempotency or NoLock has no
 // keys.
 func (r Rule) keys() []Key {
 	if r.Key != "" {
@@ -184,7 +184,7 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	}, nil
 }
 
-// idempotent makes the middleware for idempotency, which is outside of the lock.
+// idempotent makes the middleware for idempotency, which runs outside of the lock's middleware.
 func (r Rule) idempotent(l locker.Locker, route string, params func(path string) []string, opts []Option) (func(http.Handler) http.Handler, error) {
 	opts = append(slices.Clone(opts), r.common()...)
 	cfg, err := newConfig(opts)

@@ -14,24 +14,25 @@ import (
 )
 
 // A Transport is the http.RoundTripper of a client. If the server refuses a request, the Transport
-// repeats it after the time in Retry-After. Its zero value is usable:
+// repeats it after the time in Retry-After. The zero value of a Transport is usable:
 //
 //	client := &http.Client{Transport: &httplock.Transport{IdempotencyKeys: true}}
 //
-// It repeats a request whose reply has the status 409, 423, 429 or 503 and a Retry-After. Such a
-// reply means that the server did nothing, and it names the time of the retry. If the reply is from
-// this package, the Transport uses the member retry_after_ms, which is more exact. The pauses grow:
-// the first pause is at least 100 ms, and each further pause is at least twice as long. The
-// Transport returns all other replies, such as lock-lost, to the caller.
+// A Transport repeats a request whose reply has the status 409, 423, 429 or 503 and a Retry-After.
+// Such a reply means that the server did nothing, and it names the time of the retry. If the reply
+// is from this package, the Transport uses the member retry_after_ms, which is more exact. The
+// pauses grow: the first pause is at least 100 ms, and each further pause is at least twice as long
+// as the pause before it. The Transport returns all other replies, such as lock-lost, to the
+// caller.
 //
 // A request with an Idempotency-Key, or with a method that is idempotent by RFC 9110, is also
 // repeated after an error of the connection. Then it is unknown whether the server has served the
 // request.
 //
-// A body must be readable again: http.NewRequest sets Request.GetBody for a bytes.Reader, a
-// bytes.Buffer and a strings.Reader. A request with another body is sent once. The pauses end with
-// the request's context. If a pause would end after the context's deadline, the last reply is
-// returned at once. A Transport is safe for concurrent use.
+// A request is repeated only if its body can be read again through Request.GetBody. http.NewRequest
+// sets GetBody for a bytes.Reader, a bytes.Buffer and a strings.Reader. A request with another body
+// is sent once. The pauses end with the request's context. If a pause would end after the context's
+// deadline, the last reply is returned at once. A Transport is safe for concurrent use.
 type Transport struct {
 	// Base sends each attempt. Default: http.DefaultTransport.
 	Base http.RoundTripper
@@ -41,15 +42,16 @@ type Transport struct {
 	Within time.Duration
 	// IdempotencyKeys adds an Idempotency-Key to each request whose method is not safe. All
 	// attempts of a request have the same key. A request that has an Idempotency-Key keeps it. Set
-	// IdempotencyKeys for servers that obey the header, such as servers with [Idempotency]. Other
-	// servers can serve a repeated request twice. Default: no key is added.
+	// IdempotencyKeys for servers that obey the header, such as servers with [Idempotency]. A
+	// server that ignores the header may serve a repeated request twice. Default: no key is added.
 	IdempotencyKeys bool
 }
 
 const (
 	defaultRetries = 6
 	defaultWithin  = 30 * time.Second
-	// firstBackoff is the shortest first pause. Each further pause is at least twice as long.
+	// firstBackoff is the shortest first pause. Each further pause is at least twice as long as the
+	// pause before it.
 	firstBackoff = 100 * time.Millisecond
 	// maxRefusal is the largest length of a refusal's body, in bytes.
 	maxRefusal = 64 << 10
@@ -106,8 +108,8 @@ func (t *Transport) pause(r *http.Request, res *http.Response, err error, tries 
 	return pause + mathrand.N(pause/10+1), again
 }
 
-// The method allows reports whether Retries, Within and the context's deadline allow another
-// attempt after a pause.
+// allows returns true if Retries, Within and the context's deadline permit another attempt after
+// the pause.
 func (t *Transport) allows(r *http.Request, tries int, began time.Time, pause time.Duration) bool {
 	retries, within := t.Retries, t.Within
 	if retries == 0 {

@@ -20,7 +20,8 @@ import (
 )
 
 // direct is a RoundTripper that calls a handler in the same process, so that time can be virtual.
-// For some attempts, lose returns an error after the handler has run.
+// If lose returns an error for an attempt, the reply of this attempt is lost, although the handler
+// has run.
 type direct struct {
 	to   http.Handler
 	lose func(attempt int) error

@@ -11,7 +11,7 @@ import (
 // interface.
 type response interface {
 	http.ResponseWriter
-	// Status returns the past or future status: 200 unless another one was set.
+	// Status returns the status that was sent or will be sent: 200 if no status was set.
 	Status() int
 	// Written reports that the reply has begun and cannot be replaced.
 	Written() bool
