@@ -70,9 +70,9 @@ func serverOptions(l locker.Locker, opts ...grpclock.Option) func(*grpclock.Rule
 	}
 }
 
-// If a rule would make the server refuse every call, it is found when the server starts.
+// A rule that would make the server refuse every call is found when the server starts.
 func TestBindFindsRulesThatTheLockerCanNeverGrant(t *testing.T) {
-	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // there is no server, because nothing is sent
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}) // no server is needed, because nothing is sent
 	t.Cleanup(func() { _ = client.Close() })
 	l, err := locker.NewSingle(client, locker.WithMaxTTL(time.Minute))
 	if err != nil {

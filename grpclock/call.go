@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// call is one call, with the data on which the rule of the call depends.
+// call is a call to the server, with the data on which the rule of the call depends.
 type call struct {
 	name     string // the full method
 	method   *method
@@ -21,7 +21,7 @@ type call struct {
 	req      any // nil before the first message of a stream
 }
 
-// The method early reports whether the locks of a stream are taken before its first message.
+// early returns true if the locks of a stream are taken before its first message.
 func (c *call) early() bool {
 	return c.provider == nil && (c.method.early || c.method.err != nil)
 }
@@ -56,8 +56,8 @@ func (g *guard) admit(ctx context.Context, fullMethod string, server any) (conte
 	return ctx, c, nil
 }
 
-// The method locks returns the locks of a call. If the result is empty, the call runs without a
-// lock.
+// locks returns the complete Rules of the locks of c. If there are no Rules, the call runs without
+// a lock.
 func (g *guard) locks(ctx context.Context, c *call) ([]locker.Rule, error) {
 	locks, err := c.locks(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (g *guard) complete(ctx context.Context, c *call, r *locker.Rule) {
 	r.Name, r.Wait = cmp.Or(r.Name, name), cmp.Or(r.Wait, g.wait)
 }
 
-// The method locks returns the locks that the call's KeyProvider or its rule names.
+// locks returns the Rules that the call's KeyProvider or its rule makes.
 func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	if c.provider != nil {
 		r, err := c.provider.LockKey(ctx, c.name, c.req)
@@ -115,7 +115,7 @@ func (c *call) locks(ctx context.Context) ([]locker.Rule, error) {
 	return locks, nil
 }
 
-// dictated is an error of a KeyProvider that has chosen the status itself.
+// dictated is an error of a KeyProvider with the gRPC status that the client gets.
 type dictated struct{ error }
 
 // methodName returns a full method as a name, without the slash at its beginning.
@@ -129,8 +129,8 @@ func (g *guard) stallOf(c *call) time.Duration {
 	return g.stall
 }
 
-// The method called open returns true if the call runs without a lock because the lock server is
-// known to be unavailable.
+// open returns true if the call runs without a lock because the lock server is known to be
+// unavailable.
 func (g *guard) open(ctx context.Context, c *call) bool {
 	if g.breaker == nil || !g.breaker.Open() {
 		return false
@@ -139,8 +139,8 @@ func (g *guard) open(ctx context.Context, c *call) bool {
 	return true
 }
 
-// The method called opens returns true if the call runs without its locks. err is the reason why it
-// could not get them.
+// opens returns true if the call runs without its locks. err is the reason why it could not get
+// them.
 func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err error) bool {
 	if g.breaker == nil || !errors.Is(err, locker.ErrUnavailable) || ctx.Err() != nil {
 		return false
@@ -150,7 +150,7 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 	return true
 }
 
-// The method called without reports p, which is the reason why a call runs without a lock.
+// without reports p, the reason why a call runs without a lock.
 func (g *guard) without(ctx context.Context, p *Problem) {
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)

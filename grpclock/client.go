@@ -65,7 +65,7 @@ func WithRetries(n int, within time.Duration) ClientOption {
 	return func(c *client) { c.retries, c.within = n, within }
 }
 
-// unary is the interceptor.
+// unary is the client's interceptor for unary calls.
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	ctx, err := c.delegate(ctx, cc)
 	if err != nil {

@@ -49,8 +49,8 @@ func (c *client) validateDelegation() error {
 	return nil
 }
 
-// delegate adds the delegation of ctx's leases to the metadata of a call to one of the targets, and
-// removes a delegation from all other calls.
+// delegate adds a delegation of ctx's leases to the metadata of a call to one of the targets. It
+// removes delegations from the metadata of all other calls.
 func (c *client) delegate(ctx context.Context, cc *grpc.ClientConn) (context.Context, error) {
 	var token []byte
 	if c.delegates && cc != nil && (slices.Contains(c.targets, cc.Target()) || slices.Contains(c.targets, cc.CanonicalTarget())) {
@@ -94,11 +94,11 @@ func (g *guard) receive(ctx context.Context) (context.Context, error) {
 	return g.receiver.With(ctx, tokens...)
 }
 
-// stripped is a stream without a lock. A delegation was removed from its metadata.
+// stripped is a stream that runs without a lock, and whose metadata had a delegation.
 type stripped struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-// Context returns the context with the remaining metadata.
+// Context returns the stream's context, with its metadata except for the delegation.
 func (s *stripped) Context() context.Context { return s.ctx }

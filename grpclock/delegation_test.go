@@ -100,7 +100,7 @@ func TestACallJoinsItsCallersLease(t *testing.T) {
 				_, err = client.Place(t.Context(), &shop.Order{OrderId: "42"})
 				want(t, err, codes.Aborted, grpclock.ReasonBusy)
 				_, err = stranger.Place(ctx, &shop.Order{OrderId: "42"})
-				want(t, err, codes.Aborted, grpclock.ReasonBusy) // the server of stranger accepts no delegations
+				want(t, err, codes.Aborted, grpclock.ReasonBusy) // the server to which stranger is connected accepts no delegations
 				if err := lease.Context().Err(); err != nil {
 					t.Errorf("a call ended its caller's lease: %v", err)
 				}

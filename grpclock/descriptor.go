@@ -89,7 +89,7 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 		if v.Enum() != 0 && v.Enum() != 1 {
 			return fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", v.Enum())
 		}
-		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // one of the two
+		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // 0 or 1
 		return nil
 	case kind == protoreflect.MessageKind && f.Message().FullName() == "google.protobuf.Duration":
 		if to := r.time(f.Name()); to != nil {
@@ -100,7 +100,7 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 		"use the version whose lock.proto you import", option, f.Name(), f.Kind())
 }
 
-// time returns the field of the Rule for an annotation's time.
+// time returns the field of r for a time called name in the annotation.
 func (r *Rule) time(name protoreflect.Name) *time.Duration {
 	switch name {
 	case "wait":
@@ -119,7 +119,7 @@ func (r *Rule) time(name protoreflect.Name) *time.Duration {
 	return nil
 }
 
-// setTime sets a time that the annotation has.
+// setTime copies a time of the annotation into a field of the Rule.
 func setTime(what string, from protoreflect.Message, to *time.Duration) error {
 	fields := from.Descriptor().Fields()
 	seconds, nanos := fields.ByName("seconds"), fields.ByName("nanos")

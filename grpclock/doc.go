@@ -25,8 +25,8 @@
 //	protoc -I "$(go list -m -f '{{.Dir}}' github.com/latchkit/latchkit)/grpclock/proto" -I . \
 //	  --go_out=. --go-grpc_out=. inventory.proto
 //
-// A [RuleMap] has the same rules in Go, for methods whose .proto file is not yours. [KeyOf] makes
-// the key by a typed function. A service that is a [KeyProvider] chooses the lock of each call.
+// A [RuleMap] has such rules in Go, for methods whose .proto file is not yours. [KeyOf] makes the
+// key with a typed function. A service that is a [KeyProvider] chooses the lock of each call.
 // Package contrib/connectlock is grpclock for connect-go.
 //
 // # Keys
@@ -53,8 +53,8 @@
 // The option has the number 57305, from the range for in-house use. If your organisation uses that
 // number for an option of its own, a program cannot contain both options. Copy lock.proto, change
 // the number and go_package in the copy, keep everything else, and generate the code of your
-// services with the copy. The option is found by its full name, so [FromDescriptors] reads the
-// copy. Programs then must not import grpclock/lockpb.
+// services with the copy. [FromDescriptors] finds the option by its full name, so it also finds the
+// option of the copy. Programs with the copy must not import grpclock/lockpb.
 //
 // # Streams
 //
@@ -62,7 +62,7 @@
 // until the end. Otherwise the stream acquires the lock when its first message arrives, before the
 // handler receives the message. A method with one request and streamed replies therefore has its
 // lock before the handler runs. gRPC's client can repeat a refused stream only if nothing was sent
-// before.
+// before the refusal.
 //
 // When the lock is lost, the stream's context ends, and a Recv or Send that waits for the client
 // returns. When the handler returns, the lock is released, even if a goroutine of the handler still
@@ -82,8 +82,8 @@
 // A call that does not get its lock ends with a status that has an ErrorInfo. The domain of the
 // ErrorInfo is [Domain], and the table shows its reasons. RetryInfo and the trailer
 // grpc-retry-pushback-ms have the time after which the client may retry. gRPC's own clients obey
-// the trailer if their retry policy has the code: see [RetryServiceConfig].
-// [UnaryClientInterceptor] retries by the RetryInfo.
+// the trailer if their retry policy contains the status code: see [RetryServiceConfig].
+// [UnaryClientInterceptor] obeys the RetryInfo.
 //
 //	LOCK_BUSY               ABORTED             another call holds the lock; retry
 //	TOO_MANY_WAITERS        RESOURCE_EXHAUSTED  see locker.WithMaxWaiters; retry
@@ -105,9 +105,10 @@
 //
 // # Order
 //
-// Chain tracing, recovery, authentication and limits before grpclock. Then a panic arrives at the
-// recovery after the release of the lock, and unauthorised callers do not wait. If an interceptor
-// sends a header before grpclock refuses a call, gRPC's client cannot retry the call automatically.
+// Chain tracing, recovery, authentication and limits before grpclock. Then the recovery interceptor
+// gets a panic after the lock was released, and unauthorised callers do not wait for locks. If an
+// interceptor sends a header before grpclock refuses a call, gRPC's client cannot retry the call
+// automatically.
 //
 // # Shutdown
 //

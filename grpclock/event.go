@@ -31,15 +31,14 @@ func (g *guard) event(ctx context.Context, name, result string, waited time.Dura
 	}
 }
 
-// The method acquired reports that a call got its locks. began is when the call asked for the
-// locks.
+// acquired reports that a call got its locks. began is when the call asked for the locks.
 func (g *guard) acquired(ctx context.Context, locks []locker.Rule, began time.Time) {
 	if g.events != nil {
 		g.event(ctx, locks[0].Name, eventAcquired, time.Since(began))
 	}
 }
 
-// The method refused reports why a call did not get its lock, or lost it.
+// refused reports why a call did not get its lock, or lost it.
 func (g *guard) refused(ctx context.Context, p *Problem) {
 	if g.events != nil {
 		g.event(ctx, cmp.Or(p.Rule, unnamed), strings.ToLower(p.Reason), 0)

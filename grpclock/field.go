@@ -77,7 +77,7 @@ func fieldsOf(m protoreflect.MessageDescriptor) string {
 	return strings.Join(names, ", ")
 }
 
-// bindField reads the field at the end of a path.
+// bindField returns a function that reads the field at the end of a path.
 func bindField(request protoreflect.MessageDescriptor, name string) (read, error) {
 	p, err := pathOf(request, name)
 	if err != nil {
@@ -92,7 +92,7 @@ func bindField(request protoreflect.MessageDescriptor, name string) (read, error
 	}, nil
 }
 
-// bindFields reads the field at the end of a path through a list, for each element of the list.
+// bindFields returns a function that reads a field of each element of a list.
 func bindFields(request protoreflect.MessageDescriptor, name string) (readAll, error) {
 	p, err := pathOf(request, name)
 	if err != nil {
@@ -110,7 +110,7 @@ func bindFields(request protoreflect.MessageDescriptor, name string) (readAll, e
 	}, nil
 }
 
-// message returns the request as the message for which p was made.
+// message returns the request as a message of the type for which p was made.
 func (p path) message(req any) (protoreflect.Message, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -160,7 +160,7 @@ func (p path) readAll(m protoreflect.Message) []string {
 	return texts
 }
 
-// text returns the text of a value in a key.
+// text returns the text by which a key contains the value v.
 func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch f.Kind() {
 	case protoreflect.StringKind:

@@ -69,8 +69,8 @@ type guard struct {
 	config
 	rules    *Rules
 	strict   bool          // no call runs before Bind
-	plain    locker.Locker // the Locker as it was given
-	locker   locker.Locker // plain, or receiver
+	plain    locker.Locker // the Locker that the program has given
+	locker   locker.Locker // the field receiver if it is set; otherwise the field plain
 	receiver *delegate.Receiver
 	breaker  *breaker.Breaker // nil without WithFailOpen
 	events   requestObserver  // nil: calls are not counted
@@ -105,7 +105,7 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 // as done.
 var errFailed = errors.New("the handler failed")
 
-// unary is the interceptor. A call ends in one of these ways:
+// unary is the interceptor for unary calls. A call ends in one of these ways:
 //
 //	the handler ran, the lock was held    with the handler's result
 //	the handler ran, the lock was lost    with ABORTED and the reason LOCK_LOST
@@ -126,7 +126,7 @@ func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return g.locked(ctx, c, handler)
 }
 
-// The method locked runs a unary handler under the locks of its call.
+// locked runs a unary handler under the locks of its call.
 func (g *guard) locked(ctx context.Context, c *call, handler grpc.UnaryHandler) (resp any, err error) {
 	locks, err := g.locks(ctx, c)
 	switch {

@@ -289,8 +289,8 @@ func TestAWaitHasAnEndByDefault(t *testing.T) {
 }
 
 // interceptor returns a function that makes a call through the unary interceptor, without a
-// network. So the function can be used in a bubble, with virtual time. The handler answers with its
-// lease.
+// network. So the function can be used in a bubble of synctest, with virtual time. The handler
+// returns a Receipt of its lease.
 func interceptor(t testing.TB, l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) func(ctx context.Context, method string, req any) (*shop.Receipt, error) {
 	t.Helper()
 	unary, err := grpclock.UnaryServerInterceptor(l, rules, opts...)

@@ -23,7 +23,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Idempotency configures stored answers, for rules with [Rule].Idempotency. Only Store is required.
+// Idempotency configures stored answers, for rules with [Rule].Idempotency. Only the field Store is
+// required.
 //
 // The answer of a call is its status, its response, and the metadata that the handler has set. The
 // answer is looked up before any lock is taken. A repeated call waits while the first call is under
@@ -139,7 +140,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 	return nil, g.refuse(ctx, c, err)
 }
 
-// request makes the request for the Keeper from a call.
+// request makes the Keeper's request for a call.
 func (g *guard) request(ctx context.Context, c *call) (req idempotency.Request, err error) {
 	req.Rule = locker.Rule{Name: idempotencyName, Wait: c.method.rule.Wait, TTL: c.method.rule.TTL}
 	if req.Rule.Wait == 0 {
@@ -202,7 +203,7 @@ func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	return out
 }
 
-// encode returns the response, or the status of a failure.
+// encode returns the bytes that are stored: of the response, or of the status of a failure.
 func (w *work) encode() ([]byte, error) {
 	if w.failure != nil {
 		return proto.Marshal(status.Convert(w.failure).Proto())

@@ -18,13 +18,14 @@ import (
 )
 
 // Field returns the part for a field of the request: "order_id", or "item.sku" inside a message,
-// or "items.*.sku" for each element of a list. In a template it is {req.item.sku}.
+// or "items.*.sku" for each element of a list. In a template, such a part is {req.item.sku}.
 func Field(path string) key.Key { return key.Part("req", path) }
 
-// Meta returns the part for a value of the call's metadata. In a template it is {meta.x-tenant}.
+// Meta returns the part for a value of the call's metadata. In a template, such a part is
+// {meta.x-tenant}.
 func Meta(name string) key.Key { return key.Part("meta", name) }
 
-// Claim returns the part for a claim that [Rules.WithClaims] finds. In a template it is
+// Claim returns the part for a claim that [Rules.WithClaims] finds. In a template, such a part is
 // {claim.sub}.
 func Claim(name string) key.Key { return key.Part("claim", name) }
 
@@ -32,7 +33,7 @@ func Claim(name string) key.Key { return key.Part("claim", name) }
 // proxy, this is the address of the proxy. In a template the part is {peer}.
 func Peer() key.Key { return key.Part("peer", "") }
 
-// Part returns the part that a function given to [Rules.WithPart] reads. In a template it is
+// Part returns the part that a function given to [Rules.WithPart] reads. In a template, the part is
 // {name}.
 func Part(name string) key.Key { return key.Part(name, "") }
 
@@ -42,9 +43,10 @@ type KeyFunc struct {
 	request protoreflect.FullName // the type of the request; "" where it is not known
 }
 
-// KeyOf makes the key of a call by a function of its request. KeyOf is the fastest way to make a
+// KeyOf makes the key of a call with a function of its request. KeyOf is the fastest way to make a
 // key. The compiler checks the fields that the function reads. The result "" is refused as a
-// missing part. The key is not encoded: make it with [key.Of] if a client can choose a part of it.
+// missing part. The result is used as it is, without encoding: make it with [key.Of] if a client
+// can choose a part of it.
 func KeyOf[Request any](of func(req Request) string) KeyFunc {
 	if of == nil {
 		return KeyFunc{}
@@ -72,7 +74,7 @@ func KeysOf[Request any](of func(req Request) []string) KeyFunc {
 	return f
 }
 
-// The method keys makes the keys of a call.
+// keys makes the keys of a call with this request.
 func (f KeyFunc) keys(req any) ([]string, error) {
 	keys, err := f.of(req)
 	switch {
@@ -100,7 +102,8 @@ type vocabulary struct {
 	parts  map[string]partFunc
 }
 
-// grammar returns the parts for keys of calls with this request. request is nil if it is unknown.
+// grammar returns the parts that keys can have if a call has this request. request is nil if it is
+// unknown.
 func (v *vocabulary) grammar(request protoreflect.MessageDescriptor) key.Grammar[*call] {
 	sources := map[string]source{
 		"req": {
@@ -146,7 +149,7 @@ func bindPeer(string) (read, error) {
 		if host, _, err := net.SplitHostPort(p.Addr.String()); err == nil {
 			return host, nil
 		}
-		return p.Addr.String(), nil // a socket's address without a port
+		return p.Addr.String(), nil // an address that has no port, such as the path of a Unix socket
 	}, nil
 }
 

@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 // service is a Shop whose methods are defined by the test. A method that the test does not define
-// answers with its lease.
+// returns a Receipt of its lease.
 type service struct {
 	shop.UnimplementedShopServer
 	unary func(ctx context.Context, o *shop.Order) (*shop.Receipt, error)
@@ -138,7 +138,7 @@ func bind(t testing.TB, rules *grpclock.Rules, server registered, opts ...grpclo
 	return rules.Bind(server)
 }
 
-// redisLocker makes a Locker on a Redis that other tests use, too.
+// redisLocker makes a Locker on the Redis that all tests share.
 func redisLocker(t testing.TB, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	l, err := locker.NewSingle(redistest.Shared(t).Client(t), append(opts, locker.WithPrefix(t.Name()+":"))...)

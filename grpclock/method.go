@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// method is the rule of one method, compiled.
+// method is the compiled rule of one method.
 type method struct {
 	rule        locker.Rule // without a Key
 	keys        key.Templates[*call]
@@ -42,8 +42,8 @@ func (m *method) keysOf(ctx context.Context, c *call) ([]string, error) {
 	return m.keys.Keys(ctx, c)
 }
 
-// describe returns the method's row in the table of Rules.Describe. g is nil where no interceptor
-// was made.
+// describe returns the method's row in the table of Rules.Describe. g is nil if no interceptor was
+// made.
 func (m *method) describe(g *guard) string {
 	switch {
 	case m == nil:
@@ -196,7 +196,7 @@ func (r *Rule) check() error {
 // server in the same data centre.
 const shortestTTL = 10 * time.Millisecond
 
-// check returns why the interceptor's Locker can never grant the rule.
+// check returns the reason why the interceptor's Locker can never grant the rule, or nil.
 func (g *guard) check(m *method) error {
 	if m.idempotency != nil && g.Store == nil {
 		return errors.New("the rule has idempotency, and the interceptor has no store; add WithIdempotency")

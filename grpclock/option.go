@@ -137,10 +137,12 @@ func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Optio
 	return func(c *config) { c.filters = append(c.filters, guarded) }
 }
 
-// WithRule lets adjust change the Rule of a call: for example its Wait by the caller's tier, or its
-// Mode. A call with several keys has a Rule for each key. req is nil for a stream whose key needs
-// no request. If adjust leaves Wait or Name empty, the interceptor's value is used. With several
-// WithRules, their functions run in order. A Key that adjust sets is not encoded.
+// WithRule lets adjust change the Rule of a call: for example its Wait, which may depend on the
+// caller, or its Mode. A call with several keys has a Rule for each key. req is nil for a stream
+// whose key needs no request. If adjust leaves Wait or Name empty, the interceptor's value is used.
+// With several WithRules, their functions run in order. A Key that adjust sets is used as it is:
+// values in it are not encoded as in a template. Make it with key.Of if a client can choose a part
+// of it.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
 }

@@ -78,8 +78,8 @@ func (p *Problem) Error() string {
 // Unwrap returns the Locker's error.
 func (p *Problem) Unwrap() error { return p.err }
 
-// ErrorType returns the reason of the Problem for OpenTelemetry's error.type. There are few
-// reasons.
+// ErrorType returns the reason of the Problem for OpenTelemetry's error.type, which must have few
+// values.
 func (p *Problem) ErrorType() string { return p.Reason }
 
 // GRPCStatus returns the status for the client.
@@ -105,7 +105,8 @@ func (p *Problem) GRPCStatus() *status.Status {
 	return st
 }
 
-// retryAfterMS rounds up, because a client that returns a moment too early would be refused again.
+// retryAfterMS returns RetryAfter in milliseconds. It rounds up, because a client that returns a
+// moment too early would be refused again.
 func (p *Problem) retryAfterMS() int64 {
 	return int64((p.RetryAfter + time.Millisecond - 1) / time.Millisecond)
 }
@@ -159,8 +160,8 @@ var replies = []reply{
 		message: "the lock is held by another call; nothing was done"},
 }
 
-// unavailable is also the reply to an error without a match in replies: without the lock, the call
-// must not run.
+// unavailable is also the reply to every error that is not in replies, because no handler may run
+// without the lock.
 var unavailable = reply{is: locker.ErrUnavailable, code: codes.Unavailable, reason: ReasonUnavailable, retry: true,
 	message: "the lock cannot be asked for; nothing was done"}
 
@@ -176,8 +177,9 @@ var closing = reply{code: codes.Unavailable, reason: ReasonClosed,
 var stalled = reply{code: codes.DeadlineExceeded, reason: ReasonStalled,
 	message: "the stream made no progress for too long while it held its lock; the call may or may not have been completed"}
 
-// broken is the error of a stream after a panic in another function of the program. The client gets
-// the status that a recovery interceptor makes of the panic.
+// broken is the error of a stream if a function of the program other than the handler has panicked.
+// The panic continues on the interceptor's goroutine, so the client gets the status that a recovery
+// interceptor makes of the panic.
 var broken = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call failed inside the server"}
 
@@ -190,7 +192,7 @@ var uncommitted = reply{code: codes.Unavailable, reason: ReasonNotCommitted, ret
 var unreadable = reply{code: codes.Internal, reason: ReasonMisconfigured,
 	message: "the call was answered before, and the stored answer cannot be read"}
 
-// refuse returns the reply to a call that was not run.
+// refuse returns the reply to a call whose handler did not run.
 func (g *guard) refuse(ctx context.Context, c *call, err error) error {
 	if d, ok := errtype.As[*dictated](err); ok {
 		return d.error
@@ -221,8 +223,8 @@ func (g *guard) show(ctx context.Context, p *Problem) {
 	}
 }
 
-// problem returns the Problem for the error of a call that was not run. busy is the code for a
-// busy lock.
+// problem returns the Problem for the error of a call whose handler did not run. busy is the code
+// for a busy lock.
 func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem {
 	// A Locker may fail with a context error of its own. Only the end of the call's context means
 	// that the client has left.
@@ -251,8 +253,8 @@ func problem(ctx context.Context, c *call, err error, busy codes.Code) *Problem 
 	return unavailable.problem(c, err)
 }
 
-// spoiled handles an error of the lock of a call that was run. If spoiled returns nil, the client
-// gets the handler's reply.
+// spoiled handles an error of the lock after the handler has run. If spoiled returns nil, the
+// client gets the handler's reply.
 func (g *guard) spoiled(ctx context.Context, c *call, err, failure error) error {
 	if !endedEarly(err) {
 		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
@@ -270,7 +272,7 @@ func endedEarly(err error) bool {
 	return errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired)
 }
 
-// problem makes the Problem of one call from r.
+// problem makes a Problem from r for the call c, with the cause err.
 func (r reply) problem(c *call, err error) *Problem {
 	p := &Problem{Code: r.code, Reason: r.reason, Message: r.message, err: err}
 	if c != nil {

@@ -68,7 +68,7 @@ func shortest(repeated int) time.Duration {
 	return min(50*time.Millisecond<<min(2*repeated, 10), soon)
 }
 
-// shortestFor returns shortest for the call of a server's context.
+// shortestFor returns the result of shortest for the call to which ctx belongs.
 func shortestFor(ctx context.Context) time.Duration {
 	for _, n := range metadata.ValueFromIncomingContext(ctx, previousAttempts) {
 		if repeated, err := strconv.Atoi(n); err == nil {

@@ -21,7 +21,7 @@ type Rule struct {
 	// template such as "stock:{req.items.*.sku}" makes a key for each element of a repeated field.
 	// locker.LeasesFromContext finds all leases.
 	Keys []key.Key
-	// Func makes the keys instead of templates; see [KeyOf] and [KeysOf].
+	// Func is a function that makes the keys, in place of templates; see [KeyOf] and [KeysOf].
 	Func KeyFunc
 	// Idempotency is a template that names the request, such as
 	// "payment:{claim.sub}:{meta.idempotency-key}". A repeated call with the same name gets the
@@ -53,7 +53,7 @@ func (r *Rule) empty() bool {
 	return r.Key == "" && len(r.Keys) == 0 && r.Func.of == nil && r.Idempotency == ""
 }
 
-// The method templates returns the Key or the Keys.
+// templates returns the templates in Key or Keys.
 func (r *Rule) templates() []key.Key {
 	if r.Key != "" {
 		return []key.Key{r.Key}
@@ -61,16 +61,19 @@ func (r *Rule) templates() []key.Key {
 	return r.Keys
 }
 
-// A RuleMap has rules by full method, such as "/inventory.v1.Inventory/Reserve". Generated code has
-// the name as Inventory_Reserve_FullMethodName.
+// A RuleMap has the rules of methods by their full names, such as
+// "/inventory.v1.Inventory/Reserve". Generated code has a constant for each name, such as
+// Inventory_Reserve_FullMethodName.
 type RuleMap map[string]Rule
 
-// A KeyProvider is a service that itself chooses the lock of a call. Implement it on the server
-// that is registered. LockKey has precedence over all other rules. If its Rule has no Key, the
-// other rules apply. req is the request; for a stream it is the first message. Key is not encoded:
-// make it with [key.Of] if a client can choose a part of it.
+// A KeyProvider is a service that itself chooses the lock of a call. Implement it on the value that
+// is registered as the service's server. LockKey has precedence over all other rules. If LockKey
+// returns a Rule without a Key, the other rules apply. req is the request; for a stream it is the
+// first message. A returned Key is used as it is, without encoding: make it with [key.Of] if a
+// client can choose a part of it.
 //
-// An error with a gRPC status is the reply. Every other error is INTERNAL.
+// If LockKey returns an error with a gRPC status, the client gets this status. For every other
+// error, the client gets INTERNAL.
 type KeyProvider interface {
 	LockKey(ctx context.Context, fullMethod string, req any) (locker.Rule, error)
 }

@@ -25,9 +25,9 @@ type Rules struct {
 	vocabulary
 
 	bound atomic.Bool                        // Bind has succeeded
-	known atomic.Pointer[map[string]*method] // nil for a method without a lock
+	known atomic.Pointer[map[string]*method] // the rules by method; nil for a method without a lock
 
-	mu      sync.Mutex // held while known is changed
+	mu      sync.Mutex // held while the fields known, unary and streams are changed
 	unary   []*guard   // the unary interceptors that were made of these Rules
 	streams []*guard
 }
@@ -42,7 +42,7 @@ func FromMap(rules RuleMap) *Rules { return (&Rules{}).With(rules) }
 // [KeyProvider].
 func FromProviders() *Rules { return &Rules{provided: true} }
 
-// With returns these rules, and other rules for some methods. The other rules have precedence.
+// With returns these rules together with the rules of the parameter, which have precedence.
 func (r *Rules) With(rules RuleMap) *Rules {
 	more := r.clone()
 	maps.Copy(more.explicit, rules)
@@ -66,8 +66,8 @@ func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rul
 	return more
 }
 
-// WithPart returns these rules with {name} as a part of keys, which value reads from the call's
-// context. If value returns "", the part is missing, and the call is refused with
+// WithPart returns these rules with {name} as a part of keys. The function value reads the part
+// from the call's context. If value returns "", the part is missing, and the call is refused with
 // INVALID_ARGUMENT. If value returns an error, the call is refused with INTERNAL, and the text of
 // the error stays in the process.
 func (r *Rules) WithPart(name string, value func(ctx context.Context, fullMethod string) (string, error)) *Rules {

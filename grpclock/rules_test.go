@@ -188,8 +188,8 @@ func TestBindNamesMethodsThatAreNotThere(t *testing.T) {
 	}
 }
 
-// annotated is the number of services that were registered. It makes their names differ, because a
-// service stays registered even when its test is repeated.
+// annotated is the number of services that were registered. The number makes the names of these
+// services differ, because a service stays registered even when its test is repeated.
 var annotated atomic.Int32
 
 // annotate registers a service whose method has this option. It registers the service in the same

@@ -61,8 +61,8 @@ func (w *watch) progress() {
 	w.since = time.Now()
 }
 
-// look runs at the earliest time at which the client can have used up the limit, and not for each
-// message. So messages need no timers of their own.
+// look checks the client at the earliest time at which the client can have used up the limit. So
+// messages need no timers of their own.
 func (w *watch) look() {
 	if w.tooLong() {
 		w.stalled()

@@ -36,12 +36,15 @@ func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServer
 	return s.serve(server, handler)
 }
 
-// guardedStream is a stream that is under a lock, or will be when its first message is received.
+// guardedStream is a stream that has a lock, or that takes a lock when its first message is
+// received.
 //
-// A separate goroutine, the holder, holds the lock in locker.Run, because the handler has begun
-// already when the first message arrives. Three goroutines use a stream. The interceptor's
-// goroutine runs the handler. The receiver, which may be any goroutine of the handler, acquires the
-// lock. The holder holds the lock. The mutex mu decides the order of the goroutines:
+// Three goroutines use a stream. The interceptor's goroutine runs the handler. The receiver is the
+// goroutine of the handler that receives the first message; it starts the holder, and waits for the
+// lock. If the key needs no request, the interceptor's goroutine does this before the handler runs.
+// The holder is a goroutine of its own that holds the lock in locker.Run, because the handler
+// already runs when the first message arrives. The handler may return at any moment, so the mutex
+// mu decides what comes first:
 //
 //	the lock is asked for, then the handler returns     settle waits for the holder to end
 //	the handler returns, then the lock is needed        the lock is not asked for
@@ -161,8 +164,8 @@ func (s *guardedStream) grant() bool {
 	return s.granted
 }
 
-// refuse stops a stream that does not get its lock. If the handler has returned already, its
-// answer stays.
+// refuse stops a stream that does not get its lock. If the handler has returned already, the client
+// gets the handler's answer.
 func (s *guardedStream) refuse(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +210,8 @@ func (s *guardedStream) serve(server any, handler grpc.StreamHandler) error {
 	return failure
 }
 
-// settle ends the holder, and returns how the lock ended, or nil if the handler never had the lock.
+// settle gives the handler's result to the holder, and waits until the holder has ended. It returns
+// how the lock ended, or nil if the handler never had the lock.
 func (s *guardedStream) settle(result error) error {
 	s.mu.Lock()
 	asked, granted := s.asked, s.granted
@@ -332,7 +336,8 @@ type streamContext struct {
 
 func (c *streamContext) hold(ctx context.Context) { c.lease.Store(&ctx) }
 
-// Value returns the lease, or a value of the stream's context.
+// Value returns values of Run's context, such as the lease, as soon as the lock is held; before
+// that, it returns values of the stream's context.
 func (c *streamContext) Value(name any) any {
 	if ctx := c.lease.Load(); ctx != nil {
 		return (*ctx).Value(name)

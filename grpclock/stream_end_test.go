@@ -355,8 +355,7 @@ func TestAStreamThatStallsGivesItsLockBack(t *testing.T) {
 	}
 }
 
-// script is a stream in virtual time. The next entry of the script is the time that a Recv or a
-// Send takes.
+// script is a stream in virtual time. Each entry is the time that the next Recv or Send takes.
 type script struct {
 	grpc.ServerStream
 	ctx   context.Context

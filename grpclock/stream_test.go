@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// streams has one stream of each kind. A client begins the stream in such a way that the handler
-// has certainly begun, under the lock. Then the client ends it.
+// streams has one stream of each kind. When begin has returned, the handler runs under the lock.
+// The function end ends the stream.
 var streams = map[string]struct {
 	key  string
 	open func(ctx context.Context, client shop.ShopClient) (begin func() error, end func() error)
@@ -66,7 +66,7 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 // streaming is a service whose streams send one message. Such a stream ends when its client ends
 // it, when finish is closed, or when its context ends.
 type streaming struct {
-	finish  chan struct{} // closing it ends a watch
+	finish  chan struct{} // Watch ends when finish is closed
 	entered chan context.Context
 }
 

@@ -28,7 +28,7 @@ import (
 // as X-Tenant, a client could name another tenant and get the response to that tenant's request.
 // For a service with a single client, the scope may be a constant text.
 //
-// The handler does not run for a request
+// The handler does not run for these requests:
 //
 //	without an Idempotency-Key          400  invalid-key; WithFilter can let these requests run
 //	that was answered before            the same response, with Idempotency-Replayed: true
