@@ -84,7 +84,7 @@ type job struct {
 	staying bool // the task waits in its worker, because it cannot be put off
 	counted bool // the waker counts this delivery
 	called  bool // the task has been at the front of its key's line since an earlier delivery
-	ahead   int  // how many tasks were before this task in its key's line when this task was put into it
+	ahead   int  // how many tasks were before this task when it was put into its key's line
 	inLine  bool // the task has a place in the line
 	left    bool // the task had a place and gave it up
 	line    bool // other tasks were in the line
@@ -123,8 +123,8 @@ func (j *job) process(ctx context.Context) error {
 	return j.deliver(ctx)
 }
 
-// deliver makes attempts until the handler has run or the task is given up. A second attempt is
-// made only if asynq would count the end of the first attempt as a retry.
+// deliver makes attempts until the handler has run or the task is given up. After a failed attempt,
+// the task stays in its worker for another attempt only if asynq would count a retry otherwise.
 func (j *job) deliver(ctx context.Context) error {
 	for {
 		err := j.attempt(ctx)
@@ -189,8 +189,8 @@ func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	return j.waitAndRun(ctx, handle)
 }
 
-// waitAndRun is the part of run for a task that waits for its lock. Either Guard.Stop ends the
-// wait, or the handler begins.
+// waitAndRun is the part of run for a task that waits for its lock. Guard.Stop can end the wait,
+// but only before the handler begins.
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -213,7 +213,7 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 	return err
 }
 
-// The method concluded returns the result of a task whose handler has run.
+// concluded returns the result of a task whose handler has run.
 func (j *job) concluded(ctx context.Context) error {
 	j.endUnique(ctx, j.failed == nil)
 	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome

@@ -104,7 +104,7 @@ func TestATaskThatLostItsLockHasFailed(t *testing.T) {
 	}
 }
 
-// For errors that are no Problems of the Guard, the program's own functions decide.
+// For errors that are not Problems of the Guard, the program's own functions decide.
 func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	g := guard(t, lockertest.NewLocker(t, lockertest.NewMemory()))

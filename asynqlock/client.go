@@ -17,16 +17,17 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Client enqueues tasks. It adds to the task's headers the context of the trace, and the fences
-// of the leases under which the task is enqueued. For rules with [Unique], a Client enqueues one
-// task at a time for each type and key. This key is also the key of the lock that guards the task's
-// runs. [Guard.Client] returns a Client. A Client is safe for concurrent use.
+// A Client enqueues tasks. To the headers of each task, it adds the context of the trace, and the
+// fences of the leases under which the task is enqueued. If a rule has [Unique], a Client enqueues
+// a task only if no other task with this type and key exists. This key is also the key of the lock
+// that guards the task's runs. [Guard.Client] returns a Client. A Client is safe for concurrent
+// use.
 //
-// The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique in
-// its queue for exactly as long as it exists there. A task exists while it is scheduled, pending,
-// running, put off or kept as completed. [asynq.Unique] uses a separate lock instead, which can end
-// before or after the task. If the Client has an Inspector, a new task can be enqueued beside an
-// archived task.
+// The [asynq.TaskID] of a unique task is made of the task's type and key. So the task is unique for
+// exactly as long as asynq keeps it in its queue: in the states scheduled, pending, active and
+// retry, and in the state completed until its Retention is over. In the state archived, it prevents
+// a new task only if the Client has no Inspector. [asynq.Unique] uses a separate lock instead,
+// which can end before or after the task.
 type Client struct {
 	guard     *Guard
 	client    *asynq.Client
@@ -114,11 +115,12 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 	return nil, duplicate(t, "enqueued and ended by others all the time", id)
 }
 
-// mostConflicts bounds the attempts of the method unique. An attempt fails when another task has
-// the ID. If that task ends or is archived meanwhile, unique makes another attempt.
+// mostConflicts is the largest number of attempts that the method unique makes. An attempt fails
+// when another task has the ID. If that task ends or is archived meanwhile, unique makes another
+// attempt.
 const mostConflicts = 100
 
-// numbered returns the ID for a new task while n tasks of its key are archived.
+// numbered returns the ID for a new task if n tasks of its key are archived.
 func numbered(first string, n int) string {
 	if n == 0 {
 		return first
@@ -126,8 +128,8 @@ func numbered(first string, n int) string {
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a free number after n whose predecessor is taken. The number n itself is taken.
-// There may be thousands of taken numbers, so firstFree checks only a few of them.
+// firstFree returns a free number that follows a taken number. n itself is taken, and the result is
+// larger than n. There may be thousands of taken numbers, so firstFree checks only a few of them.
 func firstFree(n int, taken func(int) bool) int {
 	step := 1
 	for taken(n + step) {
@@ -158,7 +160,7 @@ func Fences(t *asynq.Task) []Fence {
 	return fences
 }
 
-// The method headers returns a task's own headers with the fences and the trace context added.
+// headers returns a task's own headers together with the fences and the trace context.
 func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]string {
 	headers := maps.Clone(own)
 	if headers == nil {

@@ -25,9 +25,9 @@ const (
 // returns false, RetryDelayFunc returns the Problem's RetryAfter, and ErrorHandler is not called
 // for a busy key. cfg's own functions decide on all other errors.
 //
-// Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s, where they are 0
-// in cfg. With asynq's defaults of 1 s and 5 s, tasks would wait longer. With Configure's values,
-// an idle server sends about 20 small commands per queue and second to Redis.
+// Configure sets TaskCheckInterval to 50 ms and DelayedTaskCheckInterval to 1 s, if they are 0 in
+// cfg. With asynq's defaults of 1 s and 5 s, tasks would wait longer. With Configure's values, an
+// idle server sends about 20 small commands per queue and second to Redis.
 //
 // A server that was not configured counts every error as a failure. On a server that was not
 // configured, a task is put off like a task without retries left: see [WithWaking] and

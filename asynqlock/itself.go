@@ -14,11 +14,11 @@ import (
 // A rule that drops or archives tasks must distinguish a task from its duplicates. When a server
 // stops while a handler runs, asynq delivers the task again without counting a retry. Then the key
 // may be busy with the earlier run of that task, or with the lease that the run left behind. So the
-// lease names its task. In two cases the task holds a second lock, on its own ID: if the Locker
-// cannot show the name, and if the key stays busy after the lease (AtLeast). The second lock lasts
-// longer than the first.
+// metadata of the lease names its task. In two cases the task holds a second lock, on its own ID:
+// if the Locker cannot show this metadata, and if AtLeast keeps the key busy after the run. The
+// second lock lasts longer than the first.
 
-// The method named runs the handler under a lease that names the task.
+// named runs the handler under a lease whose metadata names the task.
 func (j *job) named(ctx context.Context) error {
 	name, err := ownID.Key(ctx, &j.message)
 	if err != nil {
@@ -41,7 +41,7 @@ func (j *job) named(ctx context.Context) error {
 	return err
 }
 
-// longestName is the longest metadata that a Locker keeps.
+// longestName is the length of the longest metadata that a Locker keeps.
 const longestName = 256
 
 // inspector is a Locker that can show the holder of a key.
@@ -49,7 +49,7 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// The method shows reports whether the Locker can show the holder of key. If it cannot, tasks use
+// shows returns true if the Locker can show the holder of key. If the Locker cannot, all tasks use
 // second locks from then on.
 func (g *Guard) shows(ctx context.Context, key string) bool {
 	i, ok := g.locker.(inspector)
@@ -64,8 +64,8 @@ func (g *Guard) shows(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// The method beside runs the handler under both locks. It is called for a task that is not known to
-// have run before.
+// beside runs the handler under both locks: of the key, and of the task's own ID. It is called for
+// tasks that are not known to have run before.
 func (j *job) beside(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {

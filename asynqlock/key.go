@@ -27,7 +27,7 @@ type Keys struct {
 // a retry of the task would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
-// Key makes the key by a function of the payload. The decoder of [WithDecoder], by default JSON,
+// Key makes the key with a function of the payload. The decoder of [WithDecoder], by default JSON,
 // decodes the payload into a T. The returned text is the key, without encoding. So two payloads
 // whose values contain ':' may get the same key. [Fields] and [Template] prevent this. An empty
 // text is refused.
@@ -50,9 +50,9 @@ func Key[T any](of func(payload T) string) Keys {
 	}}
 }
 
-// KeyFunc makes the key by a function of the task. The returned text is the key, without encoding.
-// An empty text is refused. If the function returns an error for a task, the task is archived. So
-// the function itself must repeat operations that failed temporarily.
+// KeyFunc makes the key with a function of the task. The returned text is the key, without
+// encoding. An empty text is refused. If the function returns an error for a task, the task is
+// archived. So the function itself must repeat operations that failed temporarily.
 func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
 		if of == nil {
@@ -71,7 +71,7 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	}}
 }
 
-// Template makes the key by a template of literal text and of parts of the task, as package
+// Template makes the key from a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
 // the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A clone
@@ -128,7 +128,7 @@ type message struct {
 	id     string // the ID of the original, which is this task's ID unless this task is a clone
 	queue  string
 
-	retried, most int // retries used, and allowed
+	retried, most int // retries that are used, and retries that are allowed
 
 	before bool // the task has run or tried to run before, so it is not a duplicate
 
@@ -155,7 +155,7 @@ type (
 	read   = key.Read[*message]
 )
 
-// outside has the sources of the parts that are not in the payload.
+// outside has the sources of the parts that are not members of the payload.
 var outside = map[string]source{
 	"header": {Noun: "header", Bind: func(name string) (read, error) {
 		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
@@ -171,7 +171,7 @@ var outside = map[string]source{
 	}},
 }
 
-// ownID is the key of a task's own ID.
+// ownID is the template for the key of the lock on a task's own ID.
 var ownID = func() *key.Template[*message] {
 	t, err := key.Grammar[*message]{Sources: outside}.Compile(Join("asynq-task", Queue(), TaskID()))
 	if err != nil {
@@ -234,7 +234,7 @@ type invalid struct{ error }
 
 func (i *invalid) Unwrap() error { return i.error }
 
-// Is makes the error an ErrInvalidKey.
+// Is makes errors.Is find ErrInvalidKey in the error.
 func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }
 
 // ofTask replaces an error of package key, whose text is about a request, by an error about a task.

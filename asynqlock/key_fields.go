@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// Fields makes the key of prefix and of fields of the payload, which is a struct T. The fields are
-// those with the tag `lock:"key"`, in their order, also inside nested structs. With
+// Fields makes the key from prefix and from fields of the payload, which is a struct T. The fields
+// are those with the tag `lock:"key"`, in their order, also inside nested structs. With
 //
 //	type Welcome struct {
 //		UserID string `json:"user_id" lock:"key"`
@@ -110,8 +110,8 @@ func bindField(typ reflect.Type, path string) (key.Read[reflect.Value], error) {
 	}, nil
 }
 
-// formatOf returns a function that formats a value of typ. A known kind has precedence over the
-// value's own text methods.
+// formatOf returns a function that formats a value of typ. If typ has MarshalText or String, these
+// methods make the text, except for values of the kind string, which are used as they are.
 func formatOf(typ reflect.Type) (func(reflect.Value) (string, error), error) {
 	switch typ.Kind() {
 	case reflect.String:

@@ -17,9 +17,9 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// bindMember returns a function that reads the member of a JSON payload at steps. The function
-// decodes the payload into a struct with only this member. So the function finds the same value as
-// a handler that decodes a struct, and does not decode the other members.
+// bindMember returns a function that reads the member of a JSON payload to which the path steps
+// leads. The function decodes the payload into a struct with only this member. So the function
+// finds the same value as a handler that decodes a struct, and does not decode the other members.
 func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {

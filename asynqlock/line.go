@@ -48,8 +48,8 @@ type lines struct {
 	clock   serverClock
 }
 
-// The method keys returns two Redis keys: of the line for key, and of the line's call. Both keys
-// are in the same cluster slot.
+// keys returns two Redis keys for the lock called key: the key of its line, and the key of the
+// line's call. Both Redis keys are in the same cluster slot.
 func (ls *lines) keys(key string) []string {
 	tag := "{" + braces.Replace(key) + "}"
 	return []string{ls.prefix + "line:" + tag, ls.prefix + "call:" + tag}

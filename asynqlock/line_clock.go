@@ -6,36 +6,38 @@ import (
 )
 
 // serverClock translates this process' monotonic time into the time of asynq's Redis, in µs. The
-// translation is strictly increasing, so deliveries of one process keep their order. Between
-// processes, the error of the order is at most the server's response time.
+// translation is strictly increasing, so deliveries of one process keep their order. Deliveries of
+// different processes may be in the wrong order only if the time between them is less than the
+// server's response time.
 type serverClock struct {
 	mu     sync.Mutex
 	now    translation
-	before translation // the translation for times before now.from
+	before translation // translates times before now.from
 	until  time.Time   // after until, the server's time is read again, because clocks drift
 }
 
-// translation relates the clock of this process to the server's clock, by one reply of the server.
-// A translation applies to the time in its field from, and to later times.
+// translation translates times of this process into times of the server. It is made from one reply
+// of the server. It is valid for the time in its field from, and for later times.
 type translation struct {
 	from   time.Time
 	epoch  time.Time
 	server int64 // the server's time at epoch
-	least  int64 // the previous translation of the time in from; 0: there was none
+	least  int64 // what the previous translation returned for the time from; 0: there was none
 }
 
-// remeasureAfter is how long the server's time in a reply is used.
+// remeasureAfter is how long a translation is used before the server's time is read again.
 const remeasureAfter = time.Minute
 
-// needed reports whether the server's time must be read: it is unknown, or was read too long ago.
+// needed returns true if the server's time must be read, because it is unknown or was read too long
+// ago.
 func (c *serverClock) needed(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !now.Before(c.until)
 }
 
-// observe uses a reply of the server. server is the time in the reply. sent and received are when
-// the request was sent and the reply received.
+// observe makes a translation from a reply of the server. server is the time in the reply. sent is
+// the time at which the request was sent, and received the time at which the reply arrived.
 func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A slow reply of the server makes the server's clock look earlier or later than it is. The
-// deliveries must still keep their order, even if the time of one delivery is read before a slow
-// reply, and the time of the next delivery after it.
+// After a slow reply of the server, the translated time is earlier or later than the server's time.
+// Deliveries must keep their order even if a new translation begins between them.
 func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
 	for name, error := range map[string]time.Duration{"behind": -200 * time.Millisecond, "ahead": 200 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

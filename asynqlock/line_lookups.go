@@ -8,9 +8,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lookups checks whether lines exist. Each task of a rule needs one check. Checks that arrive
-// while another check is under way are sent together. So with many workers, a check costs a
-// fraction of a command.
+// lookups checks whether lines have tasks. Each delivery of a guarded task needs one check. Checks
+// that arrive during another check are sent together. So with many workers, many checks share one
+// round trip.
 type lookups struct {
 	mu      sync.Mutex
 	waiting []*lookup
@@ -22,8 +22,8 @@ type lookup struct {
 	answer chan bool
 }
 
-// The method called exists returns true if the line has tasks. Without an answer in time, it
-// returns false. The only risk is that tasks run in a wrong order.
+// exists returns true if the line has tasks. If no answer comes in time, exists returns false; then
+// tasks may run in a wrong order.
 func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line string) bool {
 	l := &lookup{line, make(chan bool, 1)}
 	s.mu.Lock()

@@ -14,14 +14,14 @@ const (
 	// calledWait is how long a called task waits for its key in the worker, because a watcher may
 	// hold the key for a moment.
 	calledWait = 200 * time.Millisecond
-	// backInLine is the pause of a task that is not at the front of its line. Usually the task is
-	// called sooner, because each task that finishes calls the next task.
+	// backInLine is the pause of a task that is put off behind other tasks of its line. Usually the
+	// task is called before this pause is over, because each task that finishes calls the next
+	// task.
 	backInLine = 30 * time.Second
 )
 
-// The method called queues returns true if the task must queue behind the tasks of its key that
-// were put off. A task that is dropped or archived if the key is busy does not queue. A task that
-// stays in its worker does not queue either.
+// queues returns true if the task must queue behind the tasks of its key that were put off. A task
+// does not queue if it stays in its worker, or if it is dropped or archived when the key is busy.
 func (j *job) queues() bool {
 	return j.guard.waker != nil && j.known && !j.staying && !j.throwsAway()
 }
@@ -61,12 +61,12 @@ func (j *job) isCalled(ctx context.Context) bool {
 	return j.called
 }
 
-// The method called behind returns the error of a task that has other tasks of its key before it.
+// behind returns the error of a task that has other tasks of its key before it.
 func (j *job) behind() error {
 	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for it", locker.ErrBusy)}
 }
 
-// entry names this delivery's task in a line. A clone has an entry of its own.
+// entry returns the name of this delivery's task in a line. A clone has a name of its own.
 func (j *job) entry() string { return entry(j.queue, j.taskID) }
 
 // leaveLine gives up the task's place, because the task runs or no longer wants the key.
@@ -81,7 +81,7 @@ func (j *job) leaveLine(ctx context.Context) {
 	}
 }
 
-// The method called together returns true if several tasks may hold the key at once.
+// together returns true if several tasks may hold the key at once.
 func together(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
 
 // enterLine gives the task that is put off, or its clone, a place in the line of its key. enterLine

@@ -22,23 +22,24 @@ const (
 	// watchTTL is the TTL of a watcher's lease. If a process dies just after its watcher got the
 	// key, the key stays busy for this time.
 	watchTTL = 5 * time.Second
-	// mostWatchers is the largest number of watchers of a Guard. Tasks of further keys come back
-	// only after their pause.
+	// mostWatchers is the largest number of watchers of a Guard. Tasks of keys without a watcher
+	// come back only after their pause.
 	mostWatchers = 1000
 )
 
-// A waker runs the task at the front of a key's line when the key becomes free. Each process has
-// one waker, for the tasks that the process has put off:
+// A waker calls the task at the front of a key's line when the key becomes free: it makes asynq
+// deliver this task at once. Each Guard has one waker, which cares for the keys whose tasks this
+// process has put off. Which process calls the front task depends on the holder of the key:
 //
-//   - If a delivery of this process has or wants the key, the end of that delivery calls the front
-//     task.
+//   - If a delivery of this process has or wants the key, this delivery calls the front task when it
+//     ends.
 //   - Otherwise, if the task is at the front, a watcher waits for the key in the Locker's queue.
 //     When the watcher has the key, it calls the front task.
 //   - Otherwise the process that put off the front task calls it.
 //
 // So a free key is always noticed, whether its holder was another process, a program without
-// workers, or a process that died. If a waker crashes, the task at the front comes back after its
-// pause.
+// workers, or a process that died. If the process of a waker crashes, the task at the front comes
+// back after its pause.
 type waker struct {
 	lines     lines
 	inspector *asynq.Inspector
@@ -51,7 +52,7 @@ type waker struct {
 	watchers int
 }
 
-// interest is what this process does for a key.
+// interest records what this process does for a key.
 type interest struct {
 	deliveries int  // deliveries that have or want the key
 	parked     bool // a task was put off, and the last delivery must call the front task
@@ -61,8 +62,8 @@ type interest struct {
 	expecting  bool // a timer checks whether the called task has come
 }
 
-// enter counts a delivery that wants the key, and returns true. If alone is set and another
-// delivery is counted, enter counts nothing and returns false.
+// enter counts a delivery that wants the key, and returns true. If the parameter alone is true and
+// another delivery is counted, enter counts nothing and returns false.
 func (w *waker) enter(key string, alone bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,8 +100,8 @@ func (w *waker) exit(lock locker.Rule, tried, line bool) {
 	}
 }
 
-// The method parked records that a delivery of this process put its task off. front is true if the
-// task is the first of its line. counted is true if enter has counted the delivery.
+// parked records that a delivery of this process put its task off. front is true if the task is the
+// first of its line. counted is true if enter has counted the delivery.
 func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
@@ -117,14 +118,15 @@ func (w *waker) parked(lock locker.Rule, front, counted bool) {
 	}
 }
 
-// forget deletes the interest in key if nothing is left to do for the key. The mutex is held.
+// forget deletes the interest in key if nothing is left to do for the key. The caller holds the
+// mutex.
 func (w *waker) forget(key string) {
 	if in := w.keys[key]; in != nil && *in == (interest{}) {
 		delete(w.keys, key)
 	}
 }
 
-// The method change applies the function change to the interest in key.
+// change calls the function change with the interest in key, and returns its result.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,7 +185,8 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 	return false
 }
 
-// call runs the task at the front of the line. Each key has at most one such goroutine.
+// call starts a goroutine that calls the task at the front of the line. Each key has at most one
+// such goroutine.
 func (w *waker) call(key string) {
 	if !w.change(key, func(in *interest) bool {
 		if in.calling || w.ctx.Err() != nil {
@@ -210,7 +213,7 @@ func (w *waker) call(key string) {
 	}()
 }
 
-// callFront runs the task at the front of the line. The state of the task decides what happens:
+// callFront calls the task at the front of the line. The state of the task decides what happens:
 //
 //	retry, scheduled            the task is put off, and is run now
 //	pending                     the task is on its way to a worker
@@ -268,8 +271,8 @@ func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	return info.State, nil
 }
 
-// expect waits for left, and then checks whether the called task has come. A task that has not come
-// loses its place. Each key has at most one such timer.
+// expect starts a timer that checks after the time left whether the called task has come. A task
+// that has not come loses its place. Each key has at most one such timer.
 func (w *waker) expect(key string, left time.Duration) {
 	if !w.change(key, func(in *interest) bool {
 		armed := in.expecting
@@ -293,15 +296,14 @@ func (w *waker) expect(key string, left time.Duration) {
 	})
 }
 
-// The method end waits until the goroutines have ended. ctx has ended before, so no new goroutines
-// start.
+// end waits until the goroutines have ended. ctx has ended before, so no new goroutines start.
 func (w *waker) end() {
 	w.mu.Lock()   // after this, every goroutine that was started is counted
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
 }
 
-// sleep reports whether d passed before ctx ended.
+// sleep waits for d. It returns false if ctx ends earlier.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

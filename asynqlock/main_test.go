@@ -32,7 +32,7 @@ func (quiet) Warn(...any)  {}
 func (quiet) Error(...any) {}
 func (quiet) Fatal(...any) {}
 
-// prompt makes a server look for tasks often, and retry at once.
+// prompt returns a copy of cfg for a server that looks for tasks often, and retries at once.
 func prompt(cfg asynq.Config, queue string) asynq.Config {
 	cfg.Concurrency = 4
 	cfg.Queues = map[string]int{queue: 1}
@@ -46,7 +46,7 @@ func prompt(cfg asynq.Config, queue string) asynq.Config {
 	return cfg
 }
 
-// queue is a queue of asynq that only one test uses, on the Redis of all tests.
+// queue is a queue of asynq that a single test uses. All tests share one Redis.
 type queue struct {
 	t         *testing.T
 	name      string
@@ -64,7 +64,8 @@ func newQueue(t *testing.T) *queue {
 	return &queue{t, name, c, asynq.NewClientFromRedisClient(c), asynq.NewInspectorFromRedisClient(c)}
 }
 
-// locker returns a Locker on the Redis of the test, as another process would have it.
+// locker returns a new Locker on the Redis of the test. It stands for the Locker of a separate
+// process.
 func (q *queue) locker(opts ...locker.SingleOption) *locker.Engine {
 	q.t.Helper()
 	l, err := locker.NewSingle(q.redis, append([]locker.SingleOption{locker.WithPrefix(q.name + ":")}, opts...)...)

@@ -19,7 +19,7 @@ type Option func(*config)
 type config struct {
 	rules      rules
 	decode     Decoder
-	notJSON    bool // the user has set decode
+	notJSON    bool // WithDecoder was given
 	secret     []byte
 	propagator Propagator
 

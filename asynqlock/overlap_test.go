@@ -31,7 +31,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
-			t.Cleanup(func() { close(w.end) }) // on a slow machine there are more runs, and this ends all
+			t.Cleanup(func() { close(w.end) }) // ends all runs: on a slow machine there are more than the test expects
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {
@@ -203,8 +203,8 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 }
 
 // age makes asynq's lease of a task look as if it had ended a minute ago. Other servers of asynq
-// take a task whose lease ended 30 s ago. They look for such tasks when they start, and then once a
-// minute.
+// take a task whose lease ended 30 s ago. Each server looks for such tasks when it starts, and then
+// once a minute.
 func age(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}

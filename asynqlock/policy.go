@@ -20,8 +20,8 @@ import (
 type Policy func(*rule)
 
 // Snooze puts a task off for d, and up to a quarter longer. So if several tasks are put off
-// together, they do not all come back at the same time. No retry is used: see [Guard.Configure].
-// asynq stores these times in whole seconds, and looks for due tasks every
+// together, they do not all come back at the same time. The task uses no retry for this: see
+// [Guard.Configure]. asynq stores these times in whole seconds, and looks for due tasks every
 // Config.DelayedTaskCheckInterval, by default every 5 s. With [Drop] or [Archive], Snooze applies
 // to the tasks that these policies put off. Default: the time for which the Locker expects the
 // holder to keep the key, from 1 s to 10 s.
@@ -30,11 +30,10 @@ func Snooze(d time.Duration) Policy {
 }
 
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
-// run before is put off instead. A task that has run before is a retry, or asynq delivers it again
-// while its earlier run may still hold the key. To recognise such tasks, a task with Drop or
-// [Archive] may hold a second lock on its own ID, until the task has used a retry. If
-// Config.IsFailure does not count a retry, this retry can be distinguished from a duplicate only
-// while the earlier run keeps the key.
+// run before is put off instead: it is a retry, or asynq delivers it again although its earlier run
+// may still hold the key. To recognise such tasks, a task with Drop or [Archive] may hold a second
+// lock on its own ID, until the task has used a retry. If Config.IsFailure does not count a retry,
+// this retry can be distinguished from a duplicate only while the earlier run keeps the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where an operator can inspect the task and
@@ -77,7 +76,8 @@ func Name(name string) Policy { return func(r *rule) { r.lock.Name = name } }
 func Shared() Policy { return func(r *rule) { r.lock.Mode = locker.Shared } }
 
 // Limit lets at most n tasks of a key run at once, in all processes together. It needs a Locker of
-// locker.NewSemaphore. Make that Locker with n = 1, so that rules without Limit lock exclusively.
+// locker.NewSemaphore. Give locker.NewSemaphore the number 1, so that rules without Limit lock
+// exclusively.
 func Limit(n int) Policy {
 	return func(r *rule) {
 		if n < 1 {
@@ -87,14 +87,14 @@ func Limit(n int) Policy {
 	}
 }
 
-// Unique lets a [Client] refuse a task while another task of the same type and key is queued, put
-// off, running or kept as completed.
+// Unique lets a [Client] refuse a task as long as another task of the same type and key exists in
+// asynq.
 func Unique() Policy { return func(r *rule) { r.unique = true } }
 
 // Adjust calls change with the Rule of each task, and change may alter the Rule. An empty Name
-// becomes the task's type. A changed Key is used without encoding. With AtMost, a lock may end
-// before its handler has returned. Then the handler's context is cancelled, and another run may
-// overtake the handler.
+// becomes the task's type. A Key that change sets is used as it is: values in it are not encoded as
+// in a template. With AtMost, a lock may end before its handler has returned. Then the handler's
+// context is cancelled, and another run may overtake the handler.
 func Adjust(change func(ctx context.Context, t *asynq.Task, rule *locker.Rule)) Policy {
 	return func(r *rule) {
 		if change == nil {
@@ -171,7 +171,7 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// The method called begins returns the common beginning of all types that r guards.
+// begins returns the text with which all types that r guards begin.
 func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules has the rules sorted by pattern, the longest first.
@@ -207,7 +207,7 @@ func (rs rules) compile(c *config) error {
 	return nil
 }
 
-// derive sets what to lock for the task.
+// derive makes the Rule of the task's lock.
 func (j *job) derive(ctx context.Context) error {
 	text, err := j.rule.key(ctx, &j.message)
 	if err != nil {

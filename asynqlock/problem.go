@@ -107,7 +107,7 @@ var rulings = []ruling{
 	{locker.ErrInvalidRule, CodeMisconfigured, Snoozed},
 	{locker.ErrUnsupported, CodeMisconfigured, Snoozed},
 	{locker.ErrUnavailable, CodeUnavailable, Snoozed},
-	{locker.ErrBusy, CodeBusy, Snoozed}, // or the rule's verdict
+	{locker.ErrBusy, CodeBusy, Snoozed}, // or the verdict of the rule's policy
 }
 
 // lost is the ruling for a task whose lock ended before its handler did.

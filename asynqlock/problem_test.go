@@ -24,7 +24,8 @@ func (r *refusing) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, 
 	return nil, r.err
 }
 
-// refuse runs a task that does not get its lock, outside of any server. It returns the Problem.
+// refuse runs a task without a server. The task does not get its lock, and refuse returns the
+// task's Problem.
 func refuse(t *testing.T, l *refusing, policies ...asynqlock.Policy) *asynqlock.Problem {
 	t.Helper()
 	err := guard(t, l, policies...).Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {

@@ -74,8 +74,8 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 	}
 	longest := func(deadline time.Time) time.Duration { return (time.Until(deadline) - look - time.Second) / 2 }
 	deadline, bounded := ctx.Deadline()
-	// If the task has a Deadline, the deadline of ctx is in whole seconds. Otherwise asynq adds the
-	// Timeout to the present time. The Timeout begins again with the next delivery.
+	// A deadline of ctx in whole seconds comes from the task's Deadline. Any other deadline comes
+	// from the Timeout, which begins again with the next delivery, so it does not limit the pause.
 	if !j.known || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
 		return pause, true
 	}
@@ -178,9 +178,10 @@ func (j *job) isClone(id string) error {
 	}
 }
 
-// stay keeps the task in its worker for another attempt. If the key is busy, the attempt waits in
-// the key's queue. After other errors, stay pauses first. If the task's time is nearly over, for
-// example after a wait in the queue, stay returns false.
+// stay keeps the task in its worker for another attempt, and returns true when this attempt may
+// begin. If the key is busy, the attempt itself waits in the key's queue. After other errors, stay
+// waits for a pause. If the task's time is nearly over, for example after a wait in the queue, stay
+// returns false.
 func (j *job) stay(ctx context.Context, p *Problem) bool {
 	const tooLittle = 50 * time.Millisecond
 	if j.guard.stopped.Err() != nil { // asynq requeues the task when its ShutdownTimeout is over

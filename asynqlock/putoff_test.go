@@ -73,8 +73,8 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	q.stop(g)
 	ran := make(chan struct{})
 	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
-	// asynq counts in whole seconds, and the server of prompt looks every 20 ms. So 1 s for the
-	// pause and 1 s for rounding are not enough to put the task off.
+	// A pause takes at least 1 s, asynq may round it up by 1 s, and as much time as the pause must
+	// be left for the work. So this deadline is too near, at the latest after one pause.
 	deadline := time.Now().Add(3500 * time.Millisecond).Truncate(time.Second)
 	q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline))
 	await(t, "it waits in the key's queue, or its time is over", func() bool {
@@ -142,8 +142,8 @@ func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	await(t, "all have run", func() bool { return len(work.done()) == 5 })
 }
 
-// A task may do nothing but wait for its key. Shutdown used to wait for such a task for its whole
-// ShutdownTimeout.
+// At the shutdown of a server, a task may do nothing but wait for its key. Shutdown used to wait
+// for such a task for the whole ShutdownTimeout.
 func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

@@ -19,10 +19,10 @@ import (
 // over after the lock's TTL.
 //
 // RunScheduler calls build at the beginning of each term, because a stopped scheduler cannot be
-// started again. build must make the scheduler with the given options. It may also set options that
-// are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another PreEnqueueFunc,
-// this function must call the given function. RunScheduler checks this once, with a task
-// "asynqlock:probe":
+// started again. build must make the scheduler with the given options. build may also set options
+// that are empty. Give your own PreEnqueueFunc to [SchedulerBase]. If build sets another
+// PreEnqueueFunc, this function must call the given function. RunScheduler checks this once, with a
+// task "asynqlock:probe". For example:
 //
 //	build := func(opts *asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 //		s := asynq.NewScheduler(redis, opts)
@@ -85,15 +85,15 @@ func SchedulerKey(key string) SchedulerOption { return func(ls *leadership) { ls
 // Default: 10 s.
 func SchedulerTTL(d time.Duration) SchedulerOption { return func(ls *leadership) { ls.rule.TTL = d } }
 
-// SchedulerBase sets the options on which the options for build are based. The PreEnqueueFunc in
-// base is called for the ticks that are enqueued.
+// SchedulerBase sets the options from which RunScheduler makes the options for build. The
+// PreEnqueueFunc in base is called for the ticks that are enqueued.
 func SchedulerBase(base asynq.SchedulerOpts) SchedulerOption {
 	return func(ls *leadership) { ls.base = base }
 }
 
-// SchedulerClient enqueues ticks through c. Their tasks carry the trace of RunScheduler's ctx and
-// the fence of the leader. A tick of a rule with [Unique] is not enqueued while the task of an
-// earlier tick exists. For a tick that is not enqueued, PostEnqueueFunc gets
+// SchedulerClient enqueues ticks through c. The tasks of these ticks carry the trace of
+// RunScheduler's ctx and the fence of the leader. A tick of a rule with [Unique] is not enqueued
+// while the task of an earlier tick exists. For a tick that is not enqueued, PostEnqueueFunc gets
 // asynq.ErrDuplicateTask. asynq's history of the schedule does not show ticks that c enqueued.
 func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
@@ -180,7 +180,7 @@ func runLeader(ctx context.Context, l locker.Locker, caller string, opts []Sched
 	}, lead.WithLogger(ls.logger))
 }
 
-// serve runs a scheduler until ctx ends. ctx ends with the caller's ctx, or with the lock.
+// serve runs a scheduler until ctx ends, which is when the caller's context or the lock ends.
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
 	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
@@ -229,13 +229,13 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	return err
 }
 
-// The method called asks returns true if hook calls the PreEnqueueFunc that build was given. It
-// calls hook with the probe, which is never enqueued.
+// asks returns true if hook calls the PreEnqueueFunc that build was given. To find out, asks calls
+// hook with the probe, which is never enqueued.
 func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)
 	go func() {
 		defer func() { called <- t.probed.Load() }()
-		hook(t.probe, nil) // the given function ends this goroutine, if hook calls it
+		hook(t.probe, nil) // if hook calls the PreEnqueueFunc that build was given, that function ends this goroutine
 	}()
 	return <-called
 }

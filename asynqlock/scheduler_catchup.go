@@ -39,9 +39,9 @@ const (
 	forgottenAfter = 30 * 24 * time.Hour
 )
 
-// catchUp enqueues the slots of a schedule one after the other. A slot is enqueued even if its tick
-// comes late or never. For each entry, the scheduler's Redis keeps a value with the last slot. A
-// slot is enqueued in three steps:
+// catchUp enqueues the slots of a schedule one after the other. A slot is a time at which an entry
+// is due. It is enqueued even if the tick of the scheduler comes late or never. For each entry, the
+// scheduler's Redis keeps a value with the last slot. A slot is enqueued in three steps:
 //
 //	claim    the value becomes "SLOT?", if it was the previous slot
 //	enqueue  under an ID made of entry and slot
@@ -84,7 +84,7 @@ type scheduled struct {
 	schedule cron.Schedule
 }
 
-// The method entries returns the scheduler's present entries.
+// entries returns the scheduler's present entries.
 func (c *catchUp) entries() ([]scheduled, error) {
 	var all []scheduled
 	for _, e := range c.cron.Entries() {
@@ -248,7 +248,7 @@ func (c *catchUp) send(ctx context.Context, e scheduled, slot time.Time) (*asynq
 	return c.client.EnqueueContext(ctx, e.task, opts...)
 }
 
-// The method change replaces an entry's value by to, if the value is still from.
+// change sets an entry's value to the parameter to, if the value still equals the parameter from.
 func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (bool, error) {
 	n, err := claimScript.Run(ctx, c.redis, []string{c.key()}, e.id, from, to, (c.term.window + forgottenAfter).Milliseconds()).Int()
 	return n == 1, err
@@ -269,7 +269,7 @@ func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.T
 
 func (c *catchUp) key() string { return "asynqlock:ticks:{" + braces.Replace(c.term.rule.Key) + "}" }
 
-// The method next returns the slot that follows slot.
+// next returns the slot of e that follows the given slot.
 func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	next := e.schedule.Next(slot.In(c.cron.Location()))
 	if next.IsZero() { // the schedule has no further slot
@@ -278,8 +278,8 @@ func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	return next
 }
 
-// The method called alone waits until no other goroutine enqueues slots of the entry, and locks the
-// entry.
+// alone waits until no other goroutine enqueues slots of the entry, and locks the entry until leave
+// is called.
 func (c *catchUp) alone(id string) (leave func()) {
 	c.mu.Lock()
 	m := c.busy[id]

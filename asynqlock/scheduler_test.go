@@ -48,7 +48,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 			t.Errorf("ticks that no process has claimed, or can claim now, did not pass: %t, %t", other, blind)
 		}
 		if time.Now().Unix() != slot {
-			continue // too slow, because the two ticks had different slots
+			continue // this machine was too slow: the two ticks had different slots
 		}
 		if ticks := recorder.Records(locker.OpTick); len(ticks) < 6 || ticks[len(ticks)-6].Outcome.Result != locker.ResultBusy {
 			t.Errorf("the Observer saw %+v", ticks)

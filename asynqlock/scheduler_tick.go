@@ -35,7 +35,7 @@ type term struct {
 	claims map[string]func() bool // the claims of the slot, by entry; each claim is sent once
 }
 
-// The method options returns the options for build.
+// options returns the options that build gets.
 func (t *term) options() *asynq.SchedulerOpts {
 	o := t.base
 	after := o.PreEnqueueFunc
@@ -102,13 +102,13 @@ const (
 	slotWithin = 5 * time.Second
 )
 
-// The method called passes returns true if this process may enqueue a tick that is due now.
+// passes returns true if this process may enqueue a tick that is due now.
 //
-// This method checks the lease's deadline first, because the end of the context may come too late.
-// When a paused process continues, its ticks and the end of its lease are due at the same moment. A
-// tick that passes belongs to this term, even if it reaches asynq later. The ticks of the next term
-// are due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of
-// slots prevent a second enqueueing of the tick.
+// passes checks the lease's deadline first, because the end of the context may come too late. When a
+// paused process continues, its ticks and the end of its lease are due at the same moment. A tick
+// that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
+// due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of slots
+// prevent a second enqueueing of the tick.
 func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	switch {
 	case !t.leads():
@@ -122,7 +122,7 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	return false
 }
 
-// The method called leads returns true if this process holds the lock now.
+// leads returns true if this process holds the lock now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
 // claim takes the entry's slot of this second, unless another process has taken it. Two ticks of
@@ -137,7 +137,8 @@ func (t *term) claim(entry string) bool {
 	claim, ok := t.claims[entry]
 	if !ok {
 		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
-		// Without an answer, a tick passes if this process leads.
+		// Only a busy slot stops the tick. If the claim gets no answer, the tick passes if this
+		// process leads.
 		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
 		t.claims[entry] = claim
 	}
@@ -145,7 +146,7 @@ func (t *term) claim(entry string) bool {
 	return claim()
 }
 
-// take takes a slot. The slot stays taken.
+// take takes a slot. The slot stays taken for slotKept.
 func (t *term) take(slot string) error {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
@@ -157,8 +158,8 @@ func (t *term) take(slot string) error {
 	return nil
 }
 
-// entryOf returns the name of a schedule's entry. The name shows its task and its options, in any
-// order.
+// entryOf returns the name of a schedule's entry. The name depends on the task and on the options,
+// but not on the order of the options.
 func entryOf(task *asynq.Task, opts []asynq.Option) string {
 	texts := make([]string, len(opts))
 	for i, o := range opts {

@@ -27,7 +27,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 		clones   bool
 		opts     []asynq.Option
 		problems []string
-		id       string // the ID of the task that runs in the end, if another task runs
+		id       string // what the clone that runs in the end has added to the ID; "": the task itself runs
 		retried  int
 	}{
 		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},

@@ -44,7 +44,7 @@ func (g *Guard) Run(ctx context.Context, server *asynq.Server, handler asynq.Han
 		return err
 	}
 	<-ctx.Done()
-	_ = g.Stop(context.WithoutCancel(ctx)) // the Guard's goroutines end with their calls to Redis
+	_ = g.Stop(context.WithoutCancel(ctx)) // needs no time limit, because the Guard's goroutines end as soon as their calls to Redis have ended
 	server.Shutdown()
 	return nil
 }

@@ -19,10 +19,11 @@ var (
 	endUniqueScript  = redis.NewScript(endUniqueText)
 )
 
-// asynq.Unique locks a task's type, payload and queue until the task with the lock's ID is done. A
-// clone has another ID, so this package hands the lock to the clone before the original is deleted.
-// asynq does not release the lock of a clone, so this package releases it when the clone is done.
-// After a crash, the lock ends by its own TTL.
+// asynq.Unique takes a lock on a task's type, payload and queue. The lock contains the task's ID,
+// and asynq releases it when the task with this ID is done. A clone has another ID, so this package
+// hands the lock to the clone before the original is deleted. asynq does not release the lock of a
+// clone, so this package releases it when the clone is done. After a crash, the lock ends by its
+// own TTL.
 
 // uniqueKey returns the key of the task's uniqueness lock, as asynq names it.
 func (j *job) uniqueKey() string {

@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// waking returns a Guard with WithWaking, as each process has one.
+// waking returns a Guard with WithWaking. It stands for the Guard of one process.
 func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
 	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
@@ -273,7 +273,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	}
 }
 
-// A task may succeed, fail or be dropped. In each case it wakes the next task.
+// A task may succeed, fail or be dropped. In each of these cases, it wakes the next task.
 func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
