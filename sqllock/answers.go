@@ -113,8 +113,8 @@ func (a *Answers) Begin(
 	return earlier, found, began, err
 }
 
-// Save stores rec in place of the Record that Begin has written. If ctx is the context of work,
-// Save uses the transaction of work.
+// Save stores rec in place of the Record that Begin has written. If ctx is the context of
+// Transact's work, Save uses the transaction of this work.
 func (a *Answers) Save(ctx context.Context, key string, rec idempotency.Record, lifetime time.Duration) error {
 	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.of == a {
 		if err := checkAnswerKey(key); err != nil {
@@ -175,8 +175,8 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// The method called apart runs work in a separate transaction. If this transaction collides with
-// another transaction, apart repeats it.
+// apart runs work in a separate transaction. If this transaction collides with another transaction,
+// apart repeats it.
 func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err

@@ -24,7 +24,7 @@ type attempt struct {
 	spoilt  func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
 	around  *attempt     // the attempt whose function began this attempt; nil: none
 	idle    idleness
-	before  int64 // the result of the method written when the transaction began
+	before  int64 // the result of written() at the beginning of the transaction
 	session bool  // settings of MySQL's session are changed
 
 	borrowed bool // InTx: other code began the transaction, and ends it
@@ -53,8 +53,8 @@ func (a *attempt) nested() error {
 }
 
 // sameTables reports whether two calls may claim in the same tables. With the same dialect and the
-// same prefix, the result is false only if the two calls have different pools. A single connection
-// may belong to any pool.
+// same prefix, the result is false only if the two calls have different pools. The pool of a single
+// connection is unknown, so it may be the pool of the other call.
 func (c *call) sameTables(other *call) bool {
 	if c.dialect != other.dialect || c.prefix != other.prefix {
 		return false
@@ -142,7 +142,7 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	return a.commit(bound, end)
 }
 
-// work calls fn. While fn runs, work prevents that the server ends the transaction for idleness.
+// work calls fn. While fn runs, work keeps the server from ending the transaction for idleness.
 func (a *attempt) work(ctx context.Context) error {
 	stop := a.keepAlive(ctx)
 	defer stop()
@@ -181,8 +181,9 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// The method called because explains the error of a statement of this package. For a missing table,
-// it adds what to do. If the error only shows that ctx has ended, the method returns the cause.
+// because explains the error of a statement of this package. For a missing table, the explanation
+// says what to do. If the error only shows that ctx has ended, because returns the cause of this
+// end.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)

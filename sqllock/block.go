@@ -44,7 +44,7 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	return nil
 }
 
-// The method ask runs a statement, and scans its row if dest is not empty.
+// ask runs a statement, and scans its row if dest is not empty.
 func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	if len(dest) == 0 {
 		return a.tx.Exec(ctx, query)
@@ -72,7 +72,7 @@ func (a *attempt) text(s step) string {
 	return b.String()
 }
 
-// The method changed records whether the settings of MySQL's session are changed.
+// changed records whether the settings of MySQL's session must be restored after the transaction.
 func (a *attempt) changed(session bool) {
 	a.session = session
 	if s, ok := a.tx.(*standard); ok {

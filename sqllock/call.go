@@ -24,11 +24,11 @@ type call struct {
 	reads  bool // the transaction is read-only: it compares fences and claims no fence
 }
 
-// begin opens a transaction. It returns the transaction in two forms: for the function, and for
-// this package.
+// begin opens a transaction. It returns the transaction twice: lent is for the function, and tx is
+// for this package.
 type begin func(ctx context.Context, opts *sql.TxOptions) (lent any, tx Transaction, err error)
 
-// newCall checks terms and options.
+// newCall makes a call from terms and opts, which it checks.
 func newCall(terms []term, opts []Option) (*call, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {

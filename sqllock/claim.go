@@ -7,7 +7,8 @@ import (
 )
 
 // enter runs the first statements of the transaction. They claim or compare the fences, write the
-// operation into the ledger, and mark the transaction for the proof.
+// operation into the ledger, and mark the transaction, so that the proof can later show that it is
+// still open.
 func (a *attempt) enter(ctx context.Context) error {
 	defer a.idle.touch()
 	switch a.dialect {
@@ -63,7 +64,7 @@ func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 	return false, nil
 }
 
-// claimOnly claims without an operation.
+// claimOnly claims the fences, and writes no operation into the ledger.
 func (a *attempt) claimOnly(ctx context.Context) error {
 	switch a.dialect {
 	case Postgres:
@@ -79,7 +80,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing refuses the leases if fewer claims stand than want.
+// standing returns an error if err is not nil, or if fewer claims stand than the number want.
 func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.refuse(ctx)

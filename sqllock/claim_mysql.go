@@ -35,7 +35,7 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 	return a.playCounted(ctx, append(a.sessionStep(), steps...), want)
 }
 
-// claimOnlyMySQL claims without an operation.
+// claimOnlyMySQL claims the fences, and writes no operation into the ledger.
 func (a *attempt) claimOnlyMySQL(ctx context.Context) error {
 	return a.playCounted(ctx, append(a.sessionStep(), a.claiming(a.leases)...), len(a.leases))
 }
@@ -50,8 +50,9 @@ func (a *attempt) sessionStep() []step {
 	return []step{{"session", []any{a.idle.seconds()}}}
 }
 
-// playCounted plays steps that count the claims that stand. It also marks the transaction for the
-// proof.
+// playCounted plays steps that count the claims that stand, and returns an error if there are fewer
+// claims than want. It also marks the transaction, so that the proof can later show that it is
+// still open.
 func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
 	n := 0
 	err := a.play(ctx, append(steps, step{name: "open"}, step{name: "counted"}), &n)

@@ -39,8 +39,8 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 	return nil
 }
 
-// claimPostgres claims leases, and writes the operation into the ledger unless op is "". It returns
-// how many claims stand.
+// claimPostgres claims the fences of leases, and writes the operation into the ledger unless op is
+// "". It returns how many claims stand.
 func (a *attempt) claimPostgres(
 	ctx context.Context, leases []*locker.Lease, op string,
 ) (n int, err error) {

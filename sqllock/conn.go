@@ -83,7 +83,7 @@ func (d Dialect) unused(ctx context.Context, conn connection) error {
 		return err
 	}
 	_, err = conn.ExecContext(ctx, "RELEASE SAVEPOINT "+savepoint)
-	if d == MySQL && d.number(err) == mysqlNoSavepoint { // the savepoint ended with its statement
+	if d == MySQL && d.number(err) == mysqlNoSavepoint { // no transaction is open, so the savepoint ended with its statement
 		return nil
 	}
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *standard) blind() {
 	s.opaque = true
 }
 
-// The method called lent returns true if the function uses the transaction, or may be using it.
+// lent returns true if the function uses the transaction, or may be using it.
 func (s *standard) lent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *standard) Ping(ctx context.Context) error {
 	if s.lent() {
 		return errInUse
 	}
-	if s.conn != nil { // conn.PingContext leaves MySQL's ROW_COUNT() as it is
+	if s.conn != nil { // unlike a statement, PingContext does not change MySQL's ROW_COUNT()
 		return s.conn.PingContext(ctx)
 	}
 	return s.Exec(ctx, "SELECT 1")

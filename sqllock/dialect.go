@@ -90,7 +90,7 @@ type statements map[string]string
 // prepared caches the statements of each dialect and prefix.
 var prepared sync.Map
 
-// The method statements returns the statements in sql/DIALECT, with the program's table prefix.
+// statements returns the statements in sql/DIALECT, with the program's table prefix.
 func (d Dialect) statements(prefix string) statements {
 	type wanted struct {
 		dialect Dialect

@@ -55,7 +55,7 @@
 //
 // # Requirements on the database
 //
-// The database must be the primary. An asynchronous replica that takes over may lose claims,
+// The database server must be the primary. An asynchronous replica that takes over may lose claims,
 // together with the data that they guard. On SQLite, a paused holder blocks all writers, and no
 // server ends its transaction. On SQLite every transaction of this package begins with a write, so
 // _txlock=immediate is not needed. Set a busy_timeout on SQLite, so that fewer attempts fail. On

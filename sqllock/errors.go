@@ -94,7 +94,7 @@ func (e *Error) ErrorType() string {
 // attempt for a temporary reason. There is no further attempt, because [WithRetries] does not allow
 // it, or the lease is too short for it. Nothing was changed.
 type RetriesError struct {
-	// Attempts is how many attempts were made, with the first attempt.
+	// Attempts is how many attempts were made, including the first.
 	Attempts int
 	// Err is the error of the last attempt.
 	Err error

@@ -24,9 +24,9 @@ func state(err error) string {
 }
 
 // number returns the number of a server's error, or 0 for other errors. Errors of MySQL's drivers
-// have a field Number. Errors of SQLite's drivers have a method or a field Code. The method called
-// number uses reflection, because this package imports no driver. It reads only errors whose types
-// are declared in drivers, because errors of other packages have codes too.
+// have a field Number. Errors of SQLite's drivers have a method or a field Code. number uses
+// reflection, because this package imports no driver. It reads only errors whose types are declared
+// in drivers, because errors of other packages have codes too.
 func (d Dialect) number(err error) int {
 	found := 0
 	walk(err, func(e error) bool {
@@ -147,9 +147,9 @@ func (d Dialect) passing(err error) bool {
 // the reason, so fn must handle it.
 func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
 
-// The method called ended returns true if a statement's error has ended the transaction silently.
-// The database would then commit each later statement by itself and without a claim, so a Tx
-// refuses later statements. PostgreSQL itself refuses them.
+// ended returns true if a statement's error has ended the transaction silently. The database would
+// then commit each later statement by itself and without a claim, so a Tx refuses later statements.
+// PostgreSQL itself refuses them.
 func (d Dialect) ended(err error) bool {
 	n := d.number(err)
 	switch d {
@@ -200,9 +200,9 @@ func (d Dialect) missing(err error) bool {
 	}
 }
 
-// The method called refused returns true if the error of a COMMIT proves that nothing was
-// committed. Errors of a server that is shutting down prove nothing. Errors that a driver makes
-// when no answer comes prove nothing either.
+// refused returns true if the error of a COMMIT proves that nothing was committed. Errors of a
+// server that is shutting down prove nothing. Errors that a driver makes when no answer comes prove
+// nothing either.
 func (d Dialect) refused(err error) bool {
 	s := state(err)
 	if d.passing(err) && !gone(err) && !strings.HasPrefix(s, "57") {

@@ -26,7 +26,7 @@ type idleness struct {
 	over  bool      // the transaction was idle for longer than the limit
 }
 
-// shortestIdle is the shortest limit.
+// shortestIdle is the shortest idle limit.
 const shortestIdle = time.Millisecond
 
 func (i *idleness) begin(a *attempt) {
@@ -40,7 +40,7 @@ func (i *idleness) begin(a *attempt) {
 	i.touch()
 }
 
-// touch records a statement.
+// touch records that a statement has run now, so that the idle time begins again.
 func (i *idleness) touch() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -48,7 +48,7 @@ func (i *idleness) touch() {
 	i.since = time.Now()
 }
 
-// isOver reports whether the server may have ended the transaction. i.mu is held.
+// isOver reports whether the server may have ended the transaction. The caller holds i.mu.
 func (i *idleness) isOver() bool {
 	return i.over || !i.since.IsZero() && time.Since(i.since) >= i.limit-idleRounding
 }
@@ -59,20 +59,20 @@ func (i *idleness) wasOver() bool {
 	return i.isOver()
 }
 
-// The method millis returns the limit in the unit of PostgreSQL's setting.
+// millis returns the limit in the unit of PostgreSQL's setting.
 func (i *idleness) millis() int64 {
 	return int64(min((i.limit+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 }
 
-// The method seconds returns the limit in the unit of MySQL's setting.
+// seconds returns the limit in the unit of MySQL's setting.
 func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 
 // A server may end a transaction earlier than the limit, by at most idleRounding.
 const idleRounding = 50 * time.Millisecond
 
 // judge returns an error with ErrIdle if err may be the consequence of idleness; otherwise nil.
-// PostgreSQL returns a special SQLSTATE. Other servers close the connection; then judge compares
-// the times.
+// PostgreSQL reports idleness with a special SQLSTATE. Other servers close the connection; then
+// judge checks whether the idle time was longer than the limit.
 func (i *idleness) judge(err error) error {
 	if state(err) != "25P03" && (!i.server || !gone(err) || !i.wasOver()) {
 		return nil

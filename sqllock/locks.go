@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// term is what a call must know about a lease before it is granted.
+// term has the properties of a lease that a call needs before the lease is granted.
 type term struct {
 	key  string
 	mode locker.Mode
@@ -66,7 +66,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 
 // neverWaiting returns the rules, with NoWait for each key that the caller's own context holds
 // already. A reentrant Locker grants such a key at once. No other Locker can ever grant such a key.
-// The result mine is one of these keys.
+// mine is one of the keys that the caller's context holds, or "".
 func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
 	for i := range rules {
@@ -79,8 +79,7 @@ func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, 
 	return rules, mine
 }
 
-// The method called starves refuses a transaction if the transactions around it use all connections
-// of the pool.
+// starves returns an error if the transactions around this call use all connections of the pool.
 func (c *call) starves(ctx context.Context) error {
 	if c.pool == nil {
 		return nil
@@ -99,8 +98,8 @@ func (c *call) starves(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// The function called within runs the transaction under those leases of ctx that have the keys, or
-// under all leases if keys is nil.
+// within runs the transaction under those leases of ctx that have the keys, or under all leases of
+// ctx if keys is nil.
 func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
 	leases, err := held(ctx, keys)
 	if err != nil {
@@ -132,9 +131,9 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	return err
 }
 
-// The function called held returns those leases of ctx that have the keys, or all leases if keys is
-// nil, in the order of their keys. If ctx holds a key several times, as NewReentrant allows, held
-// returns the innermost lease.
+// held returns those leases of ctx that have the keys, or all leases of ctx if keys is nil, in the
+// order of their keys. If ctx holds a key several times, as NewReentrant allows, held returns the
+// innermost lease.
 func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {

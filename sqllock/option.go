@@ -25,7 +25,7 @@ type config struct {
 	answer   time.Duration
 	owner    string
 
-	idleLimit time.Duration // 0: as long as the lease is renewed
+	idleLimit time.Duration // 0: no limit as long as the lease is renewed
 	operation string        // with WithOperation: the caller's name for the work
 	once      bool
 }
@@ -133,7 +133,7 @@ func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s }
 // WithRetries sets how many times a transaction is retried after it has failed for a temporary
 // reason. Temporary reasons are a serialization failure, a deadlock, a lock wait that timed out, a
 // busy SQLite file, and the restart of a server. There is no further attempt if the lease would end
-// during the pause before the attempt. 0: never. Default: 3.
+// during the pause before the attempt. If n is 0, no transaction is retried. Default: 3.
 func WithRetries(n int) Option { return func(c *config) { c.retries = n } }
 
 // WithMargin sets how much of the lease must be left to send the COMMIT. If less is left, the

@@ -43,7 +43,7 @@ func (a *attempt) prove(ctx context.Context) error {
 	return a.unproven(a.tx.Exec(ctx, a.stmts["proof"]))
 }
 
-// unproven explains the error of a proof.
+// unproven converts the error of a proof to the error that Do returns.
 func (a *attempt) unproven(err error) error {
 	switch {
 	case a.dialect.failsProof(err):

@@ -63,13 +63,13 @@ const ripeAfter = time.Hour
 // with a key for each order. Run PurgeFences daily. age must be longer than every lease and every
 // pause of a process, and at least 24 h. Ages are measured by the database's clock.
 //
-// No fence can go back. The largest fence that may be removed becomes a floor, and claims with a
-// fence up to the floor are refused for every resource. Claims under way may have read the old
-// floor. So rows are removed by the first call that comes at least an hour after the floor was
-// raised. Each run of a daily job therefore removes fences up to the floor that the run of the day
-// before raised. The floor is smaller than every fence that was claimed within age, so it does not
-// refuse new leases. If fences of different keys cannot be compared, nothing is removed. An example
-// is lockertest.Memory, whose fences begin with 1 for every key.
+// A removed fence does not let a stale holder claim again: the largest fence that may be removed
+// becomes a floor, and for every resource, claims with a fence up to the floor are refused. A claim
+// under way may still have read the old floor, so a call removes fences only if the floor was
+// raised at least an hour ago. In a daily job, each run therefore removes fences up to the floor
+// that the run on the day before has raised. The floor is smaller than every fence that was claimed
+// within age, so it does not refuse new leases. If fences of different keys cannot be compared,
+// nothing is removed. An example is lockertest.Memory, whose fences begin with 1 for every key.
 func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Option) (removed int64, err error) {
 	if age < 24*time.Hour {
 		return 0, fmt.Errorf("%w: sqllock: PurgeFences: an age of %v; give 24h or more", locker.ErrInvalidRule, age)

@@ -47,8 +47,8 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// The method called holds returns true if the lock server still has the lease. After a failover,
-// another holder may have the key, and this process may not have noticed that yet.
+// holds returns true if the lock server still has the lease. After a failover, another holder may
+// have the key, and this process may not have noticed that yet.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
 	var err error

@@ -65,7 +65,7 @@ type claimed struct {
 	fence    int64
 }
 
-// The method fences returns the page of fences that follows a resource.
+// fences returns the next page of fences: those whose resources follow the resource after.
 func (c *call) fences(ctx context.Context, tx *standard, after string) (page []claimed, err error) {
 	rows, err := tx.QueryContext(ctx, c.stmts["fences_all"], after)
 	if err != nil {

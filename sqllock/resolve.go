@@ -36,7 +36,7 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 		return false, nil
 	case errors.Is(err, ErrEnded):
 		return false, err
-	case a.reads || a.dialect.refused(err): // a reader commits no changes
+	case a.reads || a.dialect.refused(err): // a read-only transaction has no changes, so its outcome is known
 		return a.failed(err)
 	}
 	again, err = a.inquire(ctx, err)
@@ -126,7 +126,7 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 			return false, err
 		}
 	}
-	return false, err // betweenTries has no end
+	return false, err // never reached, because betweenTries has no end
 }
 
 // recall finds out whether an operation was committed. It makes the result final by writing a row
@@ -146,7 +146,7 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 	return committed && err == nil, err
 }
 
-// The method called apart runs work in a separate transaction that claims nothing.
+// apart runs work in a separate transaction that claims nothing.
 func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {
@@ -197,7 +197,8 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 	return committed, err
 }
 
-// persist calls do again while its errors are temporary and ctx has not ended.
+// persist repeats the function do until it succeeds or fails for a lasting reason, or until ctx
+// ends.
 func (c *call) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
 		if err = do(); err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, time.Hour) {

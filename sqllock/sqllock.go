@@ -22,8 +22,8 @@ import (
 // ErrStaleFence, ErrFenceRegressed, ErrTooLate and ErrIdle; locker.ErrDone with [WithOperation];
 // errors of the database; and errors of fn. An error of fn is returned unchanged, and joined with
 // locker.ErrLost if the lease was lost. After several attempts, a [*RetriesError] wraps the error
-// of the last attempt. After a loss of the lease, nothing is committed. A loss after the COMMIT is
-// no error: the claim keeps older holders out.
+// of the last attempt. After a loss of the lease, nothing is committed. A loss of the lease after
+// the COMMIT is not an error, because the claim in the database refuses older holders.
 //
 // fn may be called several times, each time in a new transaction; see [WithRetries]. fn's context
 // ends with ctx or with the lease. The end of ctx ends the wait and the transaction, but not a
@@ -43,8 +43,9 @@ func Do(
 // DoAll is [Do] for several locks, which it acquires as [locker.RunAll] does. The fences are always
 // claimed in the order of their keys, so calls never deadlock on their claims.
 //
-// Rules may be Exclusive and Shared. A Shared resource is not claimed. Its row is locked against
-// claims until the transaction ends. When all rules are Shared, the transaction is read-only.
+// Some Rules may be Exclusive and others Shared. The resource of a Shared Rule is not claimed, but
+// its row is locked against claims until the transaction ends. If all Rules are Shared, the
+// transaction is read-only.
 func DoAll(
 	ctx context.Context, l locker.Locker, db Beginner, rules []locker.Rule,
 	fn func(ctx context.Context, tx *Tx) error, opts ...Option,

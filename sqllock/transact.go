@@ -61,7 +61,8 @@ func fenced(leases []*locker.Lease) error {
 // collided do not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
-// sleep waits for pause. It returns false if pause is longer than most, or if ctx ends.
+// sleep waits for the time pause. It returns false if pause is longer than the parameter most, or
+// if ctx ends.
 func sleep(ctx context.Context, pause, most time.Duration) bool {
 	if pause > most {
 		return false
@@ -76,7 +77,7 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 	}
 }
 
-// The function called left returns the remaining time of the lease that ends first.
+// left returns the remaining time of the lease that ends first.
 func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {

@@ -15,7 +15,7 @@ import (
 type Claim struct{ attempt *attempt }
 
 // ClaimFromContext returns the claim of the innermost transaction that ctx belongs to. Use it in
-// functions of [DoWith] and its siblings, and in code that they call.
+// functions of [DoWith] and similar functions, and in code that they call.
 func ClaimFromContext(ctx context.Context) (*Claim, bool) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	if !ok {
@@ -65,7 +65,7 @@ func newTx(a *attempt, s *standard) *Tx { return &Tx{Claim: &Claim{a}, std: s} }
 type txKey struct{}
 
 // TxFromContext returns the innermost transaction of database/sql that ctx belongs to. Use it in
-// code that the function of [Do] or its siblings calls, and in the work of [Answers].
+// code that the function of [Do] or of a similar call runs, and in the work of [Answers].
 func TxFromContext(ctx context.Context) (*Tx, bool) {
 	tx, ok := ctx.Value(txKey{}).(*Tx)
 	return tx, ok
@@ -106,7 +106,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.QueryRowContext(over, query, args...) // no other method returns a Row with an error
+		return t.std.QueryRowContext(over, query, args...) // fails with this error, which no program can put into a Row by other means
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
 	if rows, known := rowsOf(row); known {
@@ -137,13 +137,13 @@ func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.StmtContext(over, stmt) // no other method returns a Stmt with an error
+		return t.std.StmtContext(over, stmt) // fails with this error, which no program can put into a Stmt by other means
 	}
 	t.std.blind()
 	return t.std.StmtContext(ctx, stmt)
 }
 
-// enter begins a statement. leave ends it.
+// enter is called before a statement, and leave after the statement.
 func (t *Tx) enter() (leave func()) {
 	t.std.use.RLock()
 	return func() {
@@ -172,7 +172,7 @@ func (t *Tx) spoilt() error {
 
 // Nested runs fn inside a savepoint. If fn fails or panics, its changes are undone, and the
 // transaction continues. Nested returns fn's error unchanged, and its caller decides what follows.
-// fn may call Nested. Use one goroutine at a time.
+// fn may call Nested. Only one goroutine at a time may use the Tx.
 func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) (err error) {
 	t.mu.Lock()
 	t.depth++

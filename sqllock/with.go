@@ -27,7 +27,7 @@ type Transaction interface {
 	Exec(ctx context.Context, query string, args ...any) error
 	// Row runs a query and scans its only row into dest, which are pointers.
 	Row(ctx context.Context, query string, args []any, dest ...any) error
-	// Commit commits. The end of ctx only ends the wait for the answer.
+	// Commit commits. If ctx ends, Commit only stops waiting for the answer.
 	Commit(ctx context.Context) error
 	// Rollback rolls back, and does nothing after a Commit.
 	Rollback(ctx context.Context) error
@@ -47,7 +47,8 @@ type Database[T any] struct {
 	// Dialect is the kind of the database.
 	Dialect Dialect
 	// Begin begins a transaction. Begin is called while the lock is held. It returns the
-	// transaction in two forms: for the function, and for this package. opts may be nil.
+	// transaction twice: as the value that the function gets, and as the Transaction that this
+	// package uses. opts may be nil.
 	//
 	// ctx ends when the transaction must end. Some libraries then roll back by themselves, as
 	// database/sql does. With such a library, rows are unlocked before the function returns. On
@@ -105,7 +106,7 @@ func WithinAllWith[T any](
 	return within(ctx, keys, func(terms []term) (*call, error) { return with(db, terms, fn, opts) })
 }
 
-// The function with makes the call for a database of any library.
+// with makes the call for a database of any library.
 func with[T any](
 	db Database[T], terms []term, fn func(ctx context.Context, tx T) error, opts []Option,
 ) (*call, error) {

@@ -118,7 +118,7 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// WrapStreamingClient leaves a client alone.
+// WrapStreamingClient returns next unchanged.
 func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
@@ -140,7 +140,7 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 	}
 }
 
-// repeated is a stored answer. Its type is unknown to connect.
+// repeated is a stored answer, whose type connect does not know.
 type repeated struct{ proto.Message }
 
 // handled is the error of a handler, with the status that grpclock reads.
@@ -155,7 +155,7 @@ func (h *handled) GRPCStatus() *status.Status {
 	if !errors.As(h.error, &failure) {
 		return status.New(codes.Unknown, h.Error())
 	}
-	st := &spb.Status{Code: int32(failure.Code()), Message: failure.Message()} //nolint:gosec // one of sixteen
+	st := &spb.Status{Code: int32(failure.Code()), Message: failure.Message()} //nolint:gosec // one of sixteen codes
 	for _, d := range failure.Details() {
 		st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
 	}

@@ -325,7 +325,7 @@ func TestAServiceThatProvidesKeysIsAsked(t *testing.T) {
 }
 
 // Clients cancel their calls at random moments, and some clients are waiting for their lock then.
-// No lock stays held.
+// Nevertheless, no lock stays held.
 func TestStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	s := serve(t, lockertest.NewLocker(t, store), handlers{

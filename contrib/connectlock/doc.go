@@ -17,9 +17,9 @@
 // Handlers read headers as they do without a lock. grpc.SetHeader and metadata.FromIncomingContext
 // also work in handlers. For a service that is a grpclock.KeyProvider, use [NewServiceInterceptor].
 //
-// A client that does not read loses the lock of its stream, as package grpclock documents. The call
-// itself ends only when the client reads, sends or disconnects. This is true for every handler of
-// connect-go. So set the WriteTimeout of the server.
+// A client that does not read loses the lock of its stream, as package grpclock documents. As with
+// every handler of connect-go, the call itself ends only when the client reads, sends or
+// disconnects. So set the WriteTimeout of the server.
 //
 // The Connect protocol lets a client send a unary request as a GET without a body. Then the URL
 // contains the request. Such a call is guarded like any other call.

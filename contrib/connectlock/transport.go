@@ -111,10 +111,10 @@ func encoded(name, value string) string {
 // serverStream makes a connection of connect look like a stream of gRPC, for grpclock's
 // interceptors.
 //
-// When the lock was lost or the client has stalled, a guarded handler may return while a Send still
-// waits for the client. grpc-go allows this. But connect-go would then write the end of the stream
-// into the middle of the message. So the method end waits for the Send, and refuses every later
-// Send. The lock is released before this wait.
+// If the lock is lost or the client stalls, a guarded handler may return although its last Send
+// still waits for the client. grpc-go allows this. But connect-go would then write the end of the
+// stream into the middle of the message. So the method end waits for the Send, and refuses every
+// later Send. The lock is released before this wait.
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn
@@ -143,7 +143,7 @@ func (s *serverStream) SendMsg(m any) error {
 
 var errOver = errors.New("connectlock: the handler of the stream has returned")
 
-// The method end waits for a Send that is under way. After that, every Send is refused.
+// end waits for a Send that is under way. After that, every Send is refused.
 func (s *serverStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -142,10 +142,9 @@ func (e *entry) remembered() time.Duration {
 	return e.cfg.window
 }
 
-// oldest returns the age from which a tick is too old: this process does not start a tick of this
-// age. The server remembers each tick that has run, at least until the tick has this age by the
-// clock of every process. One hundredth of the time is subtracted, because clocks run at different
-// rates.
+// oldest returns the age at which a tick is too old to be started by this process. The server
+// remembers each tick that has run, at least until the tick has this age by the clock of every
+// process. oldest subtracts one hundredth of the time, because clocks run at different rates.
 func (e *entry) oldest() time.Duration {
 	r := e.remembered()
 	return r - e.cfg.skew - r/100

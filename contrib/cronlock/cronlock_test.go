@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
 var silent = cronlock.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 
-// virtual runs a test for three processes in a bubble.
+// virtual runs a test for three processes in a bubble of synctest.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	t.Parallel()
@@ -40,7 +40,7 @@ type process struct {
 	stop context.CancelFunc
 }
 
-// The function start starts a process with a Cron and one job.
+// start starts a process with a Cron and one job.
 func start(t *testing.T, l locker.Locker, spec string, job func(context.Context) error, opts ...cronlock.Option) *process {
 	t.Helper()
 	c := cron.New(cron.WithLogger(cron.DiscardLogger), cron.WithParser(cron.NewParser(
@@ -123,9 +123,9 @@ func TestAnOldTickIsNotStarted(t *testing.T) {
 }
 
 // If the job of a tick failed or its process died, another process makes up for the tick. If the
-// job succeeded, no process makes up for the tick. The three processes take the tick in any order.
-// If the process that dies was the last one, no process is left to make up for the tick. Then the
-// test begins again.
+// job succeeded, no process makes up for the tick. The three processes may take the tick in any
+// order. If the process that dies is the last of them, no other process is left to make up for the
+// tick, so the test begins again.
 func TestATickIsMadeUp(t *testing.T) {
 	t.Parallel()
 	for range 50 {

@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// inEntry runs a test in a bubble, with the entry of a job that records the keys of its leases.
+// inEntry runs a test in a bubble of synctest, with the entry of a job that records the keys of its
+// leases.
 func inEntry(t *testing.T, test func(t *testing.T, e *entry, ran *[]string)) {
 	t.Helper()
 	t.Parallel()

@@ -33,10 +33,10 @@ func (t *ticks) Next(now time.Time) time.Time {
 	return next
 }
 
-// The method take returns the tick of a job that cron has started. It returns the latest due tick
-// that was not taken. Older ticks may remain: either their jobs have not called take yet, or the
-// Cron was stopped before these ticks were due. If the clock was set back and no tick is due, take
-// returns the next tick.
+// take returns the tick of a job that cron has started. It returns the latest due tick that was not
+// taken. Older ticks may remain: either their jobs have not called take yet, or the Cron was
+// stopped before these ticks were due. If the clock was set back and no tick is due, take returns
+// the next tick.
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +49,7 @@ func (t *ticks) take(now time.Time) time.Time {
 	return tick
 }
 
-// due returns the number of ticks that are due. t.mu is held.
+// due returns the number of ticks that are due. The caller holds t.mu.
 func (t *ticks) due(now time.Time) int {
 	i, exactly := slices.BinarySearchFunc(t.named, now, time.Time.Compare)
 	if exactly {
@@ -59,7 +59,7 @@ func (t *ticks) due(now time.Time) int {
 }
 
 // tidy drops ticks that no job will take. These are old ticks, and ticks far in the future that
-// Next has returned to a program. t.mu is held.
+// Next has returned to a program. The caller holds t.mu.
 func (t *ticks) tidy(now time.Time) {
 	const most = 16 // the largest number of old ticks, and of future ticks, that are kept
 	due := t.due(now)

@@ -2,12 +2,14 @@
 //
 //	e.POST("/orders/:id/pay", pay, echolock.New(l, "order:{param.id|int}"))
 //
-// It is httplock for Echo: keys, options and replies are the same as in httplock. There are two
-// differences, because Echo differs from net/http. First, an error that a handler returns is a
-// failure. Echo's HTTPErrorHandler writes the reply before the lock is released, so the reply can
-// be held back, stored or replaced like any other reply. The middlewares outside of echolock also
-// receive the error. Second, a handler that returns nil has succeeded if its status is below 400,
-// even if it has written nothing.
+// Package echolock is httplock for Echo: keys, options and replies are the same as in httplock.
+// There are two differences, because Echo differs from net/http. First, an error that a handler
+// returns is a failure. Echo's HTTPErrorHandler writes the reply before the lock is released, so
+// the reply can be held back, stored or replaced like any other reply. The middlewares outside of
+// echolock also receive the error. Second, a handler that returns nil has succeeded if its status
+// is below 400, even if it has written nothing.
+//
+// These parts of keys are read with Echo's own methods:
 //
 //	{param.id}     a parameter of the route's path
 //	{ip}           echo.Context.RealIP

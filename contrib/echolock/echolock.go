@@ -77,8 +77,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// For the key of a visit, Value returns the visit itself. For other keys, it returns the value of
-// the request's own context.
+// Value returns the visit itself for a visitKey, and values of the request's own context for other
+// keys.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -94,7 +94,7 @@ func middleware(lock func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	}
 }
 
-// serve handles a request under lock. A request without a route is left to Echo.
+// serve handles a request with the middleware lock. A request without a route is left to Echo.
 func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.HandlerFunc) error {
 	if c.Path() == "" {
 		return next(c)

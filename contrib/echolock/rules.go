@@ -14,7 +14,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Guard has the middlewares that Rules describe. [FromRules] makes a Guard. It is safe for
+// A Guard has the middlewares that Rules describe. [FromRules] makes a Guard. A Guard is safe for
 // concurrent use.
 type Guard struct {
 	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
@@ -31,9 +31,9 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 	return &Guard{locks}, nil
 }
 
-// Middleware locks each request by the Rule of its route. Requests of other routes pass. Register
-// the middleware by Echo.Use, after Recover, tracing and authentication. Do not register it by
-// Echo.Pre, which runs before the router.
+// Middleware locks each request by the Rule of its route. Requests of other routes run without a
+// lock. Register the middleware by Echo.Use, after Recover, tracing and authentication. Do not
+// register it by Echo.Pre, which runs before the router.
 func (g *Guard) Middleware() echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

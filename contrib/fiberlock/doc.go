@@ -2,8 +2,8 @@
 //
 //	app.Post("/orders/:id/pay", fiberlock.New(l, "order:{param.id|int}"), pay)
 //
-// It is httplock for Fiber: keys, options and replies are the same as in httplock. There are some
-// differences, because fasthttp differs from net/http.
+// Package fiberlock is httplock for Fiber: keys, options and replies are the same as in httplock.
+// There are some differences, because fasthttp differs from net/http.
 //
 // An error that a handler returns is a failure. The ErrorHandler of the app writes the reply before
 // the lock is released. So this reply can be held back, stored or replaced like any other reply.
@@ -28,10 +28,12 @@
 // c.Context() is the context that ends with the lock. Fiber's c itself is a context too, but this
 // context never ends.
 //
+// These parts of keys are read with Fiber's own methods:
+//
 //	{param.id}     a parameter of the route's path, as c.Params returns it
 //	{ip}           c.IP
 //	{value.user}   what an earlier middleware has put into c.Locals
 //
-// The middleware must be a handler of the route, because Fiber does not know the parameters yet in
-// App.Use. For many routes see [FromRules].
+// The middleware must be a handler of the route, because Fiber does not know the route's parameters
+// yet when it runs the handlers of App.Use. For many routes see [FromRules].
 package fiberlock

@@ -40,8 +40,8 @@ func FromContext(c fiber.Ctx) (*locker.Lease, bool) {
 	return httplock.FromContext(new(http.Request).WithContext(c.Context()))
 }
 
-// Ctx returns the Fiber context of a request. It is for the functions that options take, to which
-// httplock gives the request:
+// Ctx returns the Fiber context of a request. Use it in functions of options, because httplock
+// calls these functions with the request:
 //
 //	httplock.WithClaims(func(r *http.Request) map[string]any {
 //		return fiberlock.Ctx(r).Locals("claims").(jwt.MapClaims)
@@ -100,8 +100,8 @@ type visit struct {
 
 type visitKey struct{}
 
-// For the key of a visit, Value returns the visit itself. For other keys, it returns the value of
-// the request's own context.
+// Value returns the visit itself for a visitKey, and values of the request's own context for other
+// keys.
 func (v *visit) Value(k any) any {
 	if _, ok := k.(visitKey); ok {
 		return v
@@ -147,7 +147,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// The method next calls the handlers with r's context.
+// next calls Fiber's next handlers with r's context.
 func (v *visit) next(r *http.Request) error {
 	if err := v.handBack(r); err != nil {
 		return err

@@ -312,7 +312,7 @@ func (s *server) dial(t *testing.T, text string) net.Conn {
 	return conn
 }
 
-// The function within waits until a condition holds.
+// within waits until a condition holds.
 func within(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !true(); <-time.After(5 * time.Millisecond) {

@@ -65,8 +65,8 @@ func (w *reply) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// The method send makes w the reply, in place of resp. If httplock has written nothing, send only
-// adds httplock's headers.
+// send writes the reply w into resp. If httplock has written nothing, send only adds httplock's
+// headers.
 func (w *reply) send(resp *fasthttp.Response) {
 	if w.status == 0 {
 		for name, values := range w.header {

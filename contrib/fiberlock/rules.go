@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A Guard has the locks that Rules describe. [FromRules] makes a Guard. It is safe for concurrent
-// use.
+// A Guard has the locks that Rules describe. [FromRules] makes a Guard. A Guard is safe for
+// concurrent use.
 type Guard struct {
 	locks map[string]func(http.Handler) http.Handler // by route, such as "POST /orders/:id"
 
@@ -37,7 +37,8 @@ func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (
 }
 
 // Handle registers handlers for a route, such as "POST /orders/:id/pay". If the route has a Rule,
-// the handlers run under its lock. In a group, the Rule has the path without the group's prefix.
+// the handlers run under its lock. For a group of routes, write the paths of the Rules without the
+// group's prefix.
 func (g *Guard) Handle(router fiber.Router, route string, handlers ...fiber.Handler) {
 	fields := strings.Fields(route)
 	if len(fields) != 2 || len(handlers) == 0 {

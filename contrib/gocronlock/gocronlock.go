@@ -1,6 +1,6 @@
 // Package gocronlock is a Locker and an Elector for gocron (version 2), on the locks of latchkit.
 //
-// gocron tells its Locker the name of a job, but not the scheduled time of the run. Choose what
+// gocron gives its Locker the name of a job, but not the scheduled time of the run. Choose what
 // must run only once:
 //
 //	PerTick      each tick, where all processes know the times of ticks: cron jobs, daily jobs

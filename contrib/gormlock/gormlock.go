@@ -146,8 +146,8 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// The function with makes GORM use sqllock's transaction. The conditions and settings of db also
-// hold in the transaction, as in db.Transaction.
+// with returns a function for sqllock that calls fn with a *gorm.DB on sqllock's transaction. The
+// conditions and settings of db also hold in the transaction, as in db.Transaction.
 func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{Context: ctx})

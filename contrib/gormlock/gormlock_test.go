@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqltest.Main(m).Run()) }
 
-// Account is the table of these tests.
+// Account is a row in the table of these tests.
 type Account struct {
 	ID      int `gorm:"primaryKey"`
 	Balance int

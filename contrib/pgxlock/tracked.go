@@ -21,8 +21,8 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// The method ended returns an error if the function has left the connection in use. In that case,
-// no COMMIT can be sent on the connection.
+// ended returns an error if the function has left the connection in use. In that case, no COMMIT
+// can be sent on the connection.
 func (u *usage) ended() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -32,8 +32,7 @@ func (u *usage) ended() error {
 	return nil
 }
 
-// The method idle calls f if the connection is not in use. Until f returns, new uses of the
-// connection wait.
+// idle calls f if the connection is not in use. Until f returns, new uses of the connection wait.
 func (u *usage) idle(f func() error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -6,8 +6,8 @@
 //	…
 //	l, err := locker.NewSingle(client)
 //
-// Concurrent calls share rueidis' connections, and are sent together. A Locker uses one more
-// connection for its subscription, from the first wait. latchkit needs no client-side caching. With
+// Concurrent calls share rueidis' connections, and are sent together. From the first wait on, a
+// Locker uses one more connection for its subscription. latchkit needs no client-side caching. With
 // ClientOption.DisableCache, the Redis user needs no right to CLIENT TRACKING.
 package rueidisclient
 

@@ -17,8 +17,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// patient is an option with which waiters depend on messages. Without a message, a waiter asks
-// again only after an hour.
+// patient makes waiters depend on messages: without a message, a waiter asks again only after an
+// hour.
 var patient = locker.WithBackoff(locker.Constant(time.Hour))
 
 func TestAWaiterIsNotifiedThroughRueidis(t *testing.T) {

@@ -75,8 +75,7 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// The method say passes an event or an error to the goroutine that calls ReceiveTimeout. This
-// goroutine calls ReceiveTimeout until Close.
+// say passes an event or an error to the goroutine that calls ReceiveTimeout until Close.
 func (s *subscription) say(what any) {
 	select {
 	case s.said <- what:

@@ -28,7 +28,7 @@ var databases atomic.Int64
 
 var drivers = []string{"pgx", "mysql", "sqlite"}
 
-// The function each runs the test once on each kind of database.
+// each runs the test once on each kind of database.
 func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	t.Helper()
 	for _, driver := range drivers {

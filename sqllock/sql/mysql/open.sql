@@ -1,2 +1,2 @@
--- open: marks the transaction for proof.
+-- open: sets the mark that the statement proof checks.
 SAVEPOINT latchkit_open

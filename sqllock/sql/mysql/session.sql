@@ -1,8 +1,9 @@
 -- session: changes two settings of the session; the statement restore takes the changes back.
--- The server closes a connection that is idle for this many seconds, and so rolls its transaction
--- back. If the server's own limit is shorter, that limit stays. MySQL and MariaDB have no other
--- limit for idle transactions in common.
--- Without autocommit, statements after a deadlock has ended the transaction are not committed.
+-- By the setting wait_timeout, the server closes a connection that is idle for longer, and so rolls
+-- its transaction back. If the server's own limit is shorter, that limit stays. MySQL and MariaDB
+-- have no other limit for idle transactions in common.
+-- With the setting autocommit = 0, statements after a deadlock has ended the transaction are not
+-- committed.
 -- ? idle limit in s
 SET @latchkit_wait_timeout = @@SESSION.wait_timeout, SESSION wait_timeout = LEAST(@@SESSION.wait_timeout, ?),
 	@latchkit_autocommit = @@SESSION.autocommit, SESSION autocommit = 0

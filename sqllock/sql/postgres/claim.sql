@@ -1,6 +1,6 @@
 -- claim: writes fence and owner into the rows of the resources, which stay locked until the
 -- transaction ends; writes the operation into the ledger; sets how long the transaction may be
--- idle; and marks the transaction for proof.
+-- idle; and sets the mark that the statement proof checks.
 -- $1 leases as JSON: [{"resource": …, "fence": …}], the first lease is named in the ledger
 -- $2 owner · $3 operation, '' writes no ledger row · $4 idle limit in ms
 -- Returns how many resources were claimed. A resource is not claimed if its row has a larger fence,

@@ -1,3 +1,3 @@
--- floor: the floor, unless it was raised within an age; 0 if there is no such floor.
+-- floor: the floor, if it was last raised longer ago than an age; otherwise 0.
 -- $1 age in s
 SELECT COALESCE(MAX(fence), 0) FROM latchkit_fence WHERE resource = '' AND claimed_at < now() - make_interval(secs => $1::bigint)

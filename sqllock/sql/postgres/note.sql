@@ -1,5 +1,5 @@
--- note: writes the operation into the ledger, and marks the transaction for proof. It also sets how
--- long the transaction may be idle, unless the server's own limit is shorter.
+-- note: writes the operation into the ledger, and sets the mark that the statement proof checks. It
+-- also sets how long the transaction may be idle, unless the server's own limit is shorter.
 -- $1 operation · $2 resource · $3 fence · $4 idle limit in ms
 WITH noted AS (
 	INSERT INTO latchkit_ledger (op, resource, fence) VALUES ($1, $2, $3)

@@ -1,4 +1,4 @@
--- proof: fails with a division by zero unless the transaction that claim or note has marked is
--- open. The mark is local to that transaction, so it is gone after any COMMIT or ROLLBACK.
+-- proof: fails with a division by zero if the mark of this transaction is missing. The statements
+-- claim, note and compare set the mark. A mark ends with its transaction, by COMMIT or ROLLBACK.
 -- $1 operation
 SELECT 1 / (current_setting('latchkit.op', true) IS NOT DISTINCT FROM $1::text)::int

@@ -1,3 +1,3 @@
--- proof: fails if the transaction that the statement open has marked is over: a savepoint ends with
--- its transaction.
+-- proof: fails if the savepoint that the statement open has set is gone. A savepoint ends with its
+-- transaction.
 RELEASE SAVEPOINT latchkit_open
