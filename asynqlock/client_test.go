@@ -63,7 +63,7 @@ func TestAUniqueTaskIsThereOnceWhileItExists(t *testing.T) {
 		return errors.New("it fails")
 	})
 	q.serve(g, asynq.Config{}, fail)
-	t.Cleanup(func() { close(w.end) }) // ends all other tasks, because tasks are retried again and again
+	t.Cleanup(func() { close(w.end) }) // ends later runs too, because the tasks are retried again and again
 	for next(t, w) != id {
 		w.end <- struct{}{}
 	}

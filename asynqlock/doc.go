@@ -78,7 +78,7 @@
 // # Keys of this package
 //
 // Besides the keys of the rules, this package locks asynq-scheduler (see [SchedulerKey]),
-// asynq-tick:SCHEDULER:ENTRY:SECOND and asynq-task:QUEUE:ID where Drop or Archive need it. At the
+// asynq-tick:SCHEDULER:ENTRY:SECOND and asynq-task:QUEUE:ID if Drop or Archive needs it. At the
 // beginning of a term, it also locks asynq-tick:SCHEDULER as a trial. The names of these locks in
 // traces are asynq-scheduler, asynq-tick and asynq-task. asynq-wake is the name of a wait for the
 // key of a task that was put off. In asynq's Redis, this package keeps asynqlock:line:{KEY} and

@@ -53,7 +53,7 @@ func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.before, c.now, c.until = c.now, next, received.Add(remeasureAfter)
 }
 
-// The method at returns the server's time at t.
+// at returns the server's time at t.
 func (c *serverClock) at(t time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *serverClock) at(t time.Time) int64 {
 	return c.now.at(t)
 }
 
-// The method at returns the server's time at t. If the previous translation was ahead, the returned
+// at returns the server's time at t. If the previous translation was ahead, the returned
 // time runs at half speed until the difference is gone. So the returned time never goes back.
 func (tr translation) at(t time.Time) int64 {
 	at := tr.server + t.Sub(tr.epoch).Microseconds()

@@ -28,11 +28,11 @@ const (
 )
 
 // A waker calls the task at the front of a key's line when the key becomes free: it makes asynq
-// deliver this task at once. Each Guard has one waker, which cares for the keys whose tasks this
-// process has put off. Which process calls the front task depends on the holder of the key:
+// deliver this task at once. Each Guard has one waker, for the keys whose tasks this process has
+// put off. Which process calls the front task depends on the holder of the key:
 //
-//   - If a delivery of this process has or wants the key, this delivery calls the front task when it
-//     ends.
+//   - If a delivery of this process has or wants the key, this delivery calls the front task when
+//     it ends.
 //   - Otherwise, if the task is at the front, a watcher waits for the key in the Locker's queue.
 //     When the watcher has the key, it calls the front task.
 //   - Otherwise the process that put off the front task calls it.

@@ -67,8 +67,8 @@ func On(pattern string, keys Keys, policies ...Policy) Option {
 	return func(c *config) { c.rules = append(c.rules, newRule(pattern, keys, policies)) }
 }
 
-// A Decoder decodes the payload of a task into the value to which into points. The value has the
-// type parameter of [Key] or [Fields], or is a map[string]any for [Template].
+// A Decoder decodes the payload of a task into the value to which the parameter into points. The
+// value has the type parameter of [Key] or [Fields], or is a map[string]any for [Template].
 type Decoder func(t *asynq.Task, into any) error
 
 // WithDecoder sets how payloads are decoded. For messages of protobuf, with Key(func(p *pb.Welcome)

@@ -73,8 +73,9 @@ func TestATaskWhoseDeadlineIsNearWaitsInItsWorker(t *testing.T) {
 	q.stop(g)
 	ran := make(chan struct{})
 	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(context.Context, *asynq.Task) error { close(ran); return nil }))
-	// A pause takes at least 1 s, asynq may round it up by 1 s, and as much time as the pause must
-	// be left for the work. So this deadline is too near, at the latest after one pause.
+	// A pause lasts at least 1 s, and asynq may round it up by 1 s. The same time as the pause must
+	// be left for the work. So this deadline is too near to put the task off, at the latest after
+	// one pause.
 	deadline := time.Now().Add(3500 * time.Millisecond).Truncate(time.Second)
 	q.enqueue("job", `{"account":"42"}`, asynq.Deadline(deadline))
 	await(t, "it waits in the key's queue, or its time is over", func() bool {

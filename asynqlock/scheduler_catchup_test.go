@@ -178,8 +178,8 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 	}
 }
 
-// A build function could once replace the given PreEnqueueFunc, which lets only claimed ticks pass.
-// After the loss of a lock, three of nine seconds then had two ticks.
+// In an earlier version, a build function could replace the given PreEnqueueFunc, which lets only
+// claimed ticks pass. Then, after the loss of a lock, three of nine seconds had two ticks.
 func TestAReplacedPreEnqueueFuncIsRefused(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

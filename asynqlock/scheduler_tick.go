@@ -31,7 +31,7 @@ type term struct {
 	announce func(*asynq.Task, []asynq.Option) // the program's PreEnqueueFunc
 
 	mu     sync.Mutex
-	slot   int64                  // the second of the last tick
+	slot   int64                  // the Unix time of the last tick, in seconds
 	claims map[string]func() bool // the claims of the slot, by entry; each claim is sent once
 }
 
@@ -104,8 +104,8 @@ const (
 
 // passes returns true if this process may enqueue a tick that is due now.
 //
-// passes checks the lease's deadline first, because the end of the context may come too late. When a
-// paused process continues, its ticks and the end of its lease are due at the same moment. A tick
+// passes checks the lease's deadline first, because the end of the context may come too late. When
+// a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
 // that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
 // due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of slots
 // prevent a second enqueueing of the tick.

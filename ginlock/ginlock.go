@@ -87,8 +87,8 @@ func contextOf(r *http.Request) *gin.Context { return visitOf(r).c }
 // each request would need a new middleware.
 var resume = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { visitOf(r).ServeHTTP(w, r) })
 
-// serve handles a request with locked, which is resume under a lock. A request without a route is
-// not guarded, and Gin answers it.
+// serve handles a request with the handler locked, which runs resume under a lock. A request
+// without a route is not guarded, and Gin answers it.
 func serve(c *gin.Context, locked http.Handler) {
 	if c.FullPath() == "" {
 		return

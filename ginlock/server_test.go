@@ -47,7 +47,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			const clients = 200
 			var inside, most atomic.Int32
 			var last uint64
-			sold := 0 // only the lock guards this counter, so the race detector finds two holders
+			sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
 				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Minute)), func(c *gin.Context) {

@@ -31,7 +31,8 @@ func (g *guard) event(ctx context.Context, name, result string, waited time.Dura
 	}
 }
 
-// acquired reports that a call got its locks. began is when the call asked for the locks.
+// acquired reports that a call got its locks. began is the time at which the call asked for the
+// locks.
 func (g *guard) acquired(ctx context.Context, locks []locker.Rule, began time.Time) {
 	if g.events != nil {
 		g.event(ctx, locks[0].Name, eventAcquired, time.Since(began))

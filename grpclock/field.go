@@ -160,7 +160,7 @@ func (p path) readAll(m protoreflect.Message) []string {
 	return texts
 }
 
-// text returns the text by which a key contains the value v.
+// text returns the value v as a text for a key.
 func text(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch f.Kind() {
 	case protoreflect.StringKind:

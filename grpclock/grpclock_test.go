@@ -62,7 +62,7 @@ func TestFiftyCallsRunOneAtATime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const calls = 50
-			sold := 0 // only the lock guards this counter, so the race detector finds two holders
+			sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 			client := serve(t, setup{locker: newLocker(t), service: &service{unary: func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
 				sold++
 				return receipt(ctx), nil

@@ -35,7 +35,7 @@ import (
 type Idempotency struct {
 	_ struct{} // keyed literals only
 
-	// Store keeps the answers: idempotency.NewRedis, with a Redis that has no locks, or
+	// Store keeps the answers: idempotency.NewRedis, with a Redis that does not keep the locks, or
 	// idempotency.NewMemory.
 	Store idempotency.Store
 	// Lifetime is how long an answer is stored. Default: 24 h.
@@ -241,7 +241,7 @@ func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (an
 
 // recorder records the metadata that a handler sets, and passes it on.
 type recorder struct {
-	outer  grpc.ServerTransportStream // nil where no server has made the call
+	outer  grpc.ServerTransportStream // nil if no server has made the call
 	method string
 
 	mu              sync.Mutex

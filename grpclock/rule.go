@@ -34,8 +34,8 @@ type Rule struct {
 	Name string
 	// Mode is Exclusive by default.
 	Mode locker.Mode
-	// Wait is how long a call waits for its locks. With locker.NoWait it does not wait. Default:
-	// [WithWait].
+	// Wait is how long a call waits for its locks. With locker.NoWait, the call does not wait.
+	// Default: [WithWait].
 	Wait time.Duration
 	// TTL, AtLeast, AtMost and Once have the same meaning as in [locker.Rule]. Default of TTL: the
 	// value of [WithTTL].

@@ -57,8 +57,8 @@ func (r *Rules) WithSecret(secret []byte) *Rules {
 	return more
 }
 
-// WithClaims returns these rules with {claim.NAME} as a part of keys. The part is the value of
-// NAME among the claims that claims returns. Authentication must have put the claims into the
+// WithClaims returns these rules with {claim.NAME} as a part of keys. The part is the value of NAME
+// in the map that the function claims returns. Authentication must have put the claims into the
 // call's context, so its interceptor must run before grpclock's.
 func (r *Rules) WithClaims(claims func(ctx context.Context) map[string]any) *Rules {
 	more := r.clone()

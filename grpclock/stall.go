@@ -9,9 +9,9 @@ import (
 // errStalled is the cause of the end of a stream whose client made no progress for too long.
 var errStalled = errors.New("the client kept the stream waiting for too long while the lock was held")
 
-// watch detects a client that blocks a stream which holds its lock. A client blocks a stream if a
-// Recv or a Send is pending, and no Recv or Send has returned for the time limit. The time in which
-// a handler works, and does not wait for its client, does not count.
+// watch detects that a client blocks its stream while the stream holds a lock. A client blocks a
+// stream if a Recv or a Send is pending, and no Recv or Send has returned for the time limit. The
+// time in which a handler works, and does not wait for its client, does not count.
 type watch struct {
 	limit   time.Duration
 	stalled func()

@@ -43,7 +43,7 @@ func post(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestTwoHundredClientsRunOneAtATimeOnRedis(t *testing.T) {
 	const clients = 200
 	redisServer := redistest.Shared(t)
-	sold := 0 // only the lock guards this counter, so the race detector finds two holders
+	sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 	var services []*httptest.Server
 	for range 2 {
 		l, err := locker.NewSingle(redisServer.Client(t), locker.WithPrefix(t.Name()+":"))

@@ -191,9 +191,9 @@ func WithPart(name string, value func(r *http.Request) (string, error)) Option {
 	}
 }
 
-// WithClaims makes {claim.NAME} a part of keys. The part is the value of NAME in the result of
-// claims. claims returns the claims that authentication has found. Default: a key with {claim.NAME}
-// is refused.
+// WithClaims makes {claim.NAME} a part of keys. The function claims returns the claims that
+// authentication has found. The part is the value of NAME in this map. Default: a key with
+// {claim.NAME} is refused.
 func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	return func(c *config) {
 		if !c.refuse(claims == nil, "WithClaims(nil): give a function that returns the claims of an authenticated request") {
@@ -202,8 +202,8 @@ func WithClaims(claims func(r *http.Request) map[string]any) Option {
 	}
 }
 
-// WithValues makes {value.NAME} a part of keys. The part is the result of value for NAME, usually
-// from the request's context. Default: a key with {value.NAME} is refused.
+// WithValues makes {value.NAME} a part of keys. The function value returns the value of the part
+// for NAME, usually from the request's context. Default: a key with {value.NAME} is refused.
 func WithValues(value func(r *http.Request, name string) any) Option {
 	return func(c *config) {
 		if !c.refuse(value == nil, "WithValues(nil): give a function that finds a value of the request's context") {

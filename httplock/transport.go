@@ -184,7 +184,7 @@ func anew(r *http.Request) (next *http.Request, ok bool) {
 	return next, err == nil
 }
 
-// sleep reports whether the pause has passed before ctx ended.
+// sleep waits for the pause. It returns false if ctx ends earlier.
 func sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -19,8 +19,8 @@
 // leads to the acquire span of the holder whose release ended the wait. If the holder's span is
 // sampled, a link can also lead into another process and another trace. See [WithoutLinks].
 //
-// These are the instruments, in seconds or in their own unit. Each instrument has
-// latchkit.lock.name and the listed attributes:
+// These are the instruments. Times are measured in seconds. Each instrument has latchkit.lock.name
+// and the listed attributes:
 //
 //	latchkit.lock.acquire.duration   histogram: mode, result, contended, error.type
 //	latchkit.lock.wait.duration      histogram: mode, result; acquires that met another holder

@@ -47,7 +47,8 @@ func newConfig(opts []Option) (config, error) {
 	return c, c.refused
 }
 
-// WithTracerProvider sets where spans go. Default, also for nil: otel.GetTracerProvider.
+// WithTracerProvider sets the provider that makes the spans. Default, also for nil:
+// otel.GetTracerProvider.
 func WithTracerProvider(p trace.TracerProvider) Option {
 	return func(c *config) {
 		if p != nil {
@@ -56,7 +57,8 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 	}
 }
 
-// WithMeterProvider sets where measurements go. Default, also for nil: otel.GetMeterProvider.
+// WithMeterProvider sets the provider that makes the instruments. Default, also for nil:
+// otel.GetMeterProvider.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(c *config) {
 		if p != nil {
@@ -106,9 +108,9 @@ func WithKeySalt(salt []byte) Option {
 func WithoutLinks() Option { return func(c *config) { c.links = false } }
 
 // WithLogger sets the logger for losses, late or failed renewals, excluded nodes and warnings
-// about the server. Records have the context of the operation, and trace_id and span_id where
-// there is a span. The errors in records never show tokens, and show keys only with [WithKey].
-// Default, also for nil: slog.Default at the time of the record.
+// about the server. Records have the context of the operation, and trace_id and span_id if there is
+// a span. The errors in records never show tokens, and show keys only with [WithKey]. Default, also
+// for nil: slog.Default at the time of the record.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
 
 // WithMetricAttributesFn adds the result of f to every measurement of an operation: for example

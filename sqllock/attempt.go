@@ -182,8 +182,7 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 }
 
 // because explains the error of a statement of this package. For a missing table, the explanation
-// says what to do. If the error only shows that ctx has ended, because returns the cause of this
-// end.
+// says what to do. If the error only shows that ctx has ended, the result is the cause of this end.
 func (a *attempt) because(ctx context.Context, err error) error {
 	if a.dialect.missing(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)

@@ -66,8 +66,8 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 }
 
 // unused refuses a connection with an open transaction. On MySQL, BEGIN would commit the open
-// transaction. On PostgreSQL, the later COMMIT would commit it. SQLite itself refuses a second
-// transaction.
+// transaction. On PostgreSQL, the COMMIT of Do would also commit the open transaction. SQLite
+// itself refuses a second transaction.
 func (d Dialect) unused(ctx context.Context, conn connection) error {
 	const savepoint = "latchkit_unused"
 	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)

@@ -106,7 +106,7 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.QueryRowContext(over, query, args...) // fails with this error, which no program can put into a Row by other means
+		return t.std.QueryRowContext(over, query, args...) // a query that fails is the only way to return a Row with an error
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
 	if rows, known := rowsOf(row); known {
@@ -137,7 +137,7 @@ func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	if err := t.spoilt(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
-		return t.std.StmtContext(over, stmt) // fails with this error, which no program can put into a Stmt by other means
+		return t.std.StmtContext(over, stmt) // a call that fails is the only way to return a Stmt with an error
 	}
 	t.std.blind()
 	return t.std.StmtContext(ctx, stmt)

@@ -9,8 +9,8 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// named makes a schedule with a tick each minute. It calls the schedule's Next once with each time
-// in asked.
+// named makes a schedule with a tick each minute. It calls the schedule's Next once for each
+// element of the parameter asked.
 func named(t *testing.T, asked ...time.Time) *ticks {
 	t.Helper()
 	schedule, err := cron.ParseStandard("* * * * *")

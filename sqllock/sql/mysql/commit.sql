@@ -1,2 +1,2 @@
--- commit: commits in a block, where only the text of a statement can commit.
+-- commit: commits inside a block, where the driver cannot commit by its own method.
 COMMIT
