@@ -68,10 +68,10 @@ func (s *tasks) becomes(t *testing.T, id, want string) {
 	})
 }
 
-// await calls so again and again until it returns true.
-func await(t *testing.T, what string, so func() bool) {
+// await calls cond every 5 ms until cond returns true, for 30 s at most. Then the test fails.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !so(); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !cond(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after 30 s still not: %s", what)
 		}
