@@ -203,7 +203,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	now := time.Now()
 	if !now.Before(deadline) {
 		a.renewTicket()
-		return nil, a.unanswered(fmt.Errorf("the answer took longer than the lease of %v lives; raise the TTL", ttl))
+		return nil, a.unanswered(fmt.Errorf("the answer arrived after the lease of %v had ended; raise the TTL", ttl))
 	}
 	f := new(first)
 	f.hold = hold{

@@ -75,9 +75,9 @@ func (a *acquisition) giveUp(reason error) error {
 	case seen && reason == errWaitOver && !a.current && a.failure != nil:
 		return a.fail(unavailable(a.failure), 0)
 	case seen && reason == errWaitOver && a.behind != "":
-		return a.fail(fmt.Errorf("%w; not waiting, because this caller already holds %s, which sorts behind it, and two such callers could deadlock: acquire all keys in one RunAll", ErrBusy, shown(a.behind)), a.retryAfter())
+		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, shown(a.behind)), a.retryAfter())
 	case seen && reason == errWaitOver && a.inside:
-		return a.fail(fmt.Errorf("%w; not waiting, because this caller already reads under the key, and a waiting writer waits for this caller: leave AtLeast, AtMost and Once to the outer lease", ErrBusy), a.retryAfter())
+		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set AtLeast, AtMost and Once on the outer lease", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:

@@ -56,7 +56,7 @@ func (a *acquisition) readAlong(within *Lease) *Lease {
 func (a *acquisition) nested() (within *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
-		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported), 0)
+		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported), 0)
 	}
 	if a.pass != nil {
 		return nil, nil

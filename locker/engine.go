@@ -225,7 +225,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
-		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; held keys run out by their TTL", err)}
+		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}
 	}
 	return e.closeErr
 }

@@ -39,7 +39,7 @@ var (
 	// ErrUnsupported: this Locker does not support the operation or the Rule.
 	ErrUnsupported = store.ErrUnsupported
 	// ErrGone: Revoke found no holder with the given fence.
-	ErrGone = errors.New("that holder does not hold the lock any more")
+	ErrGone = errors.New("the holder with this fence does not hold the lock any more")
 	// ErrRefused: Join was called with a Delegation that is not valid any more. The lease is over,
 	// or it was never delegated for this key.
 	ErrRefused = errors.New("the lease cannot be joined: it is over, or was not delegated")

@@ -41,7 +41,7 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 		return nil
 	}
 	if l.part != nil && !l.part.family.beginDowngrade() {
-		return fmt.Errorf("%w: the same lease has other holds, which need it to be Exclusive; call Downgrade when they are released", ErrUnsupported)
+		return fmt.Errorf("%w: other holds of the same lease need it to be Exclusive; call Downgrade after their release", ErrUnsupported)
 	}
 	d := &downgrade{}
 	d.repetition = repetition{step: d, lease: l, ctx: ctx}

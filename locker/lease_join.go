@@ -42,13 +42,13 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	p := Delegation{Secret: secret, Fence: l.fence, Hold: h.fence, Depth: max(depth, 0)}
 	switch joined := h.claim.Delegation; {
 	case !ok || l.rule.Mode == Shared || l.rule.Limit > 0:
-		return p, fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)
+		return p, fmt.Errorf("%w: leases of this kind cannot be joined", ErrUnsupported)
 	case l.rule.Mode == Exclusive && joined == nil:
 	case secret != [32]byte{}: // the server checks whether the lease may be delegated again
 	case joined.Secret != [32]byte{}:
 		return p, fmt.Errorf("%w: the lease was joined with a secret; delegate it with a secret too", ErrUnsupported)
 	case joined.Depth < 1:
-		return p, fmt.Errorf("%w: this lease was delegated as often as it may be", ErrUnsupported)
+		return p, fmt.Errorf("%w: this lease cannot be delegated any further", ErrUnsupported)
 	default:
 		p.Hold, p.Depth = joined.Hold, min(p.Depth, joined.Depth-1)
 	}
@@ -78,7 +78,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 		case a.Value.State == store.Granted:
 			return p, nil
 		case h.claim.Delegation != nil:
-			return p, fmt.Errorf("%w: the lease that was joined is over, or was delegated as often as it may be", ErrUnsupported)
+			return p, fmt.Errorf("%w: the lease that was joined is over, or cannot be delegated any further", ErrUnsupported)
 		}
 		return p, errTaken
 	case <-l.Context().Done():
@@ -109,7 +109,7 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().
 func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, error) {
 	if e.joined == nil {
-		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: its leases cannot be joined", ErrUnsupported)}
+		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: fmt.Errorf("%w: leases of this Locker cannot be joined", ErrUnsupported)}
 	}
 	if rule.TTL == 0 || rule.TTL > joinedFor {
 		rule.TTL = joinedFor

@@ -11,7 +11,7 @@ import (
 // the panic would end the process.
 func absorb(method string) {
 	if p := recover(); p != nil {
-		slog.Error("latchkit: the Observer panicked; the lock continues without it",
+		slog.Error("latchkit: the Observer panicked; the operation continues",
 			"method", method, "panic", p, "stack", string(debug.Stack()))
 	}
 }

@@ -238,7 +238,7 @@ func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O
 	if cfg.maxTTL == 0 {
 		cfg.maxTTL = longestOnQuorums
 		if err := cfg.validate(); err != nil {
-			return cfg, fmt.Errorf("%w (on a quorum WithMaxTTL is %v unless you raise it: a node that may have forgotten its leases does not vote for that long)", err, longestOnQuorums)
+			return cfg, fmt.Errorf("%w (on a quorum, the default of WithMaxTTL is %v: a node that may have forgotten its leases does not vote for that time)", err, longestOnQuorums)
 		}
 	}
 	if err := quorum.CheckClients(who, nodesOf(cs)); err != nil {
@@ -254,9 +254,9 @@ func (c *config) checkForQuorum() error {
 	const who = "NewReadWrite"
 	switch {
 	case c.renewClient != nil:
-		return fmt.Errorf("latchkit: %s: WithRenewClient is for a Locker on one server, and this one has several; leave it out, and give clients with a PoolSize that leaves room for renewals", who)
+		return fmt.Errorf("latchkit: %s: WithRenewClient is for a Locker on one server, and this Locker has several; leave the option out, and give clients with a PoolSize that leaves room for renewals", who)
 	case c.acked:
-		return fmt.Errorf("latchkit: %s: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave it out: in a quorum such a node does not vote until its leases are over", who)
+		return fmt.Errorf("latchkit: %s: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave the option out: in a quorum such a node does not vote until its leases are over", who)
 	}
 	return nil
 }
@@ -281,7 +281,7 @@ func (c *config) checkForQuorum() error {
 // repeated call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
 func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 	if c == nil {
-		return nil, errors.New("latchkit: NewPolling: the client is nil; give one of redislock.New")
+		return nil, errors.New("latchkit: NewPolling: the client is nil; make a client with redislock.New")
 	}
 	cfg, err := configure(opts, Option.set)
 	if err != nil {

@@ -77,7 +77,7 @@ func (c *config) validate() error {
 	case c.ttl < time.Millisecond || c.ttl > longestTime:
 		return fmt.Errorf("latchkit: WithTTL(%v); give 1ms to 10 years, in practice several round trips to the server", c.ttl)
 	case c.maxTTL != 0 && c.maxTTL < c.ttl:
-		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower it with WithTTL", c.maxTTL, c.ttl)
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the default TTL %v; lower the default TTL with WithTTL, or raise WithMaxTTL", c.maxTTL, c.ttl)
 	case c.backoff == nil:
 		return errors.New("latchkit: WithBackoff(nil); leave the option out to get the default")
 	case c.adaptive != nil && !c.adaptive.sensible():
@@ -85,9 +85,9 @@ func (c *config) validate() error {
 	case c.adaptiveTTL != bounds{} && !c.adaptiveTTL.sensible():
 		return fmt.Errorf("latchkit: WithAdaptiveTTL(%v, %v); give two times from 1ms to 10 years, the shorter first", c.adaptiveTTL.least, c.adaptiveTTL.most)
 	case c.maxTTL != 0 && c.maxTTL < c.adaptiveTTL.most:
-		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise the one or lower the other", c.maxTTL, c.adaptiveTTL.most)
+		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise WithMaxTTL, or lower the longest TTL", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:
-		return errors.New("latchkit: WithAdaptiveTTL learns from renewals, which WithoutRenewal forbids; give one of them")
+		return errors.New("latchkit: WithAdaptiveTTL needs renewals, and WithoutRenewal forbids them; leave one of the two out")
 	case c.renewApart && typednil.Is(c.renewClient):
 		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.maxRetryAfter < time.Millisecond || c.maxRetryAfter > longestTime:

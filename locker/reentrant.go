@@ -205,11 +205,11 @@ func (f *family) allows(rule Rule) error {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
 		return errNoUpgrade
 	case rule.Weight > first.Weight:
-		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; take all units there", ErrUnsupported, rule.Weight, first.Weight)
+		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)
 	case rule.Once > first.Once:
-		return fmt.Errorf("%w: the nested Once of %v is longer than %v of the outer hold; put Once there", ErrUnsupported, rule.Once, first.Once)
+		return fmt.Errorf("%w: the nested Once of %v is longer than the Once of the outer hold, %v; set Once on the outer hold", ErrUnsupported, rule.Once, first.Once)
 	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keep:
-		return fmt.Errorf("%w: the nested AtLeast of %v ends later than that of the outer hold; put AtLeast there", ErrUnsupported, rule.AtLeast)
+		return fmt.Errorf("%w: the nested AtLeast of %v ends later than the AtLeast of the outer hold; set AtLeast on the outer hold", ErrUnsupported, rule.AtLeast)
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 		} {
 			_, err := l.Acquire(lease.Context(), rule)
 			wantErr(t, err, "a", locker.ErrUnsupported)
-			if !strings.Contains(err.Error(), "put "+text+" there") {
+			if !strings.Contains(err.Error(), "set "+text+" on the outer hold") {
 				t.Errorf("the text does not teach: %v", err)
 			}
 		}

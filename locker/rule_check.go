@@ -30,7 +30,7 @@ func (e *Engine) Check(rule Rule) error {
 		return err
 	}
 	if rule.Mode == Shared && e.readers == nil {
-		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as NewReadWrite makes", ErrUnsupported)
+		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
 	if v, ok := e.store.(store.Validator); ok {
 		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, Once: rule.Once})

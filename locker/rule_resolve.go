@@ -84,7 +84,7 @@ func noUnits(s Store) string {
 		return ""
 	}
 	if _, ok := s.(store.Membership); ok {
-		return "cannot be kept by a quorum: with 3 nodes and a Limit of 2 three holders could each have two of the three votes; use NewSemaphore on one server, or lock one of n keys"
+		return "cannot be kept by a quorum: with 3 nodes and a Limit of 2, three holders could each have two of the three votes; use NewSemaphore on one server, or lock one of n keys"
 	}
 	return "need a Locker of NewSemaphore"
 }

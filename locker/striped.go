@@ -41,7 +41,7 @@ func NewStriped(l Locker, n int) (Locker, error) {
 	case typednil.Is(l):
 		return nil, errors.New("latchkit: NewStriped: the Locker is nil; make one with NewSingle, and check its error")
 	case n < 1 || n > maxStripes:
-		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice some times the callers that lock at once", n, maxStripes)
+		return nil, fmt.Errorf("latchkit: NewStriped: %d stripes; give 1 to %d, in practice several times the number of callers that lock at once", n, maxStripes)
 	}
 	return &striped{families: reentrant{inner: l}, n: uint64(n)}, nil
 }
@@ -144,9 +144,9 @@ func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int,
 func (s *striped) stripe(rule Rule) (Rule, error) {
 	switch {
 	case rule.Once != 0:
-		return rule, fmt.Errorf("%w: Once on a striped Locker would mark the work of other keys as done; use the Locker inside", ErrUnsupported)
+		return rule, fmt.Errorf("%w: Once on a striped Locker would mark the work of other keys as done; use the Locker that was given to NewStriped", ErrUnsupported)
 	case rule.AtLeast != 0:
-		return rule, fmt.Errorf("%w: AtLeast on a striped Locker would keep other keys locked; use the Locker inside", ErrUnsupported)
+		return rule, fmt.Errorf("%w: AtLeast on a striped Locker would keep other keys locked; use the Locker that was given to NewStriped", ErrUnsupported)
 	}
 	if err := store.CheckKey(rule.Key); err != nil {
 		return rule, err
@@ -196,7 +196,7 @@ func (s *striped) named(err error, key string) error {
 	e := *inner
 	e.Key = key
 	if errors.Is(err, ErrBusy) {
-		e.Err = fmt.Errorf("%w (stripe %d of %d, which has other keys, too)", e.Err, s.of(key), s.n)
+		e.Err = fmt.Errorf("%w (stripe %d of %d, which other keys share)", e.Err, s.of(key), s.n)
 	}
 	return &e
 }

@@ -92,7 +92,7 @@ func TestKeysOfAStripeExcludeEachOther(t *testing.T) {
 		release(t, acquire(t, s, locker.Rule{Key: other, Wait: locker.NoWait}))
 		for _, key := range []string{one, same} {
 			_, err := s.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
-			if e := wantErr(t, err, key, locker.ErrBusy); !strings.Contains(e.Error(), "of 8, which has other keys, too") || e.RetryAfter == 0 {
+			if e := wantErr(t, err, key, locker.ErrBusy); !strings.Contains(e.Error(), "of 8, which other keys share") || e.RetryAfter == 0 {
 				t.Error(e)
 			}
 			if err := locker.RunAll(t.Context(), s, []locker.Rule{{Key: key, Wait: locker.NoWait}, {Key: other}}, never(t)); !errors.Is(err, locker.ErrBusy) {

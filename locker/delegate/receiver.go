@@ -38,7 +38,7 @@ func NewReceiver(l locker.Locker, opts ...Option) (*Receiver, error) {
 	}
 	j, ok := l.(Joiner)
 	if !ok {
-		return nil, fmt.Errorf("delegate: NewReceiver: the leases of a %T cannot be joined; give the Engine itself", l)
+		return nil, fmt.Errorf("delegate: NewReceiver: the leases of a %T cannot be joined; give the *locker.Engine inside it", l)
 	}
 	c, err := newConfig(opts)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 		return ctx, nil
 	case 1:
 	default:
-		return ctx, fmt.Errorf("%w: there are %d of them", ErrMalformed, len(tokens))
+		return ctx, fmt.Errorf("%w: there are %d delegations; send one", ErrMalformed, len(tokens))
 	}
 	entries, err := parse(tokens[0])
 	if err != nil {
@@ -121,7 +121,7 @@ func (r *Receiver) verify(e *entry, key string) string {
 	case !good:
 		return "it was not signed for this key and this audience with a key of this service"
 	case now.After(e.ends):
-		return "its time is over"
+		return "it has expired"
 	case e.ends.Sub(now) > 2*r.within:
 		return "it is valid for longer than this service allows; compare WithTimeout and the clocks of the services"
 	}

@@ -91,9 +91,9 @@ func parse(token []byte) ([]entry, error) {
 	case len(token) == 0:
 		return nil, fmt.Errorf("%w: it is empty", ErrMalformed)
 	case len(token) > MaxToken:
-		return nil, fmt.Errorf("%w: it has %d bytes, at most %d are possible", ErrMalformed, len(token), MaxToken)
+		return nil, fmt.Errorf("%w: it has %d bytes, and at most %d are possible", ErrMalformed, len(token), MaxToken)
 	case token[0] != version:
-		return nil, fmt.Errorf("%w: it has the version %d, this is %d", ErrMalformed, token[0], version)
+		return nil, fmt.Errorf("%w: it has version %d, and this program reads version %d", ErrMalformed, token[0], version)
 	case len(token) == 1:
 		return nil, fmt.Errorf("%w: it delegates nothing", ErrMalformed)
 	}
@@ -108,7 +108,7 @@ func parse(token []byte) ([]entry, error) {
 			return nil, fmt.Errorf("%w: it has an entry of the kind %d", ErrMalformed, rest[0])
 		}
 		if len(rest) < size {
-			return nil, fmt.Errorf("%w: it was cut", ErrMalformed)
+			return nil, fmt.Errorf("%w: its end is missing", ErrMalformed)
 		}
 		if len(entries) == maxEntries {
 			return nil, fmt.Errorf("%w: it has more than %d entries", ErrMalformed, maxEntries)
@@ -133,7 +133,7 @@ func parseEntry(b []byte) (e entry, err error) {
 	e.fence, e.hold = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
 	ends := binary.BigEndian.Uint64(b[16:])
 	if ends > 1<<48 { // some 9000 years: a larger number is not a time
-		return e, fmt.Errorf("%w: it has no sensible end", ErrMalformed)
+		return e, fmt.Errorf("%w: it has no valid expiry time", ErrMalformed)
 	}
 	e.ends = time.UnixMilli(int64(ends)) //nolint:gosec // just compared
 	e.depth = b[24]

@@ -140,7 +140,7 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 	case strings.HasPrefix(text, reserved):
 		return fmt.Errorf("starts with %q, which is reserved for the locks' own data; choose another beginning", reserved)
 	case longest > MaxKey:
-		return fmt.Errorf("can become %d bytes long, %d are allowed; use fewer parts, at most %d bytes each, or less text",
+		return fmt.Errorf("can become %d bytes long, and at most %d are allowed; use fewer parts, at most %d bytes each, or less text",
 			longest, MaxKey, MaxValue)
 	}
 	return nil
@@ -160,7 +160,7 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 	case !known:
 		return p, fmt.Errorf("has the part {%s}; write %s", content, g.forms("NAME"))
 	case source.Alone && inner != word:
-		return p, fmt.Errorf("has the part {%s}; write {%s}, it has no name", content, word)
+		return p, fmt.Errorf("has the part {%s}; write {%s}, which takes no name", content, word)
 	case !source.Alone && name == "":
 		return p, fmt.Errorf("has the part {%s}; write {%s.NAME}", content, word)
 	}
@@ -169,7 +169,7 @@ func (g Grammar[T]) part(content string) (p part[T], err error) {
 		return p, fmt.Errorf("has the part {%s}: it %w", content, err)
 	}
 	if p.ref.HMAC && g.Secret == nil {
-		return p, fmt.Errorf("has the part {%s} and there is no secret for its HMAC; give one", content)
+		return p, fmt.Errorf("has the part {%s} and there is no secret for its HMAC; give a secret", content)
 	}
 	if source.BindAll != nil && slices.Contains(strings.Split(name, "."), several) {
 		p.ref.Several = true

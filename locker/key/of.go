@@ -28,7 +28,7 @@ func Make(name string, values ...any) (string, error) {
 	case name == "":
 		return "", fmt.Errorf("key: the name is empty; say what is locked, such as %q", "order")
 	case strings.ContainsAny(name, "{}"):
-		return "", fmt.Errorf("key: the name %q has a brace; it is literal text, values come after it", name)
+		return "", fmt.Errorf("key: the name %q has a brace; write the name as literal text, and give values as further arguments", name)
 	case strings.HasPrefix(name, reserved):
 		return "", fmt.Errorf("key: the name %q starts with %q, which is reserved for the locks' own data", name, reserved)
 	}
@@ -44,7 +44,7 @@ func Make(name string, values ...any) (string, error) {
 		key = appendValue(append(key, ':'), text)
 	}
 	if len(key) > MaxKey {
-		return "", fmt.Errorf("key: the key of %q has %d bytes, %d are allowed; give fewer values or a shorter name", name, len(key), MaxKey)
+		return "", fmt.Errorf("key: the key of %q has %d bytes, and at most %d are allowed; give fewer values or a shorter name", name, len(key), MaxKey)
 	}
 	return string(key), nil
 }

@@ -49,7 +49,7 @@ func TestAKeyThatCannotBeMadeIsEmpty(t *testing.T) {
 		"the name is empty; say what is locked":                                   {"", "a"},
 		"the name \"order{x}\" has a brace":                                       {"order{x}", "a"},
 		"the name \"latchkit:x\" starts with \"latchkit:\", which is reserved":    {"latchkit:x"},
-		"has 513 bytes, 448 are allowed":                                          {strings.Repeat("x", 513)},
+		"has 513 bytes, and at most 448 are allowed":                              {strings.Repeat("x", 513)},
 	} {
 		name, _ := of[0].(string)
 		if got := key.Of(name, of[1:]...); got != "" {

@@ -25,7 +25,7 @@ type pauses struct {
 func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 	if t == nil {
 		if !p.failed {
-			l.cfg.logger.Warn("latchkit: this process cannot stand as leader now, and tries again", "key", l.rule.Key, "error", err)
+			l.cfg.logger.Warn("latchkit: this process cannot become leader now, and tries again", "key", l.rule.Key, "error", err)
 		}
 		p.failed = true
 		return p.grow(min(l.rule.TTL, longestPause)) // at most a TTL: after a crash, there is no leader for as long

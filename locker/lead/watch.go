@@ -36,7 +36,7 @@ func Watch(ctx context.Context, i Inspector, key string) iter.Seq2[locker.Info, 
 func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	i, ok := l.locker.(Inspector)
 	if !ok {
-		return refuseToWatch(l.rule.Key, fmt.Sprintf("%T cannot show the holder of a key; call lead.Watch with the Engine inside", l.locker))
+		return refuseToWatch(l.rule.Key, fmt.Sprintf("%T cannot show the holder of a key; call lead.Watch with the *locker.Engine inside it", l.locker))
 	}
 	return watch(ctx, i, l.rule.Key, l.change)
 }

@@ -57,7 +57,7 @@ func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn f
 	case fn == nil:
 		return errors.New("optimistic: UpdateAll: the function is nil")
 	case len(keys) == 0 || slices.Contains(keys, ""):
-		return errors.New("optimistic: a key is empty, or there is none")
+		return errors.New("optimistic: there is no key, or a key is empty")
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -66,7 +66,7 @@ func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn f
 		o(u)
 	}
 	if u.attempts < 1 || u.backoff == nil {
-		return errors.New("optimistic: WithAttempts needs at least 1, and WithBackoff a Backoff; leave them out for the defaults")
+		return errors.New("optimistic: WithAttempts needs at least 1, and WithBackoff needs a Backoff; leave these options out for the defaults")
 	}
 	return u.observed(ctx)
 }
@@ -170,7 +170,7 @@ func (u *update) attempt(ctx context.Context) error {
 	}
 	for key, value := range values {
 		if !slices.Contains(u.keys, key) {
-			return fmt.Errorf("optimistic: the function returned a value for %s, which is none of the keys of UpdateAll", key)
+			return fmt.Errorf("optimistic: the function returned a value for %s, which is not one of the keys of UpdateAll", key)
 		}
 		if former, existed := before[key]; (value != nil) == existed && string(value) == former {
 			delete(values, key)

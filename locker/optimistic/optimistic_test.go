@@ -315,8 +315,8 @@ func TestWhatCannotBeUpdatedIsRefused(t *testing.T) {
 		"a key is empty":      func() error { return optimistic.Update(t.Context(), c, "", increment) },
 		"option 1 is nil":     func() error { return optimistic.Update(t.Context(), c, "a", increment, nil) },
 		"at least 1":          func() error { return optimistic.Update(t.Context(), c, "a", increment, optimistic.WithAttempts(0)) },
-		"none of the keys":    func() error { return optimistic.UpdateAll(t.Context(), c, []string{"a"}, all) },
-		"or there is none":    func() error { return optimistic.UpdateAll(t.Context(), c, nil, all) },
+		"not one of the keys": func() error { return optimistic.UpdateAll(t.Context(), c, []string{"a"}, all) },
+		"there is no key":     func() error { return optimistic.UpdateAll(t.Context(), c, nil, all) },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %q", err, says)

@@ -5,6 +5,8 @@ import (
 	"strings"
 )
 
+// ReservedPrefix is the beginning of the keys in which latchkit keeps its own data beside the
+// leases, such as queues and fence counters. [CheckKey] refuses keys that begin with it.
 const ReservedPrefix = "latchkit:"
 
 // MaxKeyBytes is the largest length of a key with its prefix, in bytes. Instead of a longer key,

@@ -73,7 +73,7 @@ var lookLaws = []law{
 		line := b.line()
 		for i, w := range line {
 			if i > 0 && w.Since.Before(line[i-1].Since) {
-				b.Errorf("waiter %d came at %v, before the one ahead of it, at %v", i, w.Since, line[i-1].Since)
+				b.Errorf("waiter %d came at %v, before the waiter ahead of it, which came at %v", i, w.Since, line[i-1].Since)
 			}
 			if w.Handed || w.Gone || w.Mode != locker.Exclusive {
 				b.Errorf("waiter %d: %+v", i, w)
