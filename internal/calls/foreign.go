@@ -105,7 +105,7 @@ func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, answered fun
 			case err != nil:
 				fail(grants, err)
 			case len(answers) != to-from:
-				fail(grants, errors.New("the Store's Renew returned another number of answers than claims"))
+				fail(grants, errors.New("the Store's Renew did not return one answer for each claim"))
 			default:
 				copy(grants[from:], answers)
 			}

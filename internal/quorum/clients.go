@@ -19,7 +19,7 @@ func CheckClients(who string, cs []redisstore.Client) error {
 	case n < 3:
 		return fmt.Errorf("latchkit: %s: %d clients; give clients of an odd number of independent servers, at least 3, or use NewSingle for one server", who, n)
 	case n%2 == 0:
-		return fmt.Errorf("latchkit: %s: %d clients; give an odd number of clients: with one client less the same number of servers may fail, with one client more one server more may fail", who, n)
+		return fmt.Errorf("latchkit: %s: %d clients; give an odd number of clients: %d clients tolerate no more failed servers than %d", who, n, n, n-1)
 	case n > mostNodes:
 		return fmt.Errorf("latchkit: %s: %d clients; at most %d are supported, and 3 or 5 are enough", who, n, mostNodes)
 	}

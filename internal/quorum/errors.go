@@ -40,7 +40,7 @@ func (q *quorum) short(done string, n int, nodes []error) error {
 
 var (
 	errSilent = errors.New("the node did not answer in time")
-	errBehind = &store.Refusal{Temporary: true, Err: errors.New("the node has not answered too many earlier calls, so this call was not sent")}
+	errBehind = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls to the node are unanswered, so this call was not sent")}
 	errOwnWay = &store.Refusal{Temporary: true, Err: errors.New("an earlier call for the same lease is still under way")}
 )
 
@@ -50,5 +50,5 @@ func isRefusal(err error) bool {
 }
 
 func errOff(by time.Duration) error {
-	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; set the clock right, or allow the difference with WithMaxSkew", by.Round(time.Millisecond))}
+	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", by.Round(time.Millisecond))}
 }

@@ -104,7 +104,7 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 	for subscribed < q.need {
 		a, ok := f.next()
 		if !ok {
-			return "", &store.Refusal{Temporary: true, Err: &quorumError{what: "too few nodes let us subscribe", nodes: errs}}
+			return "", &store.Refusal{Temporary: true, Err: &quorumError{what: "fewer than a quorum of the nodes accepted the subscription", nodes: errs}}
 		}
 		if a.err != nil {
 			errs = append(errs, q.nodes[a.node].error(a.err))

@@ -12,10 +12,10 @@ var (
 	errMayForget    = errors.New("the node may have forgotten leases")
 	errBehindSet    = errors.New("the node does not know the latest change of its set yet")
 	errReplaced     = errors.New("another server has taken the node's seat in the set; call ReplaceNode to bring the node back")
-	errClockStepped = errors.New("the node's clock has stepped, so the node may have dropped leases too early; it does not vote until all leases are over; slew clocks, do not step them")
-	errForms        = errors.New("fewer than half of the nodes are known to remember their leases, so all nodes must answer and form a set anew; start the nodes that do not answer")
+	errClockStepped = errors.New("the node's clock has jumped, so the node may have dropped leases too early; it votes again when all leases have ended; let the time service slew the clock instead of stepping it")
+	errForms        = errors.New("fewer than half of the nodes are known to remember their leases; all nodes must answer to form a new set; start the nodes that do not answer")
 	errOtherVotes   = errors.New("the set of nodes has just changed, and the node has voted under another list of servers than the other nodes")
-	errEvicts       = errors.New("the node may evict keys, and with them leases, so it does not vote; set its maxmemory-policy to noeviction")
+	errEvicts       = errors.New("the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction")
 )
 
 func errJoins(left time.Duration) error {

@@ -116,6 +116,6 @@ func (c *council) differ() error {
 	for i, s := range c.seats {
 		labels[i] = s.label
 	}
-	return fmt.Errorf("two lists of nodes are in use: this process uses %s, and the nodes form a set of %s; give all processes the same list, or replace a node with ReplaceNode",
+	return fmt.Errorf("two lists of nodes are in use: this process lists the nodes %s, but the nodes form a set of %s; give all processes the same list, or replace a node with ReplaceNode",
 		strings.Join(c.labels, " "), strings.Join(labels, " "))
 }

@@ -140,7 +140,7 @@ func TestWhatAnAnswerOfAQuorumSays(t *testing.T) {
 		t.Errorf("%v, want a refusal for good", err)
 	}
 	if _, err := tallyOf("g5", "!", "-").result(); !errors.Is(err, store.ErrQuorum) || errors.As(err, &no) {
-		t.Errorf("%v, want one that leaves it open whether the key was granted, although a node has refused", err)
+		t.Errorf("%v, want an error that is no refusal, because one node's answer is unclear", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func (s Single) CheckServer(ctx context.Context) []store.Warning {
 	if info["cluster_enabled"] == "1" {
 		found = append(found, store.Warning{
 			Code: "cluster-node",
-			Text: "the server is one node of a Redis Cluster, and refuses keys of the others; give a redis.ClusterClient",
+			Text: "the server is one node of a Redis Cluster, and refuses keys of the other nodes; give a *redis.ClusterClient",
 		})
 	}
 	return found

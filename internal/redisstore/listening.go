@@ -36,7 +36,7 @@ func (s listening) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Gr
 func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if SlotOf(c.Key) != slot(store.HashTag(cs[0].Key)) {
-			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that belong together a {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}
+			return nil, &store.Refusal{Err: fmt.Errorf("%w: %s and %s lie in different slots of the cluster; give keys that are locked together the same {hash tag}", store.ErrUnsupported, cs[0].Key, c.Key)}
 		}
 	}
 	return l.acquireAll(ctx, cs)

@@ -42,7 +42,7 @@ func refusedBy(code string, err error) error {
 	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MOVED", "ASK":
 		return &store.Refusal{Temporary: true, Err: err}
 	case "WRONGTYPE":
-		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; it was left alone, choose another key (%w)", store.ErrInvalidKey, err)}
+		return &store.Refusal{Err: fmt.Errorf("%w: the key, or a companion key of it, holds data that is no lock; the data was not changed; choose another key (%w)", store.ErrInvalidKey, err)}
 	case "OOM":
 		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
@@ -50,13 +50,13 @@ func refusedBy(code string, err error) error {
 	case "MISCONF":
 		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
 	case "NOREPLICAS":
-		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas (%w)", err)}
+		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it has too few replicas; bring its replicas back, or lower min-replicas-to-write (%w)", err)}
 	}
 	switch {
 	case redis.IsMaxClientsError(err):
 		return &store.Refusal{Temporary: true, Err: err}
 	case redis.IsAuthError(err):
-		return &store.Refusal{Err: fmt.Errorf("the server wants another user or password; check the client's options (%w)", err)}
+		return &store.Refusal{Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
 	case code == "ERR" && strings.Contains(err.Error(), "The user executing the script can't"): // Redis 7: NOPERM inside a script
 		return forbidden(err)
 	case code == "ERR":

@@ -118,7 +118,7 @@ func (s semaphore) acquire(c store.Claim) *question {
 }
 
 func tooHeavy(c store.Claim) error {
-	return &store.Refusal{Err: fmt.Errorf("%w: %d units of %d would never be free", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
+	return &store.Refusal{Err: fmt.Errorf("%w: %d units can never be free, because the limit is %d; lower the Weight or raise the Limit", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
 }
 
 // BeginAcquire does the work of Acquire for a caller that may leave before the answer arrives.

@@ -100,7 +100,7 @@ func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	case holder.Token == PermitsToken:
 		return false, &store.Refusal{Err: fmt.Errorf("%w: permits of a semaphore are held; revoke one of them with a Locker of NewSemaphore", store.ErrUnsupported)}
 	case info.Foreign:
-		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must", store.ErrUnsupported)}
+		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must end that lock", store.ErrUnsupported)}
 	}
 	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is at least 1; all its fences belong to one holder
 }
@@ -121,7 +121,7 @@ const largestFence = 1<<53 - 1<<32
 // RaiseFence runs raise_fence.lua.
 func (s Single) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	if atLeast > largestFence {
-		return &store.Refusal{Err: fmt.Errorf("%w: fences end at %d", store.ErrUnsupported, uint64(largestFence))}
+		return &store.Refusal{Err: fmt.Errorf("%w: the largest possible fence is %d", store.ErrUnsupported, uint64(largestFence))}
 	}
 	_, err := raiseFenceScript.Run(ctx, s.Client, []string{CounterKey(key)}, strconv.FormatUint(atLeast, 10))
 	return err

@@ -64,7 +64,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 		}
 		return false, refused(failure)
 	}
-	return false, &store.Refusal{Temporary: true, Err: fmt.Errorf("another client wrote the key %d times while it was changed", tries)}
+	return false, &store.Refusal{Temporary: true, Err: fmt.Errorf("other clients wrote the key during each of %d attempts to change it", tries)}
 }
 
 // holds reports whether the claim's owner holds the key, and how much time the lease has left.
