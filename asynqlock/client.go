@@ -72,9 +72,9 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 			m.queue, _ = o.Value().(string)
 		case asynq.UniqueOpt:
 			return nil, fmt.Errorf("asynqlock: the task %s has Unique from its rule and the option asynq.Unique; remove asynq.Unique: "+
-				"if the task's ID is taken, its lock would block the task for the whole time of that option", t.Type())
+				"if the task's ID is taken, the lock of asynq.Unique would block the task until that lock expires", t.Type())
 		case asynq.TaskIDOpt:
-			return nil, fmt.Errorf("asynqlock: the task %s has an ID that its rule makes, because of Unique; leave asynq.TaskID out", t.Type())
+			return nil, fmt.Errorf("asynqlock: the task %s gets its ID from its rule, because of Unique; leave asynq.TaskID out", t.Type())
 		default:
 		}
 	}
@@ -112,7 +112,7 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 			return nil, duplicate(t, other.State.String(), id)
 		}
 	}
-	return nil, duplicate(t, "enqueued and ended by others all the time", id)
+	return nil, duplicate(t, "enqueued and finished again and again", id)
 }
 
 // mostConflicts is the largest number of attempts that the method unique makes. An attempt fails

@@ -45,7 +45,7 @@ func Key[T any](of func(payload T) string) Keys {
 			if text := of(*payload); text != "" {
 				return text, nil
 			}
-			return "", fmt.Errorf("%w: the function given to Key returned none for this payload", locker.ErrInvalidKey)
+			return "", fmt.Errorf("%w: the function given to Key returned no key for this payload", locker.ErrInvalidKey)
 		}, nil
 	}}
 }
@@ -64,7 +64,7 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 				return "", &invalid{err}
 			}
 			if text == "" {
-				return "", fmt.Errorf("%w: the function given to KeyFunc returned none for this task", locker.ErrInvalidKey)
+				return "", fmt.Errorf("%w: the function given to KeyFunc returned no key for this task", locker.ErrInvalidKey)
 			}
 			return text, nil
 		}, nil

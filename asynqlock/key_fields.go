@@ -68,7 +68,7 @@ func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 		p := part("field", name)
 		switch {
 		case has && !f.IsExported():
-			return fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it", name, typ)
+			return fmt.Errorf("the field %s of %v has a tag and is not exported, so no decoder fills it; export the field", name, typ)
 		case has && tag == "key,hmac":
 			p = HMAC(p)
 			fallthrough

@@ -24,7 +24,7 @@ func bindMember(steps []string) (read, error) {
 	typ := reflect.TypeFor[json.RawMessage]()
 	for _, name := range slices.Backward(steps) {
 		if strings.ContainsFunc(name, noTag) {
-			return nil, fmt.Errorf("%q cannot be the name of a field, for encoding/json; use Key", name)
+			return nil, fmt.Errorf("encoding/json does not accept %q as the name of a field; use Key", name)
 		}
 		if name == "-" {
 			name = "-," // the tag "-," is the name "-"; the tag "-" omits the field

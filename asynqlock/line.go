@@ -87,7 +87,7 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 		return place{}, err
 	}
 	if len(answer) != 4 {
-		return place{}, fmt.Errorf("asynqlock: unexpected answer %v of a line", answer)
+		return place{}, fmt.Errorf("asynqlock: unexpected reply %v from the queue of a key", answer)
 	}
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
@@ -125,7 +125,7 @@ func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task
 			return task, time.Duration(micros) * time.Microsecond, nil
 		}
 	}
-	return "", 0, fmt.Errorf("asynqlock: unexpected answer %v of a line", answer)
+	return "", 0, fmt.Errorf("asynqlock: unexpected reply %v from the queue of a key", answer)
 }
 
 // leave removes task from its line, and returns how many tasks are left.

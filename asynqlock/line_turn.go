@@ -63,7 +63,7 @@ func (j *job) isCalled(ctx context.Context) bool {
 
 // behind returns the error of a task that has other tasks of its key before it.
 func (j *job) behind() error {
-	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for it", locker.ErrBusy)}
+	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for the lock", locker.ErrBusy)}
 }
 
 // entry returns the name of this delivery's task in a line. A clone has a name of its own.

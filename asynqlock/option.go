@@ -47,11 +47,11 @@ func newConfig(opts []Option) (config, error) {
 func (c *config) validate() error {
 	switch {
 	case c.decode == nil:
-		return errors.New("asynqlock: WithDecoder(nil); leave it out to decode JSON")
+		return errors.New("asynqlock: WithDecoder(nil); leave the option out to decode JSON")
 	case c.clones && (c.client == nil || c.inspector == nil):
-		return errors.New("asynqlock: WithClones: the client or the inspector is nil; give both, or leave it out")
+		return errors.New("asynqlock: WithClones: the client or the inspector is nil; give both, or leave the option out")
 	case c.wakes && isNil(c.redis):
-		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave it out")
+		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
 	if c.wakes && !c.clones {
 		c.client, c.inspector = asynq.NewClientFromRedisClient(c.redis), asynq.NewInspectorFromRedisClient(c.redis)

@@ -139,7 +139,7 @@ func (r *rule) refuse(format string, args ...any) {
 
 func (r *rule) whenBusy(v Verdict) {
 	if r.busy != Snoozed && r.busy != v {
-		r.refuse("Drop and Archive contradict each other for a busy key; give one of them")
+		r.refuse("Drop and Archive contradict each other for a busy key; give only one of the two")
 	}
 	r.busy = v
 }
@@ -157,13 +157,13 @@ func (r *rule) compile(c *config) (err error) {
 	case r.err != nil:
 		return r.err
 	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.begins(), "*"):
-		return fmt.Errorf("asynqlock: On(%q): write a task's type, or the beginning of some types and a '*'", r.pattern)
+		return fmt.Errorf("asynqlock: On(%q): write the type of a task, or the beginning of several types and a '*'", r.pattern)
 	case r.keys.compile == nil:
 		return fmt.Errorf("asynqlock: On(%q): the Keys are empty; make them with Key, Fields, Template, KeyFunc or ByTaskID", r.pattern)
 	case r.keys.ofTask && r.busy != Snoozed:
-		return fmt.Errorf("asynqlock: On(%q): no task is a duplicate of its own ID, so Drop and Archive would throw away the only one; leave them out", r.pattern)
+		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Drop and Archive would discard a task that has no duplicate; leave them out", r.pattern)
 	case r.keys.ofTask && r.unique:
-		return fmt.Errorf("asynqlock: On(%q): every task has an ID of its own, so Unique would never find two; leave it out", r.pattern)
+		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Unique would never find two tasks with the same key; leave it out", r.pattern)
 	}
 	if r.key, err = r.keys.compile(c); err != nil {
 		return fmt.Errorf("asynqlock: On(%q): %w", r.pattern, err)
@@ -202,7 +202,7 @@ func (rs rules) compile(c *config) error {
 		seen[r.begins()] = true
 	}
 	if len(rs) == 0 {
-		return errors.New("asynqlock: New: there is no rule, so nothing would be guarded; say what is with On")
+		return errors.New("asynqlock: New: there is no rule, so no task would be guarded; add a rule with On")
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func SchedulerClient(c *Client) SchedulerOption {
 	return func(ls *leadership) {
 		ls.client = c
 		if c == nil {
-			ls.refused = errors.New("SchedulerClient(nil); give what Guard.Client returns, or leave it out")
+			ls.refused = errors.New("SchedulerClient(nil); give the client that Guard.Client returns, or leave the option out")
 		}
 	}
 }
@@ -217,10 +217,10 @@ func (t *term) examine(s *asynq.Scheduler) error {
 	case err != nil:
 		return err
 	case hook == nil:
-		return errors.New("build made the scheduler without the options that it was given; without them ticks come twice")
+		return errors.New("build made the scheduler without the given options; without these options, each tick can be enqueued twice")
 	case !t.asks(hook):
-		return errors.New("build replaced the PreEnqueueFunc of the options that it was given, and its own does not call it; without it ticks come twice; " +
-			"give yours by SchedulerBase")
+		return errors.New("build replaced the given PreEnqueueFunc, and its own function does not call the given one, so each tick can be enqueued twice; " +
+			"give your own function with SchedulerBase")
 	case t.window == 0:
 		return nil
 	}

@@ -207,12 +207,12 @@ func TestASchedulerThatCannotRunSaysSo(t *testing.T) {
 				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, opts), nil
 			})
 		},
-		"without the options": func() error {
+		"without the given options": func() error {
 			return asynqlock.RunScheduler(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.Scheduler, error) {
 				return asynq.NewSchedulerFromRedisClient(newQueue(t).redis, &asynq.SchedulerOpts{}), nil
 			})
 		},
-		"RunPeriodicTaskManager: build made the scheduler without the options": func() error {
+		"RunPeriodicTaskManager: build made the scheduler without the given options": func() error {
 			return asynqlock.RunPeriodicTaskManager(t.Context(), l, func(*asynq.SchedulerOpts) (*asynq.PeriodicTaskManager, error) {
 				q := newQueue(t)
 				return asynq.NewPeriodicTaskManager(asynq.PeriodicTaskManagerOpts{PeriodicTaskConfigProvider: schedule(q.name), RedisUniversalClient: q.redis})

@@ -16,11 +16,11 @@ func unexported[T any](p any, name string) (T, error) {
 	}
 	f := v.Elem().FieldByName(name)
 	if !f.IsValid() || !f.Type().AssignableTo(reflect.TypeFor[T]()) {
-		return none, fmt.Errorf("this version of asynq is not known: %T has no field %s of type %v", p, name, reflect.TypeFor[T]())
+		return none, fmt.Errorf("this version of asynq is not supported: %T has no field %s of type %v", p, name, reflect.TypeFor[T]())
 	}
 	value, ok := reflect.TypeAssert[T](reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem())
 	if !ok && !f.IsZero() {
-		return none, fmt.Errorf("this version of asynq is not known: the field %s of %T is no %v", name, p, reflect.TypeFor[T]())
+		return none, fmt.Errorf("this version of asynq is not supported: the field %s of %T is no %v", name, p, reflect.TypeFor[T]())
 	}
 	return value, nil
 }

@@ -88,16 +88,16 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`rule "post /a/:id": it is the same route as rule "POST /a/:id"; keep one of them`,
+		`rule "post /a/:id": the route is the same as in rule "POST /a/:id"; keep one of the two`,
 		`rule "POST /b/:id": its key "b:{param.number}" has {param.number}, and the path has only id`,
 		`rule "POST /c": its key "c:{param.id}" has {param.id}, and the path has no parameters`,
-		`rule "GET /d/:id": its key "d:{body.id}" reads the body, and a GET has none; take {param.NAME}`,
-		`rule "POST /e": it has no Key; name what the route changes`,
+		`rule "GET /d/:id": its key "d:{body.id}" reads the body, and a GET request has no body; take {param.NAME}`,
+		`rule "POST /e": the rule has no Key; name what the route changes`,
 		`rule "POST /f": the key "f:{nothing}" has the part {nothing}; write`,
-		`rule "/g": its name is no route; write method and path`,
+		`rule "/g": the name is not a route; write method and path`,
 		`rule "POST /h": WithWait(-1s): give a positive time`,
 		`rule "POST /i": WithStatus(200): choose 409, 423 or 429`,
-		`rule "POST /j": its Once is 1µs; the smallest is 1ms`,
+		`rule "POST /j": its Once is 1µs; give at least 1ms`,
 		`rule "POST /k": its Mode 7 is neither Exclusive nor Shared`,
 		`rule "POST /l/:a/:b": its key "l:{param.c}" has {param.c}, and the path has only a, b`,
 	} {
@@ -187,10 +187,10 @@ POST /visits: {lock: none}
 		"POST /a: {key: x, wait: soon}":                         {`rule "POST /a": its wait "soon" is no time; write for example 250ms`},
 		"POST /a: {key: x, ttl: -1s}\nGET /b: {key: y, ttl: 5}": {`rule "POST /a": its ttl "-1s" is no time`, `rule "GET /b": its ttl "5" is no time`},
 		"POST /a: {key: x, mode: optimistic}":                   {`its mode "optimistic" is unknown; write exclusive, shared or by-method`},
-		"POST /a: {key: x, wait: 0s}":                           {`its wait is 0; write none to refuse at once`},
+		"POST /a: {key: x, wait: 0s}":                           {`its wait is 0; write wait: none to refuse at once`},
 		"POST /a: {key: x, max-body: big}":                      {`its max-body "big" is no size; write for example 65536, 64KiB`},
 		"POST /a: {key: x, buffered-response: 0}":               {`its buffered-response "0" is no size`},
-		"POST /a: {key: x, lock: some}":                         {`its lock "some" is unknown; write none`},
+		"POST /a: {key: x, lock: some}":                         {`its lock "some" is unknown; write lock: none`},
 		"- POST /a":                                             {"cannot be read"},
 		"POST /a: {key: x, status: many}":                       {"cannot be read"},
 	} {

@@ -105,15 +105,15 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 		l    locker.Locker
 		rule ginlock.Rule
 	}{
-		"AtMost 1s is shorter than AtLeast 10s":                               {l, ginlock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
-		"Mode Shared needs a Locker with readers":                             {single, ginlock.Rule{Key: "a", Mode: locker.Shared}},
-		"Shared needs a Locker with readers":                                  {single, ginlock.Rule{Key: "a", ModeByMethod: true}},
-		"Limit and Weight need a Locker of NewSemaphore":                      {single, ginlock.Rule{Key: "a", Limit: 3}},
-		"WithTTL(1ms): a lease that short ends before its holder knows of it": {l, ginlock.Rule{Key: "a", TTL: time.Millisecond}},
-		"WithWait(1ns): give at least 1ms":                                    {l, ginlock.Rule{Key: "a", Wait: 1}},
-		"it has Key and Keys":                                                 {l, ginlock.Rule{Key: "a", Keys: []ginlock.Key{"b"}}},
-		"there is no Store for the responses; give WithIdempotencyStore":      {l, ginlock.Rule{Idempotency: "shop"}},
-		"it has NoLock together with a Key":                                   {l, ginlock.Rule{Key: "a", NoLock: true}},
+		"AtMost 1s is shorter than AtLeast 10s":                                {l, ginlock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
+		"Mode Shared needs a Locker with readers":                              {single, ginlock.Rule{Key: "a", Mode: locker.Shared}},
+		"Shared needs a Locker with readers":                                   {single, ginlock.Rule{Key: "a", ModeByMethod: true}},
+		"Limit and Weight need a Locker of NewSemaphore":                       {single, ginlock.Rule{Key: "a", Limit: 3}},
+		"WithTTL(1ms): such a short lease ends before its holder learns of it": {l, ginlock.Rule{Key: "a", TTL: time.Millisecond}},
+		"WithWait(1ns): give at least 1ms":                                     {l, ginlock.Rule{Key: "a", Wait: 1}},
+		"the rule has Key and Keys":                                            {l, ginlock.Rule{Key: "a", Keys: []ginlock.Key{"b"}}},
+		"there is no Store for the responses; give WithIdempotencyStore":       {l, ginlock.Rule{Idempotency: "shop"}},
+		"the rule has NoLock together with a Key":                              {l, ginlock.Rule{Key: "a", NoLock: true}},
 	} {
 		if _, err := ginlock.FromRules(tc.l, ginlock.Rules{"POST /a": tc.rule}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)

@@ -50,7 +50,7 @@ func ParseRules(text []byte) (Rules, error) {
 		return nil, err
 	}
 	if len(rules) == 0 {
-		return nil, errors.New("ginlock: there are no rules in the text; is the file empty or the wrong one?")
+		return nil, errors.New("ginlock: there are no rules in the text; is the file empty, or is it the wrong file?")
 	}
 	return rules, nil
 }
@@ -103,7 +103,7 @@ func (w writtenRule) rule() (Rule, error) {
 	case "none":
 		r.NoLock = true
 	default:
-		return r, fmt.Errorf("its lock %q is unknown; write none, or leave lock out and write a key", w.Lock)
+		return r, fmt.Errorf("its lock %q is unknown; write lock: none, or leave lock out and write a key", w.Lock)
 	}
 	if w.Wait == "none" {
 		w.Wait, r.Wait = "", locker.NoWait
@@ -120,7 +120,7 @@ func (w writtenRule) rule() (Rule, error) {
 		}
 		d, err := time.ParseDuration(t.text)
 		if t.member == "wait" && err == nil && d == 0 {
-			return r, errors.New("its wait is 0; write none to refuse at once, or a time such as 250ms")
+			return r, errors.New("its wait is 0; write wait: none to refuse at once, or a time such as 250ms")
 		}
 		if err != nil || d <= 0 {
 			return r, fmt.Errorf("its %s %q is no time; write for example 250ms, 10s or 24h", t.member, t.text)

@@ -47,7 +47,7 @@ func pathOf(request protoreflect.MessageDescriptor, text string) (path, error) {
 				return p, fmt.Errorf("the field %s is a list; write %s.* for a lock on each element", f.FullName(), strings.Join(steps[:i], "."))
 			}
 			if p.list >= 0 {
-				return p, fmt.Errorf("the field %s is a list inside of a list; a key ranges over one", f.FullName())
+				return p, fmt.Errorf("the field %s is a list inside of a list, and a key can name the elements of one list only", f.FullName())
 			}
 			p.list = len(p.fields)
 		}
@@ -114,7 +114,7 @@ func bindFields(request protoreflect.MessageDescriptor, name string) (readAll, e
 func (p path) message(req any) (protoreflect.Message, error) {
 	message, ok := req.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("the request is a %T and no protobuf message", req)
+		return nil, fmt.Errorf("the request is a %T and not a protobuf message", req)
 	}
 	m := message.ProtoReflect()
 	if m.Descriptor() != p.request {

@@ -101,7 +101,7 @@ func storable(code codes.Code) bool {
 func wholeRequest(_ context.Context, _ string, req any) ([]byte, error) {
 	m, ok := req.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("the request is a %T and no protobuf message", req)
+		return nil, fmt.Errorf("the request is a %T and not a protobuf message", req)
 	}
 	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
 }
@@ -210,7 +210,7 @@ func (w *work) encode() ([]byte, error) {
 	}
 	m, ok := w.resp.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("the response is a %T and no protobuf message", w.resp)
+		return nil, fmt.Errorf("the response is a %T and not a protobuf message", w.resp)
 	}
 	return proto.Marshal(m)
 }

@@ -81,7 +81,7 @@ func (f KeyFunc) keys(req any) ([]string, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", locker.ErrInvalidRule, err)
 	case len(keys) == 0 || slices.Contains(keys, ""):
-		return nil, fmt.Errorf("%w: the request makes an empty one", locker.ErrInvalidKey)
+		return nil, fmt.Errorf("%w: the request makes an empty key", locker.ErrInvalidKey)
 	case len(keys) > key.MaxKeys:
 		return nil, fmt.Errorf("%w: the request names %d locks, at most %d can be taken together", locker.ErrInvalidKey, len(keys), key.MaxKeys)
 	}

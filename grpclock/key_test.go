@@ -87,7 +87,7 @@ func TestARuleWithoutWhatItsPartsNeedIsRefused(t *testing.T) {
 		"a part that nobody reads": {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{region}"}}), "write {claim.region}"},
 		"two lists in one key":     {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.items.*.sku}:{req.tags.*}"}}), "two parts that stand for several"},
 		"a list in a list":         {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.items.*.serials.*}"}}), "a list inside of a list"},
-		"a key and keys":           {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k", Keys: []key.Key{"l"}}}), "put all of them into Keys"},
+		"a key and keys":           {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k", Keys: []key.Key{"l"}}}), "write all keys into Keys"},
 		"a list without a *":       {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.items.sku}"}}), "write items.* for a lock"},
 		"a * without a list":       {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "k:{req.item.*}"}}), `no field "*"`},
 		"answers without a store":  {grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "k:{meta.id}"}}), "add WithIdempotency"},

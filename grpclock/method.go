@@ -158,10 +158,10 @@ func (r *Rule) zero() bool { return reflect.ValueOf(*r).IsZero() }
 // check finds mistakes that do not depend on the Locker.
 func (r *Rule) check() error {
 	if r.Key != "" && len(r.Keys) > 0 {
-		return errors.New("the rule has a Key and Keys; put all of them into Keys")
+		return errors.New("the rule has a Key and Keys; write all keys into Keys")
 	}
 	if len(r.templates()) > 0 && r.Func.of != nil {
-		return errors.New("the rule has a Key and a Func; give one of them")
+		return errors.New("the rule has a Key and a Func; give only one of the two")
 	}
 	if r.Idempotency != "" && r.Func.of != nil {
 		return errors.New("the rule has Idempotency and a Func; name the locks by Key or Keys")
@@ -170,7 +170,7 @@ func (r *Rule) check() error {
 		return fmt.Errorf("the mode %d is neither exclusive nor shared", r.Mode)
 	}
 	if r.Wait < 0 && r.Wait != locker.NoWait || r.Wait > 0 && r.Wait < time.Millisecond {
-		return fmt.Errorf("the wait is %v; give at least 1ms, or none: NoWait in Go, 0 in a .proto file", r.Wait)
+		return fmt.Errorf("the wait is %v; give at least 1ms, or refuse at once: NoWait in Go, 0 in a .proto file", r.Wait)
 	}
 	for _, t := range []struct {
 		what         string

@@ -142,13 +142,13 @@ var replies = []reply{
 	{is: delegate.ErrRefused, code: codes.FailedPrecondition, reason: ReasonDelegationRefused,
 		message: "the delegation that came with the call does not hold: its lease is over, or it was made for something else"},
 	{is: locker.ErrDone, code: codes.AlreadyExists, reason: ReasonDone,
-		message: "an earlier call has done this, and it is not done again"},
+		message: "an earlier call has done the work, so it was not done again"},
 	{is: locker.ErrTooManyWaiters, code: codes.ResourceExhausted, reason: ReasonTooManyWaiters, retry: true,
 		message: "too many calls wait for the lock; nothing was done"},
 	{is: locker.ErrClosed, code: codes.Unavailable, reason: ReasonClosed, retry: true,
 		message: "the service is stopping; nothing was done"},
 	{is: locker.ErrInvalidKey, code: codes.InvalidArgument, reason: ReasonInvalidKey,
-		message: "the request cannot be locked: what it names is not allowed"},
+		message: "the request cannot be locked: it makes a key that is not allowed"},
 	{is: locker.ErrInvalidRule, code: codes.Internal, reason: ReasonMisconfigured,
 		message: "the lock is set up wrongly; nothing was done"},
 	{is: locker.ErrUnsupported, code: codes.Internal, reason: ReasonMisconfigured,
@@ -163,7 +163,7 @@ var replies = []reply{
 // unavailable is also the reply to every error that is not in replies, because no handler may run
 // without the lock.
 var unavailable = reply{is: locker.ErrUnavailable, code: codes.Unavailable, reason: ReasonUnavailable, retry: true,
-	message: "the lock cannot be asked for; nothing was done"}
+	message: "the lock server is unavailable; nothing was done"}
 
 // overtaken is the reply to a call whose lock ended before its handler did.
 var overtaken = reply{code: codes.Aborted, reason: ReasonLost,

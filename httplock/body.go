@@ -33,7 +33,7 @@ var (
 	// errSlowBody causes a reply with the status 408.
 	errSlowBody = errors.New("the body did not arrive in time")
 	// errNotJSONType causes a reply with the status 415.
-	errNotJSONType = errors.New("its key reads JSON, and the Content-Type is another one")
+	errNotJSONType = errors.New("the key reads JSON, but the Content-Type is not JSON")
 )
 
 // errLeft means that the client has left before its body was complete. No client receives the

@@ -58,7 +58,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 		return nil, err
 	}
 	if cfg.store != nil && templates.Several() {
-		return nil, errors.New("a Store keeps one response for one key; give it a middleware of its own, with one key")
+		return nil, errors.New("a Store keeps one response for one key, and this middleware has several keys; give the Store to a separate middleware with one key")
 	}
 	if err := cfg.check(l); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (m *middleware) unlocked(out response, r *http.Request, next http.Handler, 
 }
 
 // errOutage is the reason to run without a lock while the breaker is open.
-var errOutage = fmt.Errorf("%w: the last request that asked had no answer", locker.ErrUnavailable)
+var errOutage = fmt.Errorf("%w: the lock server did not answer an earlier request", locker.ErrUnavailable)
 
 // unguarded runs a request without a lock, because of WithFailOpen.
 func (m *middleware) unguarded(out response, r *http.Request, next http.Handler, err error) {

@@ -77,7 +77,7 @@ func makeIdempotency(l locker.Locker, store idempotency.Store, scope Key, opts [
 		return nil, errors.New("the Store is nil; make one with idempotency.NewRedis or idempotency.NewMemory")
 	}
 	if scope == "" {
-		return nil, errors.New("the scope is empty; say who owns the keys, such as \"{claim.sub}\"")
+		return nil, errors.New("the scope is empty; name the owner of the keys, such as \"{claim.sub}\"")
 	}
 	unsafe := WithFilter(func(r *http.Request) bool { return !safe(r.Method) })
 	opts = append(slices.Clone(opts), unsafe, WithStore(store))

@@ -364,9 +364,9 @@ func TestMistakesOfIdempotency(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	store := idempotency.NewMemory()
 	for says, build := range map[string]func() (func(http.Handler) http.Handler, error){
-		"the Store is nil; make one with":  func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, nil, "shop") },
-		"the scope is empty; say who owns": func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "") },
-		"has the part {whose}; write":      func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "{whose}") },
+		"the Store is nil; make one with":    func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, nil, "shop") },
+		"the scope is empty; name the owner": func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "") },
+		"has the part {whose}; write":        func() (func(http.Handler) http.Handler, error) { return httplock.MakeIdempotency(l, store, "{whose}") },
 		"WithLifetime(-1ns): give the time": func() (func(http.Handler) http.Handler, error) {
 			return httplock.MakeIdempotency(l, store, "shop", httplock.WithLifetime(-1))
 		},

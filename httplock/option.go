@@ -90,7 +90,7 @@ func (c *config) validate() error {
 	case c.wait > 0 && c.wait < time.Millisecond:
 		return fmt.Errorf("WithWait(%v): give at least 1ms, or locker.NoWait to refuse at once", c.wait)
 	case c.ttl != 0 && c.ttl < shortestTTL:
-		return fmt.Errorf("WithTTL(%v): a lease that short ends before its holder knows of it; give at least %v, or leave it out for the Locker's default", c.ttl, shortestTTL)
+		return fmt.Errorf("WithTTL(%v): such a short lease ends before its holder learns of it; give at least %v, or leave the option out for the Locker's default", c.ttl, shortestTTL)
 	case c.status != http.StatusConflict && c.status != http.StatusLocked && c.status != http.StatusTooManyRequests:
 		return fmt.Errorf("WithStatus(%d): choose 409, 423 or 429; for anything else use WithErrorHandler", c.status)
 	case c.maxBody < 1:

@@ -102,7 +102,7 @@ type reply struct {
 // matches the error counts.
 var replies = []reply{
 	{is: locker.ErrDone, status: http.StatusConflict, code: CodeDone,
-		title: "The work was done already", detail: "An earlier request has done this, and it is not done again."},
+		title: "The work was done already", detail: "An earlier request has done the work, so it was not done again."},
 	{is: locker.ErrTooManyWaiters, status: http.StatusTooManyRequests, code: CodeTooManyWaiters, retry: true,
 		title: "Too many requests wait for the lock", detail: "Try again later."},
 	{is: locker.ErrClosed, status: http.StatusServiceUnavailable, code: CodeClosed, retry: true,
@@ -114,9 +114,9 @@ var replies = []reply{
 	{is: errNotJSONType, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
 		title: "The body is not JSON", detail: "Nothing was done. Send JSON, with a Content-Type of application/json."},
 	{is: idempotency.ErrReused, status: http.StatusUnprocessableEntity, code: CodeKeyReused,
-		title: "The idempotency key belongs to another request", detail: "Nothing was done. Send another request with another key."},
+		title: "The idempotency key belongs to another request", detail: "Nothing was done. Use a new key for a new request."},
 	{is: locker.ErrInvalidKey, status: http.StatusBadRequest, code: CodeInvalidKey,
-		title: "The request cannot be locked", detail: "What it names is not allowed."},
+		title: "The request cannot be locked", detail: "The request makes a key that is not allowed."},
 	{is: delegate.ErrMalformed, status: http.StatusBadRequest, code: CodeDelegationBad,
 		title: "The delegation cannot be read", detail: "Nothing was done."},
 	{is: delegate.ErrRefused, status: http.StatusPreconditionFailed, code: CodeDelegationOver,
@@ -138,11 +138,11 @@ func misconfigured(is error) reply {
 // unavailable is also the reply to every error that is not in replies, because no handler may run
 // without the lock.
 var unavailable = reply{is: locker.ErrUnavailable, status: http.StatusServiceUnavailable, code: CodeUnavailable, retry: true, failure: true,
-	title: "The lock cannot be asked for", detail: "Nothing was done. Try again later."}
+	title: "The lock server is unavailable", detail: "Nothing was done. Try again later."}
 
 // overtaken is the reply to a request whose lock ended before its handler did.
 var overtaken = reply{status: http.StatusServiceUnavailable, code: CodeLost, failure: true,
-	title: "The lock was lost", detail: "The request was being handled; it may or may not have been completed."}
+	title: "The lock was lost", detail: "The request was being handled, and may or may not have been completed."}
 
 // unconfirmed is the reply to a request whose response is held back, when the lock server does not
 // confirm the lock.

@@ -112,7 +112,7 @@ func (r Rule) keys() []Key {
 // with its name.
 func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts ...Option) (map[string]func(http.Handler) http.Handler, error) {
 	if len(rs) == 0 {
-		return nil, errors.New("there are no rules, so no route would be guarded; is the file empty or the wrong one?")
+		return nil, errors.New("there are no rules, so no route would be guarded; is the file empty, or is it the wrong file?")
 	}
 	made := make(map[string]func(http.Handler) http.Handler, len(rs))
 	spelled := make(map[string]string, len(rs))
@@ -125,7 +125,7 @@ func (rs Rules) Compile(l locker.Locker, params func(path string) []string, opts
 			continue
 		}
 		if twin, ok := spelled[route]; ok {
-			bad(fmt.Errorf("it is the same route as rule %q; keep one of them", twin))
+			bad(fmt.Errorf("the route is the same as in rule %q; keep one of the two", twin))
 			continue
 		}
 		spelled[route] = name
@@ -143,19 +143,19 @@ func (r Rule) compile(l locker.Locker, route string, params func(path string) []
 	keys := r.keys()
 	switch {
 	case r.NoLock && (len(keys) > 0 || r.Idempotency != ""):
-		return nil, errors.New("it has NoLock together with a Key or Idempotency; keep one of them")
+		return nil, errors.New("the rule has NoLock together with a Key or Idempotency; remove one")
 	case r.NoLock:
 		return func(next http.Handler) http.Handler { return next }, nil
 	case r.Key != "" && len(r.Keys) > 0:
-		return nil, errors.New("it has Key and Keys; write all of them into Keys")
+		return nil, errors.New("the rule has Key and Keys; write all keys into Keys")
 	case len(keys) == 0 && r.Idempotency == "":
-		return nil, errors.New("it has no Key; name what the route changes, such as \"order:{param.id}\"")
+		return nil, errors.New("the rule has no Key; name what the route changes, such as \"order:{param.id}\"")
 	case r.Mode > locker.Shared:
 		return nil, fmt.Errorf("its Mode %d is neither Exclusive nor Shared", r.Mode)
 	}
 	for field, value := range map[string]time.Duration{"AtLeast": r.AtLeast, "AtMost": r.AtMost, "Once": r.Once} {
 		if value != 0 && value < time.Millisecond {
-			return nil, fmt.Errorf("its %s is %v; the smallest is 1ms, 0 leaves it out", field, value)
+			return nil, fmt.Errorf("its %s is %v; give at least 1ms, or 0 to leave it out", field, value)
 		}
 	}
 	var around []func(http.Handler) http.Handler
@@ -192,7 +192,7 @@ func (r Rule) idempotent(l locker.Locker, route string, params func(path string)
 	case err != nil:
 		return nil, err
 	case cfg.records == nil:
-		return nil, errors.New("it has Idempotency, and there is no Store for the responses; give WithIdempotencyStore")
+		return nil, errors.New("the rule has Idempotency, and there is no Store for the responses; give WithIdempotencyStore")
 	}
 	m, err := makeIdempotency(l, cfg.records, r.Idempotency, opts)
 	if err != nil {
@@ -211,7 +211,7 @@ func possible(m *middleware, route string, params func(path string) []string) er
 			case part.Source == "param" && !slices.Contains(declared, part.Name):
 				return fmt.Errorf("its key %q has {param.%s}, and the path has %s", t, part.Name, listed(declared))
 			case part.Source == "body" && (safe(method) || method == http.MethodConnect):
-				return fmt.Errorf("its key %q reads the body, and a %s has none; take {param.NAME}, {query.NAME} or {header.NAME}", t, method)
+				return fmt.Errorf("its key %q reads the body, and a %s request has no body; take {param.NAME}, {query.NAME} or {header.NAME}", t, method)
 			}
 		}
 	}
@@ -282,7 +282,7 @@ func listed(params []string) string {
 func normal(name string) (string, error) {
 	fields := strings.Fields(name)
 	if len(fields) != 2 || !strings.Contains(fields[1], "/") {
-		return "", errors.New("its name is no route; write method and path, such as \"POST /orders/…\"")
+		return "", errors.New("the name is not a route; write method and path, such as \"POST /orders/…\"")
 	}
 	return strings.ToUpper(fields[0]) + " " + fields[1], nil
 }

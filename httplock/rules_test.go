@@ -57,7 +57,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 		"POST /a/{id}": {Key: "a:{param.number}"}, "GET /b": {Key: "{body.x}:b"}, "POST /c/{a}/{b}": {Key: "c:{param.b}"},
 	})
 	for _, want := range []string{
-		`httplock: rule "GET /b": its key "{body.x}:b" reads the body, and a GET has none`,
+		`httplock: rule "GET /b": its key "{body.x}:b" reads the body, and a GET request has no body`,
 		`rule "POST /a/{id}": its key "a:{param.number}" has {param.number}, and the path has only id`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "POST /c") {

@@ -33,10 +33,10 @@ type InventoryClient interface {
 	// Reserve takes items from the stock. Calls for the same item run one at a time, in all
 	// processes. A call waits for its turn.
 	Reserve(ctx context.Context, in *ReserveRequest, opts ...grpc.CallOption) (*ReserveReply, error)
-	// ReserveAll takes several items, or none. It runs under the locks of all of them.
+	// ReserveAll takes all requested items, or no item. It runs under the locks of all these items.
 	ReserveAll(ctx context.Context, in *ReserveAllRequest, opts ...grpc.CallOption) (*ReserveAllReply, error)
-	// Pack fills a box: it locks the item, and reserves the content at another server. A second call
-	// is refused.
+	// Pack fills a box: it locks the item, and reserves the content at another server. A call is
+	// refused while another call has the lock of the same item.
 	Pack(ctx context.Context, in *PackRequest, opts ...grpc.CallOption) (*PackReply, error)
 }
 
@@ -87,10 +87,10 @@ type InventoryServer interface {
 	// Reserve takes items from the stock. Calls for the same item run one at a time, in all
 	// processes. A call waits for its turn.
 	Reserve(context.Context, *ReserveRequest) (*ReserveReply, error)
-	// ReserveAll takes several items, or none. It runs under the locks of all of them.
+	// ReserveAll takes all requested items, or no item. It runs under the locks of all these items.
 	ReserveAll(context.Context, *ReserveAllRequest) (*ReserveAllReply, error)
-	// Pack fills a box: it locks the item, and reserves the content at another server. A second call
-	// is refused.
+	// Pack fills a box: it locks the item, and reserves the content at another server. A call is
+	// refused while another call has the lock of the same item.
 	Pack(context.Context, *PackRequest) (*PackReply, error)
 	mustEmbedUnimplementedInventoryServer()
 }
