@@ -55,7 +55,7 @@ func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 	case locker.LossRevoked:
 		level, text = slog.LevelWarn, "latchkit: an operator has revoked a lock that was in use"
 	case locker.LossExpired:
-		level, text = slog.LevelWarn, "latchkit: the longest time for which a lock may be held is over, and it was still in use"
+		level, text = slog.LevelWarn, "latchkit: a lock reached its maximum duration while it was in use"
 	default:
 	}
 	o.log(p.ctx, &o.limits.loss, level, text, p.rule, out.Err,
@@ -77,7 +77,7 @@ func (o *observer) logRenewal(ctx context.Context, rule locker.Rule, e locker.Re
 // logSameTrace logs that a caller has waited without success for a holder of its own trace.
 func (o *observer) logSameTrace(p *operation, out locker.Outcome) {
 	o.log(p.ctx, &o.limits.hint, slog.LevelWarn,
-		"latchkit: a caller has waited in vain for a lock that is held under its own trace; a call that waits for its caller deadlocks: pass the lease on with Lease.Delegate, or do not take the lock twice",
+		"latchkit: a caller has waited without success for a lock that is held under the same trace; a call that waits for its caller deadlocks; pass the lease on with Lease.Delegate, or do not take the lock twice",
 		p.rule, nil, slog.Uint64(holderFenceKey, out.Met.Fence), slog.Duration("waited", out.Waited))
 }
 

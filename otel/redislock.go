@@ -28,7 +28,7 @@ import (
 // and no fences, because redislock does not show them. The methods return what redislock returns.
 func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
 	if c == nil {
-		return nil, errors.New("otellock: Redislock: the client is nil; give one of redislock.New")
+		return nil, errors.New("otellock: Redislock: the client is nil; make a client with redislock.New")
 	}
 	o, err := New(opts...)
 	if err != nil {

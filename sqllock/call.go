@@ -128,13 +128,13 @@ func (c *call) isolate() error {
 	switch {
 	case c.tx == nil || c.dialect == SQLite:
 	case c.tx.Isolation == sql.LevelReadUncommitted:
-		return fmt.Errorf("%w: READ UNCOMMITTED shows what overtaken holders have written and what will be rolled back; "+
+		return fmt.Errorf("%w: READ UNCOMMITTED shows rows of overtaken holders and rows that will be rolled back; "+
 			"ask for a higher isolation in WithTxOptions", locker.ErrInvalidRule)
 	case !c.reads:
 	case c.tx.Isolation == sql.LevelDefault:
 		c.tx.Isolation = sql.LevelRepeatableRead
 	case c.tx.Isolation < sql.LevelRepeatableRead:
-		return fmt.Errorf("%w: a transaction that only reads claims nothing, so it needs one snapshot; "+
+		return fmt.Errorf("%w: a read-only transaction claims nothing, so it needs one snapshot; "+
 			"leave Isolation out of WithTxOptions, or give REPEATABLE READ or higher", locker.ErrInvalidRule)
 	}
 	return nil

@@ -14,10 +14,10 @@ var (
 	// ErrFenceRegressed: the database has a larger fence than the lease that was just granted, so
 	// the lock server has lost data. Nothing was changed. [Repair] makes the next fence large
 	// enough.
-	ErrFenceRegressed = errors.New("the lock server grants fences that are older than the database's: it has lost data; call sqllock.Repair")
+	ErrFenceRegressed = errors.New("the lock server has lost data: it grants smaller fences than the database has; call sqllock.Repair")
 	// ErrCommitUnknown: COMMIT got no answer, and the ledger could not be read. Call [Resolve] with
 	// Error.Op before you repeat the work.
-	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; ask sqllock.Resolve")
+	ErrCommitUnknown = errors.New("it is unknown whether the transaction was committed; call sqllock.Resolve")
 	// ErrTooLate: too little of the lease was left to commit, because the work took too long or
 	// renewals failed for too long. Nothing was changed.
 	ErrTooLate = errors.New("too little of the lease is left to commit")
@@ -26,7 +26,7 @@ var (
 	// ends transactions. Statements before the function's own COMMIT are committed: call [Resolve]
 	// with Error.Op. Later statements ran without a claim; on MySQL they were rolled back.
 	ErrEnded = errors.New("the function has ended the transaction before Do could commit it; " +
-		"leave COMMIT and ROLLBACK to Do, and return errors of statements")
+		"leave COMMIT and ROLLBACK to Do, and return the errors of statements")
 	// ErrIdle: the database server has ended the transaction, because the transaction was idle for
 	// longer than its limit. Nothing was changed. The transaction is not retried, because the
 	// function may have called other services.

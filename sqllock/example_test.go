@@ -50,7 +50,7 @@ func ExampleDo_errors() {
 	case errors.Is(err, sqllock.ErrCommitUnknown):
 		var e *sqllock.Error
 		errors.As(err, &e)
-		log.Print("ask sqllock.Resolve before doing it again: ", e.Op)
+		log.Print("call sqllock.Resolve before doing it again: ", e.Op)
 	case errors.Is(err, sqllock.ErrStaleFence):
 		log.Print("we were overtaken; nothing was changed")
 	case errors.Is(err, sqllock.ErrFenceRegressed):

@@ -27,7 +27,7 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 		return c.create(ctx, missing)
 	})
 	if err != nil {
-		return fmt.Errorf("sqllock: create the tables (or have them created by a role with the right to, from sqllock.Schema): %w", err)
+		return fmt.Errorf("sqllock: the tables were not created; if this role must not create tables, run the statements of sqllock.Schema as another role: %w", err)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (c *config) validOperation() error {
 		return fmt.Errorf("%w: sqllock: WithOperation(%q): give a name of 1 to %d bytes of UTF-8 without NUL",
 			locker.ErrInvalidRule, c.operation, maxKey)
 	case c.tx != nil && c.tx.ReadOnly:
-		return fmt.Errorf("%w: sqllock: WithOperation writes, and WithTxOptions says ReadOnly; leave one of them out", locker.ErrInvalidRule)
+		return fmt.Errorf("%w: sqllock: WithOperation writes, and WithTxOptions sets ReadOnly; leave one of them out", locker.ErrInvalidRule)
 	}
 	return nil
 }

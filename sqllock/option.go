@@ -66,7 +66,7 @@ func (c *config) validate() error {
 		return fmt.Errorf("sqllock: WithDialect(%d): give Postgres, MySQL or SQLite", c.dialect)
 	case !identifier.MatchString(c.prefix) || len(c.prefix) > 48:
 		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, "+
-			"and perhaps a schema with a dot before them", c.prefix)
+			"after an optional schema and a dot", c.prefix)
 	case c.strategy > VerifyLast:
 		return fmt.Errorf("sqllock: WithStrategy(%d): give ClaimFirst or VerifyLast", c.strategy)
 	case c.retries < 0:
@@ -95,10 +95,10 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	case shared && exclusive:
 		return false, nil
 	case shared && c.tx != nil:
-		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases only reads; set ReadOnly in WithTxOptions, "+
+		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases is read-only; set ReadOnly in WithTxOptions, "+
 			"or lock Exclusive", locker.ErrInvalidRule)
 	case shared && c.once:
-		return false, fmt.Errorf("%w: sqllock: WithOperation writes, and a transaction under Shared leases only reads; lock Exclusive",
+		return false, fmt.Errorf("%w: sqllock: WithOperation writes, and a transaction under Shared leases is read-only; lock Exclusive",
 			locker.ErrInvalidRule)
 	}
 	return shared, nil

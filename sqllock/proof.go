@@ -116,7 +116,7 @@ func (a *attempt) unwritten(ctx context.Context) error {
 	}
 	if rows != a.before {
 		return a.fail(a.leases[0], fmt.Errorf(
-			"%w: the transaction has written, though its lease is Shared or WithTxOptions says ReadOnly", locker.ErrUnsupported), 0)
+			"%w: the transaction has written, although its lease is Shared or WithTxOptions sets ReadOnly", locker.ErrUnsupported), 0)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (a *attempt) refuse(ctx context.Context) error {
 
 // errSharedFence: another owner has claimed the same fence.
 var errSharedFence = fmt.Errorf(
-	"%w, or another process works under the same lease: then give both the same WithOwner", ErrFenceRegressed)
+	"%w; if another process works under the same lease, give both processes the same WithOwner instead", ErrFenceRegressed)
 
 // inspector is a Locker that can show the holder of a key.
 type inspector interface {

@@ -60,7 +60,7 @@ func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) 
 		return false, nil
 	case errors.Is(err, sql.ErrTxDone):
 		return false, fmt.Errorf(
-			"sqllock: the function has ended the transaction by itself; leave Commit and Rollback to Do: %w", err)
+			"sqllock: the function has ended the transaction by itself; leave Commit and Rollback to Do; to roll back, return an error: %w", err)
 	default:
 		return true, fmt.Errorf("sqllock: COMMIT was not confirmed, and the transaction was rolled back: %w", err)
 	}

@@ -44,8 +44,8 @@ func fenced(leases []*locker.Lease) error {
 	for _, l := range leases {
 		if l.Units() > 0 {
 			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
-				"%w: the lease is a permit of a semaphore, and a holder with a smaller fence than another one is entitled too, "+
-					"so the database cannot refuse a stale holder by its fence; lock Exclusive what the transaction writes, "+
+				"%w: the lease is a permit of a semaphore, and permits with smaller fences may still be valid, "+
+					"so the database cannot refuse a stale holder by its fence; take an Exclusive lock on what the transaction writes, "+
 					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
 		}
 		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {

@@ -68,7 +68,7 @@ func (e *entry) configure(c *cron.Cron, opts []Option) error {
 	case e.locker == nil:
 		return errors.New("the Locker is nil; make one with locker.NewSingle, and check its error")
 	case e.name == "":
-		return errors.New("the name is empty; give one that all processes use for this job")
+		return errors.New("the name is empty; give a name that all processes use for this job")
 	case e.job == nil:
 		return errors.New("the job is nil")
 	case e.cfg.base == nil || e.cfg.logger == nil:

@@ -128,7 +128,7 @@ func (j *jobs) Lock(ctx context.Context, name string) (gocron.Lock, error) {
 		// If the tick is in the future, this process is late by more than half of an interval, and
 		// Round has returned the next tick.
 		if ahead := time.Until(tick.Round(0)); ahead > j.skew {
-			return nil, fmt.Errorf("%w: %s is due only in %v", ErrLate, rule.Key, ahead)
+			return nil, fmt.Errorf("%w: the tick %s is due only in %v", ErrLate, rule.Key, ahead)
 		}
 	}
 	lease, err := j.locker.Acquire(ctx, rule)

@@ -168,7 +168,7 @@ var (
 	_ gorm.GetDBConnector = (*pool)(nil)
 )
 
-var errNotYours = errors.New("gormlock: leave Commit and Rollback to Do: return an error to roll back")
+var errNotYours = errors.New("gormlock: Do commits and rolls back; to roll back, return an error")
 
 func (*pool) Commit() error   { return errNotYours }
 func (*pool) Rollback() error { return errNotYours }

@@ -136,7 +136,7 @@ func (t *tracked) Conn() *pgx.Conn {
 // outermost is the transaction itself, and not a savepoint. The function must not end it.
 type outermost struct{ *tracked }
 
-var errNotYours = errors.New("pgxlock: leave Commit and Rollback to Do: return an error to roll back")
+var errNotYours = errors.New("pgxlock: Do commits and rolls back; to roll back, return an error")
 
 func (outermost) Commit(context.Context) error   { return errNotYours }
 func (outermost) Rollback(context.Context) error { return errNotYours }

@@ -48,9 +48,9 @@ var _ interface {
 func New(c rueidis.Client) (*Client, error) {
 	switch {
 	case c == nil:
-		return nil, errors.New("latchkit: rueidisclient.New: the client is nil; give one of rueidis.NewClient")
+		return nil, errors.New("latchkit: rueidisclient.New: the client is nil; make a client with rueidis.NewClient")
 	case c.Mode() == rueidis.ClientModeCluster:
-		return nil, errors.New("latchkit: rueidisclient.New: the client is one of a Redis Cluster, and rueidis does not expose which node serves a key; give the Locker a *redis.ClusterClient of go-redis")
+		return nil, errors.New("latchkit: rueidisclient.New: the client connects to a Redis Cluster, and rueidis does not expose which node serves a key; give the Locker a *redis.ClusterClient of go-redis")
 	}
 	return &Client{c}, nil
 }

@@ -360,7 +360,7 @@ func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 		if s := textWithout(nil, tel.span(t, "acquire inner").Attributes()); !strings.Contains(s, "holder.same_trace=true") {
 			t.Error(s)
 		}
-		if found := tel.logs.with("its own trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
+		if found := tel.logs.with("under the same trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
 			t.Errorf("logged is %q", tel.logs.lines)
 		}
 	})
