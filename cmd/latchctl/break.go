@@ -30,7 +30,7 @@ context ends with the reason (locker.ErrRevoked). Until then it may go on workin
 beside the next holder: only data that checks the fence refuses it. So break a lock
 when its holder is gone, or does harm, and not because it is slow.
 
-With a fence that another holder has, nothing happens: ls and show tell the fence.
+If the holder has another fence, nothing happens; ls and show print its fence.
 Readers share a fence, and lose their leases together. A key that another library
 holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 		Example: `  latchctl show order:42
@@ -38,7 +38,7 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 		Args: exactly(1, "one key"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if reason == "" {
-				return usage("break: give --reason; the holder's error and its log show it")
+				return usage("break: give --reason; the error and the log of the holder show the reason")
 			}
 			return to.withLooker(c, func(l *looker) error {
 				seen, err := l.inspect(c.Context(), args[0])
@@ -69,8 +69,8 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 			})
 		},
 	}
-	c.Flags().Uint64Var(&fence, "fence", 0, "the fence of the holder, as ls and show tell it")
-	c.Flags().StringVar(&reason, "reason", "", "why; the holder is told, so give no secrets")
+	c.Flags().Uint64Var(&fence, "fence", 0, "the fence of the holder, as ls and show print it")
+	c.Flags().StringVar(&reason, "reason", "", "why; the error of the holder shows the reason, so give no secrets")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }
@@ -81,7 +81,7 @@ func breakable(l lock, fence uint64, given bool) error {
 	case !l.Held:
 		return fmt.Errorf("nobody holds %s", l.key)
 	case l.Foreign:
-		return fmt.Errorf("%s is held by another library or program, which has no fence: look at it with redis-cli, and delete it there if you must", l.key)
+		return fmt.Errorf("%s is held by another library or program, which has no fence; look at the key with redis-cli, and delete it there if you must end that lock", l.key)
 	case !given && len(l.Permits) > 0:
 		return usage("break: give the fence of the permit that you mean; latchctl show %s lists the permits", l.key)
 	case !given:
@@ -106,7 +106,7 @@ func (l lock) permits(fence uint64) bool {
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor
-		return usage("break: it asks before it breaks a lock, and there is no terminal to ask; give --yes")
+		return usage("break: a confirmation is needed, and there is no terminal; give --yes")
 	}
 	out := c.OutOrStdout()
 	if err := showText(out, l, nil); err != nil {

@@ -46,13 +46,13 @@ func (p *patient) leftovers(ctx context.Context) {
 		}
 	}
 	if len(eternal) > 0 {
-		p.tell(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), some(eternal)), "somebody has run PERSIST or RESTORE: PEXPIRE them in a minute's time, 60000")
+		p.tell(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), some(eternal)), "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
 	}
 	if len(ahead) > 0 {
-		p.tell(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), some(ahead)), "harmless, fences go on from there; the clock was set back, or RaiseFence was used")
+		p.tell(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), some(ahead)), "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
 	}
 	if len(eternal)+len(ahead) == 0 {
-		p.tell(okay, "keys", "what latchkit keeps beside the leases is in order", "")
+		p.tell(okay, "keys", "the keys that latchkit keeps beside the leases are in order", "")
 	}
 }
 
@@ -111,13 +111,13 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 		}
 	}
 	if len(eternal) > 0 {
-		d.tellAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), some(eternal)), "somebody has run PERSIST: a live holder sets the TTL at its next renewal; otherwise latchctl break")
+		d.tellAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), some(eternal)), "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
 	}
 	if len(stuck) > 0 {
 		d.tellAll(bad, "locks", fmt.Sprintf("%d keys that latchkit waits for are held by other programs, without a TTL: %s", len(stuck), some(stuck)), "find the program; if it is gone, DEL the key")
 	}
 	if len(dead) > 0 {
-		d.tellAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), some(dead)), "nothing: the next caller, or a minute, removes them")
+		d.tellAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), some(dead)), "nothing to do: the next caller removes them, or they end within a minute")
 	}
 	if len(eternal)+len(stuck)+len(dead) == 0 {
 		d.tellAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
@@ -151,11 +151,11 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		}
 	}
 	if marked == 0 && silent > 0 {
-		d.tellAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before")
+		d.tellAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before they answer")
 		return
 	}
 	if marked == 0 {
-		d.tellAll(bad, "quorum", "these servers are no quorum yet", "locker.EnrollRedlock, once, when they are new")
+		d.tellAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, call locker.EnrollRedlock once")
 		return
 	}
 	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)),

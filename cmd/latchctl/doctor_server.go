@@ -72,7 +72,7 @@ func (p *patient) version(context.Context) {
 func (p *patient) role(context.Context) {
 	switch {
 	case p.says["loading"] == "1":
-		p.tell(bad, "role", "it loads its data, and answers nothing until then", "wait")
+		p.tell(bad, "role", "it loads its data, and does not answer until all data is loaded", "wait")
 	case p.says["role"] == "slave":
 		p.tell(bad, "role", "it is a replica of "+p.says["master_host"], "give the master; or the Sentinels, with master_name in the URL")
 	case p.says["role"] != "":
@@ -85,7 +85,7 @@ func (p *patient) eviction(context.Context) {
 	switch {
 	case policy == "":
 	case limit == 0 && policy != "noeviction":
-		p.tell(hint, "eviction", "maxmemory-policy "+policy+" has no effect without maxmemory", "CONFIG SET maxmemory-policy noeviction, before somebody sets maxmemory")
+		p.tell(hint, "eviction", "maxmemory-policy "+policy+" has no effect without maxmemory", "run CONFIG SET maxmemory-policy noeviction before somebody sets maxmemory")
 	case limit > 0 && policy != "noeviction":
 		p.tell(bad, "eviction", "the server may drop leases when its memory is full (maxmemory-policy "+policy+")", "CONFIG SET maxmemory-policy noeviction, and give caches a server of their own")
 	case limit > 0 && used > limit/10*9:
@@ -174,11 +174,11 @@ func (d *doctor) compareClocks() {
 	}
 	switch {
 	case most-least > d.skew && d.several:
-		d.tellAll(bad, "clock", fmt.Sprintf("the clocks of the servers differ by %v; a node that is off by more than %v does not vote", (most-least).Round(time.Millisecond), d.skew), "run NTP on all of them, and let it slew")
+		d.tellAll(bad, "clock", fmt.Sprintf("the clocks of the servers differ by %v; a node that is off by more than %v does not vote", (most-least).Round(time.Millisecond), d.skew), "run NTP on all servers; let it slew the clocks, not step them")
 	case most-least > d.skew:
-		d.tellAll(hint, "clock", fmt.Sprintf("the clocks of the servers differ by %v: after a failover leases end that much earlier or later", (most-least).Round(time.Millisecond)), "run NTP on all of them, or raise WithMaxSkew")
+		d.tellAll(hint, "clock", fmt.Sprintf("the clocks of the servers differ by %v: after a failover leases end that much earlier or later", (most-least).Round(time.Millisecond)), "run NTP on all servers, or raise WithMaxSkew")
 	case max(most, -least) > time.Second:
-		d.tellAll(hint, "clock", fmt.Sprintf("this machine and the servers differ by %v; latchkit does not mind, but logs will", max(most, -least).Round(time.Millisecond)), "run NTP")
+		d.tellAll(hint, "clock", fmt.Sprintf("the clocks of this machine and the servers differ by %v; this does not harm locks, but logs show wrong times", max(most, -least).Round(time.Millisecond)), "run NTP")
 	default:
 		d.tellAll(okay, "clock", fmt.Sprintf("within %v of this machine's", max(most, -least, time.Millisecond).Round(time.Millisecond)), "")
 	}

@@ -95,7 +95,7 @@ func (r *running) flags(c *cobra.Command) {
 	f.BoolVarP(&r.shared, "shared", "s", false, "take the lock as a reader; readers share it")
 	f.IntVar(&r.limit, "limit", 0, "let this many commands run at once, as a semaphore (not on a quorum)")
 	f.DurationVar(&r.rule.TTL, "ttl", locker.DefaultTTL, "how long after a crash the lock stays locked; the lease is renewed every third of it")
-	f.DurationVar(&r.rule.Once, "once", 0, "when the command has succeeded, nobody runs it again for this long; such a call does nothing, with exit code 0")
+	f.DurationVar(&r.rule.Once, "once", 0, "after the command has succeeded, no call runs it again for this long; such a call does nothing, and its exit code is 0")
 	f.DurationVar(&r.rule.AtLeast, "at-least", 0, "keep the lock for at least this long, so that a quick job does not run again on a machine whose clock is late")
 	f.DurationVar(&r.rule.AtMost, "at-most", 0, "end the command after this long (default: no bound)")
 	f.StringVar(&r.rule.Metadata, "metadata", "", "what others see of the holder (default: host, process and command)")
@@ -114,7 +114,7 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 	case c.Flags().Changed("wait") && r.wait <= 0:
 		return usage("run: --wait %v: give a positive time, or --no-wait", r.wait)
 	case r.limit < 0 || r.limit > 0 && (r.shared || len(to.urls()) > 1):
-		return usage("run: --limit %d: give a positive number, without --shared, and not on a quorum, which cannot count", r.limit)
+		return usage("run: --limit %d: give a positive number, without --shared, and not on a quorum, because a quorum has no semaphores", r.limit)
 	case r.noWait:
 		r.rule.Wait = locker.NoWait
 	default:

@@ -34,7 +34,7 @@ look reads all keys of the server in small steps, so give a large server a large
 				return usage("top: --every %v: give a positive time", every)
 			}
 			if !term.IsTerminal(int(os.Stdout.Fd())) { //nolint:gosec // a file descriptor
-				return usage("top: it draws on a terminal, and the output is none; use ls")
+				return usage("top: it draws on a terminal, and the output is not a terminal; use ls")
 			}
 			pattern := "*"
 			if len(args) > 0 {
