@@ -230,7 +230,7 @@ func (o *office) schedule(ctx context.Context, out io.Writer) error {
 			fmt.Fprintln(out, "  one replica leads, and enqueues the ticks")
 		case n == 1:
 			if t.replica != leader {
-				return errors.New("both enqueue ticks")
+				return errors.New("both processes enqueue ticks")
 			}
 			stops[leader]()
 			fmt.Fprintln(out, "  the leader is stopped")

@@ -133,12 +133,12 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 			}
 			second.Send("write")
 			if got := second.Expect(t, "wrote:"); got != "<nil>" {
-				t.Errorf("who took over wrote: %s", got)
+				t.Errorf("the second worker wrote: %s", got)
 			}
 			o.lift()
 			o.first.Send("write")
 			if got := o.first.Expect(t, "wrote:"); !strings.HasPrefix(got, "refused") {
-				t.Errorf("who was cut off wrote: %s", got)
+				t.Errorf("the worker that was cut off wrote: %s", got)
 			}
 			balanced(t, o.dsn, 90)
 		})
@@ -159,7 +159,7 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	}
 	o.first.Send("write")
 	if got := o.first.Expect(t, "wrote:"); got != "<nil>" {
-		t.Errorf("who holds the lock wrote: %s", got)
+		t.Errorf("the holder of the lock wrote: %s", got)
 	}
 	for got := ""; got != "problem: already-done dropped"; {
 		if got = second.Expect(t, ""); !strings.HasPrefix(got, "problem:") {

@@ -131,7 +131,7 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 			second.Expect(t, "runs")
 			second.Send("write")
 			if got := second.Expect(t, "wrote:"); got != "<nil>" {
-				t.Errorf("who took over wrote: %s", got)
+				t.Errorf("the second worker wrote: %s", got)
 			}
 			first.Resume()
 			first.Send("write")
@@ -139,9 +139,9 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 			first.Send("on")
 			lost := first.Expect(t, "lost:")
 			if guarded := way == "guarded"; guarded != (wrote != "<nil>") || guarded != (lost == "true") {
-				t.Errorf("who was stopped wrote: %s, lost the lock: %s", wrote, lost)
+				t.Errorf("the stopped worker wrote: %s, lost the lock: %s", wrote, lost)
 			}
-			t.Log("who was stopped wrote:", wrote)
+			t.Log("the stopped worker wrote:", wrote)
 			balanced(t, dsn, balance)
 		})
 	}

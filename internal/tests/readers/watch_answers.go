@@ -70,11 +70,11 @@ func (w *watch) reason(c claim, a answer) {
 	switch {
 	case w.mute:
 	case until == w.now:
-		w.breaks("reason", "%s is told to wait, and for nobody", c.owner)
+		w.breaks("reason", "%s gets the answer busy, although no owner holds the key", c.owner)
 	case a.Left > until-w.now:
-		w.breaks("reason", "%s is told to wait for %d, and the last of all ends in %d", c.owner, a.Left, until-w.now)
+		w.breaks("reason", "%s gets the answer busy for %d, but the last lease ends in %d", c.owner, a.Left, until-w.now)
 	case c.mode == locker.Shared && !c.plain && !writer && !w.plain && len(w.lapsed) == 0 && !w.writerWaits():
-		w.breaks("reason", "reader %s is told to wait for readers, and no writer waits who lives", c.owner)
+		w.breaks("reason", "reader %s gets the answer busy although only readers hold the key, and no living writer waits", c.owner)
 	}
 }
 
@@ -96,7 +96,7 @@ func (w *watch) announced(c claim, a answer, told []message) {
 		if h.shared && !h.kept() && !h.doubt && h.process != noInbox && !w.killed[h.process] && !slices.ContainsFunc(told, func(m message) bool {
 			return m.kind == store.EventWriter && m.owner == h.owner
 		}) {
-			w.breaks("told", "%s waits to write, and reader %s is not told", c.owner, h.owner)
+			w.breaks("told", "%s waits to write, and reader %s gets no message", c.owner, h.owner)
 		}
 	}
 }

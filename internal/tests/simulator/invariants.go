@@ -13,13 +13,13 @@ type Invariant string
 // worker releases it, when the process learns of its loss, or at its deadline by the clock of the
 // process.
 const (
-	Exclusion Invariant = "I1: no two leases overlap in true time, unless data or the server's clock changed under one of them"
-	Fences    Invariant = "I2: fences grow with every grant, and the lease on the server has its holder's"
-	Waits     Invariant = "I3: nobody waits for ever, nor longer than the bound"
+	Exclusion Invariant = "I1: no two leases overlap in true time, unless data or the server's clock changed during one of the leases"
+	Fences    Invariant = "I2: fences grow with every grant, and the lease on the server has the fence of its holder"
+	Waits     Invariant = "I3: every wait ends, and no wait is longer than the bound"
 	Order     Invariant = "I4: first come, first served"
 	Rest      Invariant = "I5: nothing is left behind"
-	Releases  Invariant = "I6: a release frees nobody else's lease"
-	Truth     Invariant = "I7: nobody is told that a lease is lost which was released, or that a token was undone which was not"
+	Releases  Invariant = "I6: a release frees no lease of another token"
+	Truth     Invariant = "I7: no reply states that a released lease was lost, or that a token was undone without an undo"
 )
 
 // Violation describes a broken invariant.
@@ -308,7 +308,7 @@ func (w *world) checkOrder(h *hold) {
 // toldLost is called when a reply of the server states that a process does not hold its lease.
 func (w *world) toldLost(h *hold) {
 	if h.truth.freed && !w.lossy {
-		w.violate(Truth, h.key, "t%d is told that its lease is lost, which its own release ended", h.token)
+		w.violate(Truth, h.key, "a reply states that the lease of t%d was lost, but its own release ended the lease", h.token)
 	}
 }
 
