@@ -336,7 +336,7 @@ func TestAJoinOnRedisEndsWithTheLeaseAndLeavesNothing(t *testing.T) {
 	}
 	holder, caller := newLocker(), newLocker()
 	lease := acquire(t, holder, locker.Rule{Key: "a"})
-	if _, err := lease.Delegate(t.Context(), sesame, time.Second, 1); err != nil {
+	if _, err := lease.Delegate(t.Context(), sesame, 10*time.Second, 1); err != nil {
 		t.Fatal(err)
 	}
 	joins := make([]*locker.Lease, 0, 100)

@@ -2,6 +2,7 @@ package locktest
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -44,20 +45,29 @@ func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 // the server's queue, behind all earlier entries.
 func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
 	t.Helper()
-	before := Queued(t, c, rule.Key)
+	before := entries(t, c, rule.Key)
 	p := Asks(t, l, rule)
-	Eventually(t, "it is in the queue", func() bool { return Queued(t, c, rule.Key) == before+1 })
+	// The entries are compared, and not their number, because an earlier entry may leave meanwhile.
+	Eventually(t, "it is in the queue", func() bool {
+		return slices.ContainsFunc(entries(t, c, rule.Key), func(entry string) bool { return !slices.Contains(before, entry) })
+	})
 	return p
 }
 
 // Queued returns how many entries the queue of a key has.
 func Queued(t *testing.T, c redis.Cmdable, key string) int {
 	t.Helper()
-	n, err := c.ZCard(t.Context(), redisstore.QueueKey(key)).Result()
+	return len(entries(t, c, key))
+}
+
+// entries returns the entries in the queue of a key.
+func entries(t *testing.T, c redis.Cmdable, key string) []string {
+	t.Helper()
+	all, err := c.ZRange(t.Context(), redisstore.QueueKey(key), 0, -1).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return int(n)
+	return all
 }
 
 // Granted waits at most d + Slack for the lease, and returns the lease.
