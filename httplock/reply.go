@@ -111,6 +111,8 @@ var replies = []reply{
 		title: "The body is too large", detail: "Nothing was done."},
 	{is: errSlowBody, status: http.StatusRequestTimeout, code: CodeClientStalled,
 		title: "The body did not arrive in time", detail: "Nothing was done."},
+	{is: errBodyCut, status: http.StatusBadRequest, code: CodeInvalidKey,
+		title: "The body cannot be read", detail: "Nothing was done."},
 	{is: errNotJSONType, status: http.StatusUnsupportedMediaType, code: CodeNotJSON,
 		title: "The body is not JSON", detail: "Nothing was done. Send JSON, with a Content-Type of application/json."},
 	{is: idempotency.ErrReused, status: http.StatusUnprocessableEntity, code: CodeKeyReused,
