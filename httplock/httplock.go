@@ -154,7 +154,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		m.unguarded(out, r, next, errOutage)
 		return
 	}
-	began, ran := time.Now(), false
+	began, ran, before := time.Now(), false, describe(out.Header())
 	wait := m.impatience(r.Context(), first.Key)
 	work := func(ctx context.Context) error {
 		ran = true
@@ -172,7 +172,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	switch {
 	case err == nil || err == errFailed:
 	case ran:
-		m.spoiled(out, r, err)
+		m.spoiled(out, r, before, err)
 	default:
 		m.unlocked(out, r, next, err)
 	}

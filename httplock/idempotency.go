@@ -100,7 +100,7 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.unguarded(out, r, next, errOutage)
 		return
 	}
-	h := m.hold(out)
+	h, before := m.hold(out), describe(out.Header())
 	began, ran, stalled := time.Now(), false, false
 	wait := m.impatience(r.Context(), rule.Key)
 	answer, err := m.keeper.Do(wait.context(r.Context()), req, func(ctx context.Context) idempotency.Outcome {
@@ -118,9 +118,9 @@ func (m *middleware) once(out response, r *http.Request, next http.Handler) {
 		m.report(r, unavailable.problem(err)) // the handler's reply is sent all the same: the work is done, and after another reply the client would repeat it
 		h.send()
 	case ran && err != nil:
-		m.spoiled(out, r, err)
+		m.spoiled(out, r, before, err)
 	case ran && stalled && !h.Written():
-		m.spoiled(out, r, ErrStalled)
+		m.spoiled(out, r, before, ErrStalled)
 	case ran:
 		h.send()
 	case err != nil:

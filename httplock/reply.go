@@ -198,21 +198,49 @@ func (m *middleware) refuse(out response, r *http.Request, err error) {
 	m.answer(out, r, m.replyTo(err), err)
 }
 
-// spoiled handles an error of the lock after the handler has run.
-func (m *middleware) spoiled(out response, r *http.Request, err error) {
+// spoiled handles an error of the lock after the handler has run. before describes the reply as it
+// was before the handler ran.
+func (m *middleware) spoiled(out response, r *http.Request, before description, err error) {
+	with := unconfirmed
 	switch {
 	case errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired):
-		m.answer(out, r, overtaken, err)
+		with = overtaken
 	case errors.Is(err, ErrStalled):
-		m.answer(out, r, stalled, err)
+		with = stalled
 	case errors.Is(err, errResponseTooLarge):
-		m.answer(out, r, tooLong, err)
-	case m.buffers() || m.store != nil:
-		m.answer(out, r, unconfirmed, err)
-	default:
+		with = tooLong
+	case !m.buffers() && m.store == nil:
 		// The work succeeded, but with Rule.Once it is unknown whether the mark "done" was written.
 		// The handler's reply is sent.
 		m.report(r, unavailable.problem(err))
+		return
+	}
+	if !begun(out) {
+		before.restore(out.Header())
+	}
+	m.answer(out, r, with, err)
+}
+
+// describing are the headers that describe a body. The headers of the handler do not fit the
+// body of a Problem. Those of a middleware outside do: it may compress all bodies that pass
+// through it.
+var describing = [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"}
+
+// description has the values of the headers in describing.
+type description [len(describing)][]string
+
+func describe(h http.Header) (d description) {
+	for i, name := range describing {
+		d[i] = h[name]
+	}
+	return d
+}
+
+func (d description) restore(h http.Header) {
+	for i, name := range describing {
+		if h.Del(name); d[i] != nil {
+			h[name] = d[i]
+		}
 	}
 }
 
@@ -224,10 +252,6 @@ func (m *middleware) answer(out response, r *http.Request, with reply, err error
 		return
 	}
 	h := out.Header()
-	// These headers describe the handler's reply, which is not sent.
-	for _, name := range []string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"} {
-		h.Del(name)
-	}
 	h.Set("Cache-Control", "no-store")
 	if p.RetryAfterMS > 0 {
 		h.Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
