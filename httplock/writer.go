@@ -87,10 +87,11 @@ func (w *watched) Flush() {
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // http.Flusher has no error to return
 }
 
-// Hijack takes over the connection. Then no reply is possible any more.
+// Hijack takes over the connection. Then no reply is possible any more. Over HTTP/2 it fails.
 func (w *watched) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	w.escaped = true
-	return http.NewResponseController(w.ResponseWriter).Hijack()
+	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	w.escaped = w.escaped || err == nil
+	return conn, buffered, err
 }
 
 // Unwrap is for http.ResponseController.
