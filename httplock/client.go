@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -132,9 +133,13 @@ func (w *pacedWriter) PaceWrite(to io.Writer, b []byte) (n int, err error) {
 
 func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte(s)) }
 
-// ReadFrom copies in parts, because each part shows that the client makes progress. net/http can
-// still copy each part from a file without a buffer.
+// ReadFrom copies a file in parts, because each part shows that the client makes progress. net/http
+// can still send each part without a buffer. Other sources may be quiet for a long time, so
+// ReadFrom reads them outside of the time limit.
 func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
+	if !isFile(r) {
+		return io.Copy(struct{ io.Writer }{w}, r)
+	}
 	for {
 		end := w.pace.writing()
 		part, err := io.CopyN(w.response, r, maxPaced)
@@ -147,6 +152,19 @@ func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 			return n, err
 		}
 	}
+}
+
+// isFile reports whether r reads a regular file. An *os.File can also be a pipe.
+func isFile(r io.Reader) bool {
+	if part, ok := r.(*io.LimitedReader); ok {
+		r = part.R
+	}
+	f, ok := r.(fs.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode().IsRegular()
 }
 
 // Flush sends what is buffered.

@@ -3,11 +3,13 @@ package httplock_test
 import (
 	"bufio"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -34,6 +36,28 @@ func TestAFailedHijackIsNoReply(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody))
 		if w.Code != http.StatusServiceUnavailable {
 			t.Errorf("%d %s; the lock was lost", w.Code, w.Body)
+		}
+	})
+}
+
+// io.Copy gives the source to the writer. The source may be quiet for a long time, as a stream
+// of events from another service is. The client is not to blame for that.
+func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := shop(httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			source, feed := io.Pipe()
+			go func() {
+				_, _ = io.WriteString(feed, "first ")
+				<-time.After(time.Hour)
+				_, _ = io.WriteString(feed, "last")
+				_ = feed.Close()
+			}()
+			if _, err := io.Copy(w, source); err != nil || r.Context().Err() != nil {
+				t.Errorf("%v, %v", err, r.Context().Err())
+			}
+		}))
+		if w := send(t.Context(), h, "POST", "/orders/42", ""); w.Body.String() != "first last" {
+			t.Errorf("%d %q", w.Code, w.Body)
 		}
 	})
 }
