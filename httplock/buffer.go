@@ -2,6 +2,7 @@ package httplock
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -12,6 +13,22 @@ import (
 // errResponseTooLarge causes a reply with the status 500. The handler's Write also returns this
 // error.
 var errResponseTooLarge = errors.New("the response is longer than may be held back")
+
+// callHeld calls the handler. When the response is too long, some handlers abort it by a panic,
+// as httputil.ReverseProxy does. callHeld ends this panic, so that the reply 500 can be sent.
+func (m *middleware) callHeld(
+	ctx context.Context, waited time.Duration, out response, h *held, r *http.Request, next http.Handler,
+) (stalled bool) {
+	defer func() {
+		if !h.over {
+			return
+		}
+		if p := recover(); p != nil && p != http.ErrAbortHandler {
+			panic(p)
+		}
+	}()
+	return m.call(ctx, waited, out, h, r, next)
+}
 
 // defaultMaxResponse is the largest size of a response that a Store keeps, in bytes.
 const defaultMaxResponse = 64 << 10

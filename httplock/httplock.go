@@ -345,7 +345,7 @@ func (m *middleware) buffered(ctx context.Context, waited time.Duration, out res
 		return locker.ErrLost
 	}
 	h := m.hold(out)
-	stalled := m.call(ctx, waited, out, h, r, next)
+	stalled := m.callHeld(ctx, waited, out, h, r, next)
 	if h.over {
 		return errResponseTooLarge
 	}

@@ -61,3 +61,19 @@ func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 		}
 	})
 }
+
+// When Write fails, a handler may abort its reply by a panic, as httputil.ReverseProxy does.
+// The promised reply is sent all the same.
+func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
+	var seen []*httplock.Problem
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	h := shop(httplock.New(l, "order:{param.id}", httplock.WithBufferedResponse(3), problems(&seen)), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := io.WriteString(w, "paid"); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	w := send(t.Context(), h, "POST", "/orders/42", "")
+	if w.Code != http.StatusInternalServerError || len(seen) != 1 || seen[0].Code != httplock.CodeResponseTooLarge {
+		t.Errorf("%d %s, %v", w.Code, w.Body, seen)
+	}
+}
