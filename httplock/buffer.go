@@ -47,7 +47,7 @@ type held struct {
 }
 
 func (h *held) Header() http.Header {
-	if h.sent {
+	if h.sent || h.over && h.streams {
 		return h.to.Header()
 	}
 	return h.header

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -75,5 +76,28 @@ func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
 	w := send(t.Context(), h, "POST", "/orders/42", "")
 	if w.Code != http.StatusInternalServerError || len(seen) != 1 || seen[0].Code != httplock.CodeResponseTooLarge {
 		t.Errorf("%d %s, %v", w.Code, w.Body, seen)
+	}
+}
+
+// A response that is too long to be stored is sent as it is written, with its trailers.
+func TestALongResponseHasItsTrailers(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	server := httptest.NewServer(httplock.Idempotency(l, idempotency.NewMemory(), "shop")(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 65<<10))
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "42")
+	})))
+	t.Cleanup(server.Close)
+	r, err := http.NewRequestWithContext(t.Context(), "POST", server.URL, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "k")
+	res, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if n, err := io.Copy(io.Discard, res.Body); err != nil || n != 65<<10 || res.Trailer.Get("X-Sum") != "42" {
+		t.Errorf("%d bytes, %v, trailers %v", n, err, res.Trailer)
 	}
 }
