@@ -43,15 +43,17 @@ func (b *breaker) asks() bool {
 	return true
 }
 
-// asked records the result of a request that has asked the server.
-func (b *breaker) asked(err error) {
+// asked records what a request has learned of the server. Only a grant or ErrBusy proves that the
+// server has answered. For example, the client may have left before the server's answer, or the
+// request may have got a stored response.
+func (b *breaker) asked(granted bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probing = false
 	switch {
-	case !errors.Is(err, locker.ErrUnavailable):
+	case granted || errors.Is(err, locker.ErrBusy):
 		b.pause = 0
-	case time.Now().After(b.open): // if several requests have waited, only the first failure counts
+	case errors.Is(err, locker.ErrUnavailable) && time.Now().After(b.open): // if several requests have waited, only the first failure counts
 		b.pause = min(max(2*b.pause, firstPause), longestPause)
 		b.open = time.Now().Add(b.pause)
 	}
@@ -124,7 +126,7 @@ func (w *impatience) grant() {
 	w.mu.Lock()
 	w.granted = true
 	w.mu.Unlock()
-	w.breaker.asked(nil)
+	w.breaker.asked(true, nil)
 }
 
 // stop ends the wait, and returns its result. err is the Locker's error.
@@ -142,6 +144,6 @@ func (w *impatience) stop(ran bool, err error) error {
 	if w.outage != nil {
 		err = w.outage
 	}
-	w.breaker.asked(err)
+	w.breaker.asked(false, err)
 	return err
 }

@@ -1,0 +1,62 @@
+package httplock_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/idempotency"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// During an outage one request at a time asks the server, and all others run at once. The
+// client of that request may leave, or its reply may be stored. Neither proves that the server
+// is well.
+func TestOnlyAnAnswerOfTheServerEndsAnOutage(t *testing.T) {
+	for name, ask := range map[string]func(ctx context.Context, post func(context.Context, string)){
+		"the client left":     postAndLeave,
+		"the reply is stored": func(ctx context.Context, post func(context.Context, string)) { post(ctx, "stored") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				h := httplock.Idempotency(lockertest.NewLocker(t, store), idempotency.NewMemory(), "shop", httplock.WithFailOpen())(paid)
+				post := func(ctx context.Context, key string) { send(ctx, h, "POST", "/", "", "Idempotency-Key", key) }
+				post(t.Context(), "stored")
+				store.Fail(locker.OpAcquire, errors.New("no route to the server"))
+				post(t.Context(), "the first request of the outage")
+				<-time.After(time.Minute)
+				ask(t.Context(), post)
+				var waited atomic.Int32
+				var all sync.WaitGroup
+				for i := range 20 {
+					all.Go(func() {
+						began := time.Now()
+						post(t.Context(), strconv.Itoa(i))
+						if time.Since(began) > 0 {
+							waited.Add(1)
+						}
+					})
+				}
+				all.Wait()
+				if n := waited.Load(); n > 1 {
+					t.Errorf("%d requests have waited for the server", n)
+				}
+			})
+		})
+	}
+}
+
+// postAndLeave posts for a client that leaves while the server is asked.
+func postAndLeave(ctx context.Context, post func(ctx context.Context, key string)) {
+	ctx, leave := context.WithCancel(ctx)
+	time.AfterFunc(100*time.Millisecond, leave)
+	post(ctx, "left")
+}
