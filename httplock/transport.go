@@ -69,7 +69,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return res, err
 		}
 		next, ok := anew(attempt)
-		if !ok || !sleep(r.Context(), pause) {
+		if !ok {
+			return res, err
+		}
+		if !sleep(r.Context(), pause) {
+			if next.Body != nil {
+				_ = next.Body.Close() // a RoundTripper closes the body of each request
+			}
 			return res, err
 		}
 		attempt = next

@@ -220,6 +220,32 @@ func TestAPauseEndsWithItsRequest(t *testing.T) {
 	})
 }
 
+// opened is a body that counts how many of its kind are open.
+type opened struct {
+	io.Reader
+	n *int
+}
+
+func (o opened) Close() error { *o.n--; return nil }
+
+// The body of an attempt that is not made may be an open file.
+func TestTheBodyOfAnAttemptThatIsNotMadeIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		r := request(ctx, t, http.MethodPost, "b")
+		open := 0
+		r.GetBody = func() (io.ReadCloser, error) {
+			open++
+			return opened{strings.NewReader("b"), &open}, nil
+		}
+		server := &direct{to: httplock.New(lockerFunc(func(locker.Rule) error { return locker.ErrBusy }), "order:42")(paid)}
+		if status, _, err := do(t, &httplock.Transport{Base: server}, r); status != 409 || err != nil || open != 0 {
+			t.Errorf("%d %v, %d bodies are open", status, err, open)
+		}
+	})
+}
+
 // On a real network, the first reply breaks off in the middle. Then the request is sent again with
 // its body.
 func TestAReplyThatWasCutIsAskedForAgain(t *testing.T) {
