@@ -192,7 +192,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 		return unavailable(ctx, err)
 	case err != nil: // the commit failed or is unclear, or a later holder has stored its outcome
 		return err
-	case a.lease.Context().Err() != nil:
+	case lost(a.lease):
 		// The lease has ended, so another holder may run the same request. Run reports the loss.
 		return nil
 	case !saved:
@@ -231,6 +231,13 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 		err = nil
 	}
 	return out, saved, err
+}
+
+// lost reports whether the lease has ended. After Close of the Locker, only the context of the
+// lease has ended: the lease is held until the work returns, and the work is remembered.
+func lost(lease *locker.Lease) bool {
+	cause := context.Cause(lease.Context())
+	return cause != nil && !errors.Is(cause, locker.ErrClosed)
 }
 
 // settle stores the outcome, or removes the record in progress. Now the work is done, so the client

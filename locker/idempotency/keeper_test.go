@@ -94,6 +94,23 @@ func TestASecondRequestWaitsForTheFirst(t *testing.T) {
 	})
 }
 
+// A process that stops closes its Locker, and lets its requests finish. Their answers are
+// stored: another process must not run the work again.
+func TestWorkThatFinishesDuringCloseIsRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		stopping := lockertest.NewLocker(t, d.locks)
+		k := idempotency.Keeper{Locker: stopping, Store: d.records}
+		answer, err := k.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
+			go func() { _ = stopping.Close(context.WithoutCancel(ctx)) }()
+			<-ctx.Done() // it has ended because of Close, and the lock is still held
+			return kept("first")
+		})
+		d.wantBody(answer, err, "first", false, 0)
+		answer, err = d.do(pay, kept("second"))
+		d.wantBody(answer, err, "first", true, 0)
+	})
+}
+
 func TestADifferentRequestIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		different := idempotency.Request{Rule: pay.Rule, Fingerprint: [32]byte{9}}
