@@ -101,8 +101,8 @@ func serve(c *gin.Context, locked http.Handler) {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
 	}
+	defer carry(c.Request, r) // also when a handler panics
 	locked.ServeHTTP(c.Writer, r)
-	carry(c.Request, r)
 	if !v.ran || v.problem != nil {
 		c.Abort()
 	}
