@@ -128,6 +128,9 @@ func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
 		c.RequestCtx().SetConnectionClose()
 	}
 	v.reply.send(c.Response())
+	if _, refused := Outcome(c); refused && v.reply.Written() {
+		c.RequestCtx().Hijack(nil) // the Problem is all that the client gets
+	}
 	return nil
 }
 

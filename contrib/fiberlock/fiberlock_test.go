@@ -434,6 +434,40 @@ func TestAWaitIsShownToTheClient(t *testing.T) {
 	}
 }
 
+// A handler that hijacks its connection replies 101, also where other responses are held back.
+// When it has lost its lock, the client gets the Problem and no hijacked connection.
+func TestAConnectionIsHijackedUnlessItsLockWasLost(t *testing.T) {
+	for name, opt := range map[string]httplock.Option{"plain": httplock.WithTTL(200 * time.Millisecond), "buffered": httplock.WithBufferedResponse(1000)} {
+		for _, lost := range []bool{false, true} {
+			store := lockertest.NewMemory()
+			l := lockertest.NewLocker(t, store, locker.WithTTL(200*time.Millisecond))
+			server := serve(t, fiberlock.New(l, "order:{param.id}", opt), func(c fiber.Ctx) error {
+				if lost {
+					store.Steal("order:1")
+					<-c.Context().Done()
+				}
+				c.RequestCtx().Hijack(func(conn net.Conn) { _, _ = io.WriteString(conn, "hello") })
+				return c.SendStatus(fiber.StatusSwitchingProtocols)
+			})
+			conn, err := net.Dial("tcp", server.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(conn, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+			first, last := "HTTP/1.1 101", "hello"
+			if lost {
+				_, _ = io.WriteString(conn, "GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+				first, last = "HTTP/1.1 503", "Not Found"
+			}
+			text, err := io.ReadAll(conn)
+			if err != nil || !strings.HasPrefix(string(text), first) || !strings.HasSuffix(string(text), last) {
+				t.Errorf("%s, lost %v: %q, %v", name, lost, text, err)
+			}
+			_ = conn.Close()
+		}
+	}
+}
+
 func TestMistakesPanic(t *testing.T) {
 	for want, f := range map[string]func(){
 		"fiberlock: New: the Locker is nil":        func() { fiberlock.New(nil, "a") },

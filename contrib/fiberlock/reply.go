@@ -94,9 +94,13 @@ func add(resp *fasthttp.Response, name string, values []string) {
 	}
 }
 
-// copyTo writes the response of Fiber's handlers to w, where httplock holds back the response. It
-// reads a streamed body to its end.
+// copyTo writes the response of Fiber's handlers to w, where httplock holds back the response.
+// It reads a streamed body to its end. The response 101 of a handler that hijacks the
+// connection has no body, and stays where it is.
 func copyTo(w http.ResponseWriter, resp *fasthttp.Response) {
+	if resp.StatusCode() == http.StatusSwitchingProtocols {
+		return
+	}
 	header := w.Header()
 	timing := header["Server-Timing"] // httplock has set this header
 	maps.Copy(header, headerOf(resp))
