@@ -331,6 +331,10 @@ func WithStreamedBody() Option { return func(c *config) { c.streamed = true } }
 // ends with [ErrStalled]. A request without a reply is then answered 408. The time in which a
 // handler does not read or write does not count, so a quiet stream of events is not a stall. 0: no
 // limit. Default: 30 s.
+//
+// A middleware outside may replace the ResponseWriter by one without the method Unwrap, which
+// hides the connection. Then only the context ends, and http.Server.WriteTimeout must end the
+// write.
 func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall = d } }
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
