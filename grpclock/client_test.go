@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
@@ -113,6 +114,16 @@ func TestAClientSpreadsItsAttempts(t *testing.T) {
 				t.Errorf("five attempts took %v", took)
 			}
 		})
+	}
+}
+
+// A client chooses the number of its earlier attempts. No number may harm the server.
+func TestAnAbsurdNumberOfAttemptsIsNoPanic(t *testing.T) {
+	client := serve(t, setup{locker: busyAlways{}, service: &service{}})
+	for _, n := range []string{"4611686018427387904", "9223372036854775807", "99999999999999999999", "-1", "x"} {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "grpc-previous-rpc-attempts", n)
+		_, err := client.Place(ctx, &shop.Order{OrderId: "42"})
+		want(t, err, codes.Aborted, grpclock.ReasonBusy)
 	}
 }
 

@@ -65,7 +65,7 @@ func shortest(repeated int) time.Duration {
 	if repeated <= 0 {
 		return 0
 	}
-	return min(50*time.Millisecond<<min(2*repeated, 10), soon)
+	return min(50*time.Millisecond<<(2*min(repeated, 5)), soon)
 }
 
 // shortestFor returns the result of shortest for the call to which ctx belongs.
