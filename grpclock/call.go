@@ -34,6 +34,9 @@ var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call 
 // returns nil if the call runs without a lock. If admit returns an error, it also returns the call,
 // which the reply needs.
 func (g *guard) admit(ctx context.Context, fullMethod string, server any) (context.Context, *call, error) {
+	if !strings.HasPrefix(fullMethod, "/") { // before version 1.79.3, gRPC served such a path of a client as well
+		fullMethod = "/" + fullMethod
+	}
 	c := &call{name: fullMethod}
 	received, err := g.receive(ctx)
 	if err != nil {

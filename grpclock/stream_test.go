@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -291,6 +292,24 @@ type fakeStream struct {
 
 func (f *fakeStream) Context() context.Context { return f.ctx }
 func (f *fakeStream) RecvMsg(m any) error      { m.(*shop.Order).OrderId = "42"; return nil }
+
+// Before version 1.79.3, gRPC served a path that a client had sent without the first slash. The
+// rules apply to such a call, too.
+func TestAPathWithoutItsSlashIsGuarded(t *testing.T) {
+	busy := lockerFunc(func(locker.Rule) error { return locker.ErrBusy })
+	intercept, err := grpclock.StreamServerInterceptor(busy, grpclock.FromMap(grpclock.RuleMap{
+		shop.Shop_Talk_FullMethodName: {Key: "talk"},
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := &grpc.StreamServerInfo{FullMethod: strings.TrimPrefix(shop.Shop_Talk_FullMethodName, "/")}
+	err = intercept(nil, &fakeStream{ctx: t.Context()}, info, func(any, grpc.ServerStream) error {
+		t.Error("the handler runs without its lock")
+		return nil
+	})
+	want(t, err, codes.Aborted, grpclock.ReasonBusy)
+}
 
 func TestAPanicInAStreamReleasesTheLockAndGoesOn(t *testing.T) {
 	store := lockertest.NewMemory()
