@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/locker"
 )
@@ -260,14 +261,16 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.await(func() error { return s.ServerStream.SendMsg(m) })
 }
 
-// await calls f on a goroutine of its own, because f waits for the client. If the lock ends first,
-// await returns, and f ends later with the stream.
+// await calls f on a goroutine of its own, because f waits for the client. If the stream's context
+// ends first, await returns, and f ends later with the connection. f need not obey the context: it
+// may be the stream of connect-go, or of an interceptor that has set a time limit.
 func (s *guardedStream) await(f func() error) error {
-	if stopped := s.stopped(); stopped != nil {
-		return stopped
+	if ended := s.ended(); ended != nil {
+		return ended
 	}
 	done := make(chan error, 1)
 	s.watch.begin()
+	defer s.watch.progress()
 	go func() {
 		err := errExited
 		defer func() { done <- err }()
@@ -275,7 +278,6 @@ func (s *guardedStream) await(f func() error) error {
 	}()
 	select {
 	case err := <-done:
-		s.watch.progress()
 		if s.panics.caught() {
 			return s.stop(broken.problem(s.call, err))
 		}
@@ -284,11 +286,19 @@ func (s *guardedStream) await(f func() error) error {
 		}
 		return err
 	case <-s.ctx.Done():
-		if stopped := s.stopped(); stopped != nil {
-			return stopped
-		}
-		return <-done // the call has ended, so f ends as well
+		return s.ended()
 	}
+}
+
+// ended returns why the handler can neither receive nor send any more; nil while it can.
+func (s *guardedStream) ended() error {
+	if stopped := s.stopped(); stopped != nil {
+		return stopped
+	}
+	if err := s.ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	return nil
 }
 
 // stop ends the stream's context, and returns the first reason for which it was ended.

@@ -99,6 +99,47 @@ func TestAClientThatSendsNothingLosesItsHold(t *testing.T) {
 	}
 }
 
+// A client may set a deadline, and then neither read nor write. Its lock must not outlive the
+// deadline, and the handler must learn of the deadline.
+func TestACallWhoseTimeIsOverKeepsNoLock(t *testing.T) {
+	for name, opts := range protocols {
+		for way, procedure := range map[string]string{"no message": shop.Shop_Fill_FullMethodName, "no reading": shop.Shop_Watch_FullMethodName} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				store := lockertest.NewMemory()
+				ended := make(chan error, 1)
+				s := serve(t, lockertest.NewLocker(t, store), handlers{
+					watch: func(ctx context.Context, r *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+						err := flood(ctx, r, s)
+						ended <- err
+						return err
+					},
+					fill: func(_ context.Context, s *connect.ClientStream[shop.Order]) (*connect.Response[shop.Receipt], error) {
+						for s.Receive() {
+						}
+						ended <- s.Err()
+						return connect.NewResponse(&shop.Receipt{}), s.Err()
+					},
+				}, grpclock.FromDescriptors())
+				// The client's own context has no deadline, so the client keeps the connection.
+				c := client(s, procedure, opts...).CallBidiStream(t.Context())
+				c.RequestHeader().Set("Grpc-Timeout", "200m")
+				c.RequestHeader().Set("Connect-Timeout-Ms", "200")
+				if err := c.Send(&shop.Order{OrderId: "42"}); err != nil {
+					t.Fatal(err)
+				}
+				if way == "no reading" {
+					_ = c.CloseRequest()
+				}
+				if err := <-ended; connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+					t.Errorf("the handler got %v", err)
+				}
+				untilFree(t, store)
+				_ = c.CloseResponse()
+			})
+		}
+	}
+}
+
 // flood sends more than the buffers between server and client can hold. Its text is random,
 // because connect-go compresses messages.
 func flood(_ context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {

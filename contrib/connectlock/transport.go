@@ -13,6 +13,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/latchkit/latchkit/grpclock"
 )
 
 // transport takes the place of the transport of a gRPC server. It collects the metadata that
@@ -169,10 +172,20 @@ type guardedConn struct {
 }
 
 // Receive receives a message; the first Receive may acquire the lock.
-func (c *guardedConn) Receive(m any) error { return c.stream.RecvMsg(m) }
+func (c *guardedConn) Receive(m any) error { return coded(c.stream.RecvMsg(m)) }
 
 // Send sends a message, unless the lock is lost.
-func (c *guardedConn) Send(m any) error { return c.stream.SendMsg(m) }
+func (c *guardedConn) Send(m any) error { return coded(c.stream.SendMsg(m)) }
+
+// coded converts the status by which grpclock reports the end of a call to the error that handlers
+// of connect know. It leaves a Problem as it is, because failure looks for it.
+func coded(err error) error {
+	var p *grpclock.Problem
+	if st, ok := status.FromError(err); ok && err != nil && !errors.As(err, &p) {
+		return failureOf(st)
+	}
+	return err
+}
 
 func errorInfo(d *connect.ErrorDetail) (*errdetails.ErrorInfo, bool) {
 	m, err := d.Value()
