@@ -173,10 +173,13 @@ func (s *guardedStream) refuse(err error) error {
 	if s.over {
 		return err
 	}
-	if s.panics.caught() {
-		return s.stop(broken.problem(s.call, err))
+	if !s.panics.caught() {
+		err = s.panics.catch(func() error { return s.guard.refuse(s.base, s.call, err) })
 	}
-	return s.stop(s.guard.refuse(s.base, s.call, err))
+	if s.panics.caught() {
+		err = broken.problem(s.call, err)
+	}
+	return s.stop(err)
 }
 
 // serve runs the handler, and releases the lock.
@@ -313,7 +316,7 @@ func (s *guardedStream) stop(reason error) error {
 func (s *guardedStream) stall() {
 	p := stalled.problem(s.call, errStalled)
 	_ = grpc.SetTrailer(s.base, p.trailer()) // fails when the handler has just returned
-	s.guard.report(s.base, p)
+	_ = s.panics.catch(func() error { s.guard.report(s.base, p); return nil })
 	_ = s.stop(p)
 }
 

@@ -263,6 +263,50 @@ func TestAPanicOnAStreamReachesTheRecoveryInterceptor(t *testing.T) {
 	}
 }
 
+// The functions of WithObserve are the program's. When they panic, the recovery interceptors must
+// catch the panic, and the process must live.
+func TestAnObserverThatPanicsReachesTheRecoveryInterceptor(t *testing.T) {
+	for name, tc := range map[string]struct{ key string }{"the stream stalls": {"free"}, "the lock is busy": {"busy"}} {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			store.Occupy("order:busy", 0)
+			var recovered atomic.Pointer[any]
+			client := serve(t, setup{
+				locker: lockertest.NewLocker(t, store),
+				around: []grpc.StreamServerInterceptor{recovering(&recovered)},
+				opts: []grpclock.Option{
+					grpclock.WithMaxStall(50 * time.Millisecond),
+					grpclock.WithObserve(func(context.Context, *grpclock.Problem) { panic("WithObserve") }),
+				},
+				service: &service{fill: func(s grpc.ClientStreamingServer[shop.Order, shop.Receipt]) error {
+					received := make(chan error)
+					go func() { // no recovery interceptor can recover from a panic on this goroutine
+						var err error
+						for err == nil {
+							_, err = s.Recv()
+						}
+						received <- err
+					}()
+					return <-received
+				}},
+			})
+			s, err := client.Fill(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Send(&shop.Order{OrderId: tc.key}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.RecvMsg(&shop.Receipt{}); err == nil || !strings.Contains(err.Error(), "recovered") {
+				t.Errorf("the client got %v", err)
+			}
+			if v := recovered.Load(); v == nil {
+				t.Error("no panic reached the recovery interceptor")
+			}
+		})
+	}
+}
+
 // A Send may wait for a client that does not read. When the lock is lost, this wait ends, too.
 func TestALostLockEndsASendThatWaits(t *testing.T) {
 	store := lockertest.NewMemory()
