@@ -19,6 +19,7 @@ type watch struct {
 	mu      sync.Mutex
 	timer   *time.Timer // nil before the lock is held, and when the handler has returned
 	waiting int         // the number of Recvs and Sends under way
+	over    bool        // the handler has returned
 	since   time.Time   // when the wait began, or the last Recv or Send returned
 }
 
@@ -26,10 +27,13 @@ func newWatch(limit time.Duration, stalled func()) *watch {
 	return &watch{limit: limit, stalled: stalled}
 }
 
-// start is called when the lock is held.
+// start is called when the lock is held. The handler may have returned at that moment.
 func (w *watch) start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
 	w.since = time.Now()
 	w.timer = time.AfterFunc(w.limit, w.look)
 }
@@ -38,6 +42,7 @@ func (w *watch) start() {
 func (w *watch) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.over = true
 	if w.timer != nil {
 		w.timer.Stop()
 		w.timer = nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -336,6 +337,50 @@ func TestAPanicInAStreamReleasesTheLockAndGoesOn(t *testing.T) {
 			})
 		}()
 	}
+}
+
+// slowObserver is a Locker whose Observer is slow.
+type slowObserver struct {
+	locker.Locker
+	observe func()
+}
+
+func (o slowObserver) ObserveRequest(context.Context, locker.RequestEvent) { o.observe() }
+
+// A handler may return just after its other goroutine has got the lock. Then no timer may keep the
+// stream in memory.
+func TestAStreamThatIsOverIsForgotten(t *testing.T) {
+	granted, returned, received := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	intercept, err := grpclock.StreamServerInterceptor(slowObserver{lockertest.NewLocker(t, lockertest.NewMemory()), func() {
+		close(granted)
+		<-returned
+	}}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgotten := make(chan struct{})
+	stream := &fakeStream{ctx: t.Context()}
+	runtime.AddCleanup(stream, func(c chan struct{}) { close(c) }, forgotten)
+	err = intercept(nil, stream, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
+		go func() {
+			defer close(received)
+			_ = s.RecvMsg(&shop.Order{}) // the stream may be over
+		}()
+		<-granted
+		return nil
+	})
+	want(t, err, codes.OK, "")
+	close(returned)
+	<-received
+	eventually(t, "the stream is forgotten", func() bool {
+		runtime.GC()
+		select {
+		case <-forgotten:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 func TestCloseEndsStreamsThatWait(t *testing.T) {
