@@ -180,7 +180,7 @@ type work struct {
 func (w *work) run(ctx context.Context) (out idempotency.Outcome) {
 	w.ran = true
 	w.guard.event(w.outer, idempotencyName, eventAcquired, time.Since(w.began))
-	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name}
+	r := &recorder{outer: grpc.ServerTransportStreamFromContext(ctx), method: w.call.name, call: w.outer}
 	w.resp, w.failure = w.guard.locked(grpc.NewContextWithServerTransportStream(ctx, r), w.call, w.handler)
 	out.Failed = w.failure != nil
 	if _, refused := w.failure.(*Problem); refused || out.Failed && ctx.Err() != nil { //nolint:errorlint // this package's own Problem, and not the Problem of a call that the handler made
@@ -243,6 +243,7 @@ func (g *guard) replay(ctx context.Context, c *call, r idempotency.Response) (an
 type recorder struct {
 	outer  grpc.ServerTransportStream // nil if no server has made the call
 	method string
+	call   context.Context // ends when the client leaves
 
 	mu              sync.Mutex
 	header, trailer metadata.MD
@@ -259,7 +260,7 @@ func (r *recorder) SetHeader(md metadata.MD) error {
 	if r.outer == nil {
 		return nil
 	}
-	return r.outer.SetHeader(md)
+	return r.passed(r.outer.SetHeader(md))
 }
 
 // SendHeader records md.
@@ -268,7 +269,7 @@ func (r *recorder) SendHeader(md metadata.MD) error {
 	if r.outer == nil {
 		return nil
 	}
-	return r.outer.SendHeader(md)
+	return r.passed(r.outer.SendHeader(md))
 }
 
 func (r *recorder) noteHeader(md metadata.MD) {
@@ -285,7 +286,16 @@ func (r *recorder) SetTrailer(md metadata.MD) error {
 	if r.outer == nil {
 		return nil
 	}
-	return r.outer.SetTrailer(md)
+	return r.passed(r.outer.SetTrailer(md))
+}
+
+// passed returns the error of the transport. When the client has left, nothing can be sent, and
+// this is no error: the handler must finish, so that a repeated call finds the answer.
+func (r *recorder) passed(err error) error {
+	if r.call.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func (r *recorder) response(code int, body []byte) idempotency.Response {

@@ -179,6 +179,37 @@ func TestAHandlerFinishesWhenItsClientHasLeft(t *testing.T) {
 	}
 }
 
+// A handler may set metadata after its client has disconnected. This is no error, so the handler
+// finishes, and the client's retry finds the answer and the metadata.
+func TestAHandlerSetsMetadataWhenItsClientHasLeft(t *testing.T) {
+	for name, set := range map[string]func(context.Context, metadata.MD) error{
+		"SetHeader": grpc.SetHeader, "SendHeader": grpc.SendHeader, "SetTrailer": grpc.SetTrailer,
+	} {
+		t.Run(name, func(t *testing.T) {
+			entered, left := make(chan struct{}, 2), make(chan struct{})
+			leave := sync.OnceFunc(func() { close(left) })
+			p := newPayments(t, grpclock.Idempotency{}, func(ctx context.Context, _ *shop.Order) (*shop.Receipt, error) {
+				entered <- struct{}{}
+				<-left
+				return receipt(ctx), set(ctx, metadata.Pairs("x-paid", "yes"))
+			}, grpclock.WithFilter(func(ctx context.Context, _ string) bool {
+				context.AfterFunc(ctx, leave) // the server knows that the client has left
+				return true
+			}))
+			ctx, cancel := context.WithCancel(keyed(t.Context(), "k1"))
+			go func() { <-entered; cancel() }()
+			_, err := p.client.Place(ctx, &shop.Order{OrderId: "42"})
+			want(t, err, codes.Canceled, "")
+			var header, trailer metadata.MD
+			_, err = p.client.Place(keyed(t.Context(), "k1"), &shop.Order{OrderId: "42"}, grpc.Header(&header), grpc.Trailer(&trailer))
+			want(t, err, codes.OK, "")
+			if got := metadata.Join(header, trailer).Get("x-paid"); len(got) != 1 || p.runs.Load() != 1 {
+				t.Errorf("%q after %d runs", got, p.runs.Load())
+			}
+		})
+	}
+}
+
 // When the inner lock refuses a call, the refusal is not stored.
 func TestARefusalIsNotRemembered(t *testing.T) {
 	p := newPayments(t, grpclock.Idempotency{}, nil, grpclock.WithRule(func(_ context.Context, _ string, _ any, r *locker.Rule) { r.Wait = locker.NoWait }))
