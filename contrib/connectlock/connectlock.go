@@ -127,7 +127,7 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		t := newTransport(conn.Spec().Procedure)
-		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn}
+		ss := &serverStream{ctx: incoming(ctx, conn.RequestHeader(), conn.Peer(), t), conn: conn, call: t}
 		err := i.stream(i.service, ss, t.streamInfo(conn.Spec()), func(_ any, guarded grpc.ServerStream) error {
 			return next(guarded.Context(), &guardedConn{conn, guarded})
 		})

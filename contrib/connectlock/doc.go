@@ -11,8 +11,10 @@
 //
 // A call that does not get its lock ends with a connect.Error, whose code and details are those
 // that package grpclock documents. For clients that speak gRPC, the trailer Grpc-Retry-Pushback-Ms
-// is set. For clients that speak Connect, the header Retry-After is set. If a header of the request
-// has several values, the key contains the first value.
+// is set. For clients that speak Connect, the header Retry-After is set. connect-go sends a header
+// before each status, so the retries of gRPC's own clients ignore the trailer: use
+// grpclock.UnaryClientInterceptor there. If a header of the request has several values, the key
+// contains the first value.
 //
 // Handlers read headers as they do without a lock. grpc.SetHeader and metadata.FromIncomingContext
 // also work in handlers. For a service that is a grpclock.KeyProvider, use [NewServiceInterceptor].

@@ -53,12 +53,14 @@ func (t *transport) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// writeTo adds the collected metadata to a response.
+// writeTo moves the collected metadata to a response. The failure of a stream must not repeat what
+// the response of the stream has already.
 func (t *transport) writeTo(head, trail http.Header) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	header(head, t.header)
 	header(trail, t.trailer)
+	t.header, t.trailer = nil, nil
 }
 
 func (t *transport) unaryInfo(service any) *grpc.UnaryServerInfo {
@@ -121,6 +123,7 @@ func encoded(name, value string) string {
 type serverStream struct {
 	ctx  context.Context
 	conn connect.StreamingHandlerConn
+	call *transport
 
 	mu   sync.Mutex // held while a message is sent
 	over bool
@@ -141,6 +144,7 @@ func (s *serverStream) SendMsg(m any) error {
 	if s.over {
 		return errOver
 	}
+	s.call.writeTo(s.conn.ResponseHeader(), s.conn.ResponseTrailer()) // the header leaves with the first message
 	return s.conn.Send(m)
 }
 

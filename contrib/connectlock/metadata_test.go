@@ -1,0 +1,51 @@
+package connectlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+// A refusal belongs to the trailers of a stream or to its error, and must not be sent in both.
+func TestARefusedStreamHasOnePushback(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			store := lockertest.NewMemory()
+			store.Occupy("order:42", 0)
+			s := serve(t, lockertest.NewLocker(t, store), handlers{watch: flood}, grpclock.FromDescriptors())
+			w, err := client(s, shop.Shop_Watch_FullMethodName, opts...).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Receive()
+			want(t, w.Err(), connect.CodeAborted, grpclock.ReasonBusy)
+			var failure *connect.Error
+			if !errors.As(w.Err(), &failure) || len(failure.Meta().Values("Grpc-Retry-Pushback-Ms")) != 1 {
+				t.Errorf("the metadata is %v", failure.Meta())
+			}
+			_ = w.Close()
+		})
+	}
+}
+
+// Metadata that a stream's handler sets in gRPC's way arrives with the first message.
+func TestAStreamSendsTheHeaderThatItsHandlerSets(t *testing.T) {
+	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+		watch: func(ctx context.Context, _ *connect.Request[shop.Order], s *connect.ServerStream[shop.Receipt]) error {
+			return errors.Join(grpc.SetHeader(ctx, metadata.Pairs("x-set", "1")), s.Send(receipt(ctx)))
+		},
+	}, grpclock.FromDescriptors())
+	w, err := client(s, shop.Shop_Watch_FullMethodName).CallServerStream(t.Context(), connect.NewRequest(&shop.Order{OrderId: "42"}))
+	if err != nil || !w.Receive() || w.ResponseHeader().Get("X-Set") != "1" {
+		t.Errorf("%v, %v", err, w.ResponseHeader())
+	}
+	_ = w.Close()
+}
