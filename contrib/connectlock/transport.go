@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
+	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // transport takes the place of the transport of a gRPC server. It collects the metadata that
@@ -75,8 +76,18 @@ func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 	}
 }
 
-// incoming returns the context that a gRPC server would make for a call.
+// incoming returns the context that a gRPC server would make for a call. It removes a delegation
+// from the header, so that no handler sends the delegation on.
 func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) context.Context {
+	ctx = metadata.NewIncomingContext(ctx, metadataOf(h))
+	h.Del(delegate.MetadataKey)
+	h.Del(delegate.Header)
+	ctx = peer.NewContext(ctx, &peer.Peer{Addr: address(p.Addr)})
+	return grpc.NewContextWithServerTransportStream(ctx, t)
+}
+
+// metadataOf returns a header as metadata of gRPC.
+func metadataOf(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
 		name = strings.ToLower(name)
@@ -91,9 +102,7 @@ func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) 
 			md[name] = append(md[name], v)
 		}
 	}
-	ctx = metadata.NewIncomingContext(ctx, md)
-	ctx = peer.NewContext(ctx, &peer.Peer{Addr: address(p.Addr)})
-	return grpc.NewContextWithServerTransportStream(ctx, t)
+	return md
 }
 
 // address is a text that implements net.Addr.
