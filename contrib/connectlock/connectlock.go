@@ -103,8 +103,10 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		message, err := i.unary(incoming(ctx, req.Header(), req.Peer(), t), req.Any(), t.unaryInfo(i.service), func(ctx context.Context, _ any) (any, error) {
 			var err error
 			if resp, err = next(ctx, req); err != nil {
+				t.storeFailure(ctx, err)
 				return nil, &handled{err}
 			}
+			t.store(ctx, resp)
 			return resp.Any(), nil
 		})
 		if err != nil {
@@ -142,6 +144,25 @@ func (i *interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) co
 
 // repeated is a stored answer, whose type connect does not know.
 type repeated struct{ proto.Message }
+
+// store moves the metadata of a response to grpclock if grpclock stores the answer. The metadata
+// comes back through t.
+func (t *transport) store(ctx context.Context, resp connect.AnyResponse) {
+	if s := grpc.ServerTransportStreamFromContext(ctx); s != t {
+		_ = s.SetHeader(metadataOf(resp.Header())) // t accepts everything
+		_ = s.SetTrailer(metadataOf(resp.Trailer()))
+		clear(resp.Header())
+		clear(resp.Trailer())
+	}
+}
+
+// storeFailure gives the metadata of a handler's error to grpclock if grpclock stores the answer.
+func (t *transport) storeFailure(ctx context.Context, err error) {
+	var failure *connect.Error
+	if s := grpc.ServerTransportStreamFromContext(ctx); s != t && errors.As(err, &failure) {
+		_ = s.SetTrailer(metadataOf(failure.Meta()))
+	}
+}
 
 // handled is the error of a handler, with the status that grpclock reads.
 type handled struct{ error }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
+	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -81,5 +84,41 @@ func TestHandlersDoNotSeeADelegation(t *testing.T) {
 		if h.Get("X-Other") != "AQ" || h.Get("Latchkit-Lock-Bin") != "" || h.Get("Latchkit-Lock") != "" {
 			t.Errorf("%s: the handler saw %v", procedure, h)
 		}
+	}
+}
+
+// A stored answer has the metadata that the handler has put into its response or into its error.
+func TestARepeatedAnswerHasTheHandlersMetadata(t *testing.T) {
+	for name, opts := range protocols {
+		t.Run(name, func(t *testing.T) {
+			s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+				place: func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+					if r.Msg.GetExpress() {
+						err := connect.NewError(connect.CodeFailedPrecondition, errors.New("no express"))
+						err.Meta()["X-Own"] = []string{"1", "2"}
+						return nil, err
+					}
+					response := connect.NewResponse(receipt(ctx))
+					response.Header()["X-Own"] = []string{"1", "2"}
+					response.Trailer().Set("X-Last-Bin", connect.EncodeBinaryHeader([]byte{0, 255}))
+					return response, nil
+				},
+			}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
+				grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
+			for range 2 {
+				r, err := client(s, shop.Shop_Place_FullMethodName, opts...).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if own, last := r.Header()["X-Own"], r.Trailer().Get("X-Last-Bin"); strings.Join(own, " ") != "1 2" || last != connect.EncodeBinaryHeader([]byte{0, 255}) {
+					t.Errorf("the answer has %v and %v", r.Header(), r.Trailer())
+				}
+				_, err = client(s, shop.Shop_Place_FullMethodName, opts...).CallUnary(t.Context(), connect.NewRequest(&shop.Order{Express: true}))
+				var failure *connect.Error
+				if !errors.As(err, &failure) || !slices.Equal(failure.Meta()["X-Own"], []string{"1", "2"}) {
+					t.Errorf("the failure is %v", err)
+				}
+			}
+		})
 	}
 }
