@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Foreign begins the steps of any Store. Each step begins on a separate goroutine, because a user's
-// Store may block. The steps of a [Starter] need no goroutine.
+// Foreign begins the steps of any Store. Each step of such a Store begins on a separate goroutine,
+// because a user's Store may block. The steps of a [Starter] need no goroutine.
 type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
@@ -23,7 +23,8 @@ type Foreign struct {
 
 var _ Steps = (*Foreign)(nil)
 
-// NewForeign returns a Foreign that begins the steps of the pool's Store.
+// NewForeign returns a Foreign that begins the steps of the Store of p. The function warn receives
+// the refusals that end an undo.
 func NewForeign(p *Pool, warn func(error)) *Foreign {
 	f := &Foreign{pool: p, chores: link.Chores{Warn: warn}}
 	f.starter, _ = p.Store.(Starter)
@@ -39,7 +40,7 @@ const mostHanging = 64
 
 var errHanging = &store.Refusal{Temporary: true, Err: errors.New("too many calls of the Store hang; the call was not made")}
 
-// BeginAcquire calls Acquire.
+// BeginAcquire begins a call of the Store's Acquire, and returns it as a Question.
 func (f *Foreign) BeginAcquire(ctx context.Context, c store.Claim) Question {
 	if f.starter != nil {
 		return f.pool.start(ctx, c, f.starter.StartAcquire)
@@ -51,7 +52,7 @@ func (f *Foreign) BeginAcquire(ctx context.Context, c store.Claim) Question {
 	return f.pool.Begin(ctx, store.Store.Acquire, c)
 }
 
-// BeginRelease calls Release.
+// BeginRelease begins a call of the Store's Release, and returns it as a Question.
 func (f *Foreign) BeginRelease(ctx context.Context, c store.Claim) Question {
 	if f.starter != nil {
 		return f.pool.start(ctx, c, f.starter.StartRelease)
@@ -65,24 +66,26 @@ func (f *Foreign) Releases() Releases {
 	if f.starter == nil {
 		return nil
 	}
-	return leaving{f.starter}
+	return releaseSender{f.starter}
 }
 
-// leaving sends each release without a delay, because calls to several servers cannot be recalled
-// together.
-type leaving struct{ Starter }
+// releaseSender sends each release without a delay, because calls to several servers cannot be
+// recalled together.
+type releaseSender struct{ Starter }
 
-// ReleaseBeside makes a release for which no caller waits.
-func (l leaving) ReleaseBeside(ctx context.Context, c store.Claim, _ When, answered func(store.Grant, error)) (recall func() bool) {
-	l.StartRelease(ctx, c, answered)
+// ReleaseBeside starts the release of c at once, and onAnswer receives the answer. The returned
+// function recall always returns false, because the release was sent.
+func (l releaseSender) ReleaseBeside(ctx context.Context, c store.Claim, _ When, onAnswer func(store.Grant, error)) (recall func() bool) {
+	l.StartRelease(ctx, c, onAnswer)
 	return func() bool { return false }
 }
 
 // mostRenewed is the largest number of claims in one call of Renew.
 const mostRenewed = 100
 
-// BeginRenew calls Renew.
-func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+// BeginRenew calls the Store's Renew for parts of cs with at most mostRenewed claims each. The
+// function onAnswer receives the answer to each part.
+func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	for from := 0; from < len(cs); from += mostRenewed {
 		to := min(from+mostRenewed, len(cs))
 		places := make([]int, 0, to-from)
@@ -92,8 +95,8 @@ func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, answered fun
 		grants := make([]store.Grant, len(cs))
 		if f.renews.Add(1) > mostHanging {
 			f.renews.Add(-1)
-			fail(grants, errHanging)
-			answered(places, grants)
+			failAll(grants, errHanging)
+			onAnswer(places, grants)
 			continue
 		}
 		f.pool.Do(func() {
@@ -103,28 +106,28 @@ func (f *Foreign) BeginRenew(ctx context.Context, cs []store.Claim, answered fun
 			answers, err := f.pool.Store.Renew(ctx, cs[from:to])
 			switch {
 			case err != nil:
-				fail(grants, err)
+				failAll(grants, err)
 			case len(answers) != to-from:
-				fail(grants, errors.New("the Store's Renew did not return one answer for each claim"))
+				failAll(grants, errors.New("the Store's Renew did not return one answer for each claim"))
 			default:
 				copy(grants[from:], answers)
 			}
-			answered(places, grants)
+			onAnswer(places, grants)
 		})
 	}
 }
 
-func fail(grants []store.Grant, err error) {
+func failAll(grants []store.Grant, err error) {
 	for i := range grants {
 		grants[i] = store.Grant{Err: err}
 	}
 }
 
-// Undo repeats a release until it is confirmed.
+// Undo repeats the release of ch until it is confirmed.
 func (f *Foreign) Undo(ch Chore) {
-	f.chores.Add(Attempts(ch, func(c store.Claim, answered func(store.Grant, error)) {
+	f.chores.Add(Attempts(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
 		var once sync.Once
-		answer := func(g store.Grant, err error) { once.Do(func() { answered(g, err) }) }
+		answer := func(g store.Grant, err error) { once.Do(func() { onAnswer(g, err) }) }
 		overdue := time.AfterFunc(Timeout, func() { answer(store.Grant{}, link.ErrNoAnswer) })
 		f.pool.Do(func() {
 			defer overdue.Stop()
@@ -138,8 +141,9 @@ func (f *Foreign) Undo(ch Chore) {
 // Close waits until all undos are confirmed, or until ctx ends.
 func (f *Foreign) Close(ctx context.Context) error { return f.chores.Stop(ctx) }
 
-// Attempts turns a Chore into a link.Chore. Each attempt at the Chore calls the function release.
-func Attempts(ch Chore, release func(c store.Claim, answered func(store.Grant, error))) link.Chore {
+// Attempts turns ch into a link.Chore. Each attempt calls the function release with the claim to
+// release, and ends when release has called onAnswer.
+func Attempts(ch Chore, release func(c store.Claim, onAnswer func(store.Grant, error))) link.Chore {
 	return link.Chore{Useless: ch.Useless, Try: func(done func(link.Outcome, error)) {
 		release(ch.At(time.Now()), func(_ store.Grant, err error) { done(OutcomeOf(err), err) })
 	}}

@@ -41,7 +41,7 @@ type step func(store.Store, context.Context, store.Claim) (store.Grant, error)
 
 // worker is one goroutine and its task: a job, or a step for which a caller may wait.
 type worker struct {
-	of   *Pool
+	pool *Pool
 	work chan struct{} // each signal starts one task; closing work ends the goroutine
 
 	job func()
@@ -56,15 +56,17 @@ type worker struct {
 }
 
 // These are the fates of a call. The answer may arrive just when the caller abandons the call. Then
-// the goroutine that is first to swap the fate decides which of the two counts.
+// the goroutine that is first to swap the fate decides whether the call counts as answered or as
+// abandoned.
 const (
 	UnderWay int32 = iota
 	Answered
 	Abandoned
 )
 
-// Begin makes a call. Its caller waits for Answered, and then either takes the answer or abandons
-// the call. After that, the caller does not use the Question again.
+// Begin starts the step do with the given claim on a goroutine of the Pool, and returns the call as
+// a Question. The caller of Begin waits for Answered, and then either takes the answer or abandons
+// the call. After that, it does not use the Question again.
 //
 //	call := e.calls.begin(ctx, Store.Release, claim)
 //	select {
@@ -75,7 +77,7 @@ const (
 //	}
 func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question {
 	if cs.hanging.Load() >= mostHanging {
-		r := make(refused)
+		r := make(refusedQuestion)
 		close(r)
 		return r
 	}
@@ -89,7 +91,7 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 // Answer returns the answer of the Store. Answer may be called after a receive from Answered.
 func (c *worker) Answer() (store.Grant, error) {
 	grant, err := c.grant, c.err
-	c.of.put(c)
+	c.pool.park(c)
 	return grant, err
 }
 
@@ -98,23 +100,24 @@ func (c *worker) Answered() <-chan struct{} { return c.done }
 
 // Abandon gives up the call, so that its answer is dropped.
 func (c *worker) Abandon() (sent bool) {
-	c.of.hanging.Add(1)
+	c.pool.hanging.Add(1)
 	if !c.fate.CompareAndSwap(UnderWay, Abandoned) {
-		c.of.hanging.Add(-1)
+		c.pool.hanging.Add(-1)
 		<-c.done // the answer came at the moment when the call was abandoned
-		c.of.put(c)
+		c.pool.park(c)
 	}
 	return true
 }
 
-// refused is a question that was not asked.
-type refused chan struct{}
+// refusedQuestion is the Question of a step that was not begun, because too many abandoned calls
+// hang.
+type refusedQuestion chan struct{}
 
-func (r refused) Answered() <-chan struct{}  { return r }
-func (refused) Answer() (store.Grant, error) { return store.Grant{}, errHanging }
-func (refused) Abandon() (sent bool)         { return false }
+func (r refusedQuestion) Answered() <-chan struct{}  { return r }
+func (refusedQuestion) Answer() (store.Grant, error) { return store.Grant{}, errHanging }
+func (refusedQuestion) Abandon() (sent bool)         { return false }
 
-// Answer is what a call to a Store returned.
+// Answer has the results of a call to a Store.
 type Answer[T any] struct {
 	Value T
 	Err   error
@@ -140,25 +143,25 @@ func (cs *Pool) Do(job func()) {
 
 // run executes tasks until work is closed.
 func (c *worker) run() {
-	defer c.of.live.Leave()
+	defer c.pool.live.Leave()
 	for range c.work {
 		if c.job != nil {
 			c.job()
-			c.of.put(c)
+			c.pool.park(c)
 			continue
 		}
-		c.grant, c.err = c.step(c.of.Store, c.ctx, c.claim)
+		c.grant, c.err = c.step(c.pool.Store, c.ctx, c.claim)
 		if c.fate.CompareAndSwap(UnderWay, Answered) {
 			c.done <- struct{}{}
 		} else {
-			c.of.hanging.Add(-1)
-			c.of.put(c)
+			c.pool.hanging.Add(-1)
+			c.pool.park(c)
 		}
 	}
 }
 
-// take returns an idle worker, or makes a new one. No call is refused, because a Release after
-// Close must still be sent.
+// take returns an idle worker, or a new worker if no worker is idle. No call is refused, because a
+// Release after Close must still be sent.
 func (cs *Pool) take() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -169,14 +172,14 @@ func (cs *Pool) take() *worker {
 		cs.spare = min(cs.spare, n-1)
 		return c
 	}
-	c := &worker{of: cs, work: make(chan struct{}, 1), done: make(chan struct{}, 1)}
+	c := &worker{pool: cs, work: make(chan struct{}, 1), done: make(chan struct{}, 1)}
 	cs.live.Enter()
 	go c.run()
 	return c
 }
 
-// put takes back a worker that has ended its task.
-func (cs *Pool) put(c *worker) {
+// park keeps a worker that has ended its task for the next task.
+func (cs *Pool) park(c *worker) {
 	c.job, c.step, c.ctx, c.claim, c.grant, c.err = nil, nil, nil, store.Claim{}, store.Grant{}, nil
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -199,14 +202,14 @@ func (cs *Pool) put(c *worker) {
 func (cs *Pool) trim() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.end(cs.spare)
+	cs.endIdle(cs.spare)
 	if cs.armed = len(cs.idle) > 0; cs.armed {
 		cs.trimmer.Reset(workerIdle)
 	}
 }
 
-// end ends the n workers that have been idle for longest. The caller holds cs.mu.
-func (cs *Pool) end(n int) {
+// endIdle ends n idle workers, those that have been idle for longest. The caller holds cs.mu.
+func (cs *Pool) endIdle(n int) {
 	for _, c := range cs.idle[:n] {
 		close(c.work)
 	}
@@ -218,7 +221,7 @@ func (cs *Pool) end(n int) {
 func (cs *Pool) Stop(ctx context.Context) error {
 	cs.mu.Lock()
 	cs.closed = true
-	cs.end(len(cs.idle))
+	cs.endIdle(len(cs.idle))
 	if cs.trimmer != nil {
 		cs.trimmer.Stop()
 	}

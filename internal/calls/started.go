@@ -9,7 +9,7 @@ import (
 
 // started is a step of a [Starter] for which a caller may wait.
 type started struct {
-	of    *Pool
+	pool  *Pool
 	grant store.Grant
 	err   error
 	fate  atomic.Int32
@@ -20,21 +20,21 @@ type started struct {
 // steps of Starters that are under way.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
-		r := make(refused)
+		r := make(refusedQuestion)
 		close(r)
 		return r
 	}
-	s := &started{of: cs, done: make(chan struct{}, 1)}
-	begin(ctx, c, s.answered)
+	s := &started{pool: cs, done: make(chan struct{}, 1)}
+	begin(ctx, c, s.deliver)
 	return s
 }
 
-func (s *started) answered(g store.Grant, err error) {
+func (s *started) deliver(g store.Grant, err error) {
 	s.grant, s.err = g, err
 	if s.fate.CompareAndSwap(UnderWay, Answered) {
 		s.done <- struct{}{}
 	} else {
-		s.of.hanging.Add(-1)
+		s.pool.hanging.Add(-1)
 	}
 }
 
@@ -46,9 +46,9 @@ func (s *started) Answer() (store.Grant, error) { return s.grant, s.err }
 
 // Abandon gives up the step, so that its answer is dropped.
 func (s *started) Abandon() (sent bool) {
-	s.of.hanging.Add(1)
+	s.pool.hanging.Add(1)
 	if !s.fate.CompareAndSwap(UnderWay, Abandoned) {
-		s.of.hanging.Add(-1)
+		s.pool.hanging.Add(-1)
 	}
 	return true
 }

@@ -30,11 +30,11 @@ type Steps interface {
 	BeginAcquire(ctx context.Context, c store.Claim) Question
 	BeginRelease(ctx context.Context, c store.Claim) Question
 
-	// BeginRenew renews leases. As replies come, it calls the function answered, each time for a
+	// BeginRenew renews leases. As replies come, it calls the function onAnswer, each time for a
 	// part of cs. Each lease is in exactly one of these parts. The parameter places has the indices
 	// in cs of the answered leases. At these indices, the parameter grants has an answer or an
-	// error. Several goroutines call answered, which must not block.
-	BeginRenew(ctx context.Context, cs []store.Claim, answered func(places []int, grants []store.Grant))
+	// error. Several goroutines call onAnswer, which must not block.
+	BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func(places []int, grants []store.Grant))
 
 	// Undo repeats a release until it is confirmed or useless.
 	Undo(ch Chore)
@@ -47,8 +47,8 @@ type Releases interface {
 
 	// ReleaseBeside releases a lease, and no caller waits for the answer. If recall returns true,
 	// the release was not sent and never will be. Otherwise ReleaseBeside calls the function
-	// answered once, with the answer. The function answered must not block.
-	ReleaseBeside(ctx context.Context, c store.Claim, when When, answered func(store.Grant, error)) (recall func() bool)
+	// onAnswer once, with the answer. The function onAnswer must not block.
+	ReleaseBeside(ctx context.Context, c store.Claim, when When, onAnswer func(store.Grant, error)) (recall func() bool)
 }
 
 // When is the time at which a release is sent if no caller waits for it.
@@ -66,20 +66,20 @@ const (
 )
 
 // A Starter is a Store that can begin a step without making its caller wait. It calls the function
-// answered once, on any goroutine, perhaps before the Starter's method returns. The function
-// answered must not block.
+// onAnswer once, on any goroutine, perhaps before the Starter's method returns. The function
+// onAnswer must not block.
 type Starter interface {
-	StartAcquire(ctx context.Context, c store.Claim, answered func(store.Grant, error))
-	StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+	StartAcquire(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
+	StartRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
 
 	// Prompt reports whether the last replies of all servers came soon after their requests.
 	Prompt(key string) bool
 }
 
 // Start is the method StartAcquire or StartRelease of a Starter.
-type Start func(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+type Start func(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
 
-// Await makes a step and waits for its answer.
+// Await calls the function start for the claim c, waits for the answer of the step, and returns it.
 func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err error) {
 	done := make(chan struct{})
 	start(ctx, c, func(answer store.Grant, failed error) {
@@ -92,9 +92,9 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 
 // Joins begins the joins of a store.Joiner.
 type Joins interface {
-	// BeginJoin begins a Join. It calls the function answered once. The function answered must not
-	// block.
-	BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error))
+	// BeginJoin begins a Join. It calls the function onAnswer once, with the answer. The function
+	// onAnswer must not block.
+	BeginJoin(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
 }
 
 // A Chore is a release for which no caller waits. The release is repeated until it is answered or
@@ -102,7 +102,7 @@ type Joins interface {
 type Chore struct {
 	Claim   store.Claim
 	Keep    time.Time // the end of Rule.AtLeast; zero: no AtLeast
-	Useless time.Time // from this time on, there is nothing to release
+	Useless time.Time // from this time on, the release has no effect
 }
 
 // At returns the claim for a release that is sent at the time now.
