@@ -122,17 +122,18 @@ func (c *Call) Leave() (sent bool) {
 // returns false when the call may have been sent.
 func (c *Call) Recall() bool { return c.fate.CompareAndSwap(listed, left) }
 
-// hand turns a fresh call into a listed call.
-func (c *Call) hand(ctx context.Context, now time.Time) {
+// markListed turns a fresh call into a listed call, with the values of ctx and the time now.
+func (c *Call) markListed(ctx context.Context, now time.Time) {
 	c.values, c.sent = ctx, now
 	c.fate.Store(listed)
 }
 
-// expect prepares the channel on which another goroutine signals the answer. The method expect must
-// run before the call can be answered. A channel is used again when its signal was received, so the
-// channel of a caller that has left is not used again. Each Links has its own channels, because a
-// channel that was made in a testing/synctest bubble must stay in the bubble.
-func (c *Call) expect(idle *sync.Pool) {
+// prepareDone prepares the channel on which another goroutine signals the answer. It must run
+// before the call can be answered. The parameter idle is the pool of channels. A channel is used
+// again when its signal was received, so the channel of a caller that has left is not used again.
+// Each Links has its own channels, because a channel that was made in a testing/synctest bubble
+// must stay in the bubble.
+func (c *Call) prepareDone(idle *sync.Pool) {
 	if c.OnAnswer != nil || c.done != nil {
 		return
 	}
@@ -143,30 +144,31 @@ func (c *Call) expect(idle *sync.Pool) {
 	c.idle = idle
 }
 
-// The channel there is the Done channel of all calls that were answered on their callers'
-// goroutines. This channel is closed, so a receive from it never waits.
-var there = func() chan struct{} {
+// closedSignal is the Done channel of all calls that were answered on their callers' goroutines.
+// The channel is closed, so a receive from it never waits.
+var closedSignal = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }()
 
-// take marks a call as under way. The result is false when the call must not be sent, because its
-// caller has left.
-func (c *Call) take() bool { return c.fate.CompareAndSwap(listed, underWay) }
+// markUnderWay marks a listed call as under way. It returns false when the call must not be sent,
+// because its caller has left.
+func (c *Call) markUnderWay() bool { return c.fate.CompareAndSwap(listed, underWay) }
 
-// relist turns a call that was provably not executed back into a listed call. The result is false
-// when the caller has left.
-func (c *Call) relist() bool { return c.fate.CompareAndSwap(underWay, listed) }
+// markRelisted turns a call under way, which was provably not executed, back into a listed call. It
+// returns false when the caller has left.
+func (c *Call) markRelisted() bool { return c.fate.CompareAndSwap(underWay, listed) }
 
-// answer ends a call that is under way. If the caller has left, the answer is dropped.
+// answer ends a call that is under way, with the reply text or the error err. If the caller has
+// left, the answer is dropped.
 func (c *Call) answer(text string, err error) {
 	if c.fate.CompareAndSwap(underWay, answered) {
 		c.deliver(text, err)
 	}
 }
 
-// refuse ends a call that was not sent.
+// refuse ends a call that was not sent, with the error err.
 func (c *Call) refuse(err error) {
 	if c.fate.CompareAndSwap(listed, answered) {
 		c.deliver("", err)
@@ -180,7 +182,7 @@ func (c *Call) deliver(text string, err error) {
 		return
 	}
 	if c.done == nil { // a direct call, whose caller runs this line
-		c.done = there
+		c.done = closedSignal
 		return
 	}
 	c.done <- struct{}{}
@@ -189,7 +191,7 @@ func (c *Call) deliver(text string, err error) {
 // command returns the command to send. With inFull, the command carries the script's text. Each
 // command has its own copy of the words. A hook may change the words, for example put a prefix
 // before all keys, but the next attempt must begin with the original words.
-func (c *Call) command(ctx context.Context, inFull bool) once {
+func (c *Call) command(ctx context.Context, inFull bool) noRetryCmd {
 	var words []any
 	if c.make != nil {
 		words = c.make()
@@ -199,12 +201,12 @@ func (c *Call) command(ctx context.Context, inFull bool) once {
 	if inFull {
 		words[0], words[1] = "eval", c.Script.text
 	}
-	return once{redis.NewStringCmd(ctx, words...)}
+	return noRetryCmd{redis.NewStringCmd(ctx, words...)}
 }
 
-// result reads the answer of a command. The parameter err is the error that the sending of the
+// resultOf returns the answer of the command cmd. The parameter err is the error that sending the
 // command has returned.
-func result(cmd once, err error) (string, error) {
+func resultOf(cmd noRetryCmd, err error) (string, error) {
 	text, own := cmd.Result()
 	if own == nil && err != nil && text == "" { // a hook has returned the error without setting it in the command
 		return "", err
@@ -212,13 +214,14 @@ func result(cmd once, err error) (string, error) {
 	return text, own
 }
 
-// unknown reports whether err means that the node does not have the call's script.
-func (c *Call) unknown(err error) bool {
+// lacksScript reports whether err, the call's answer, shows that the node does not have the call's
+// script.
+func (c *Call) lacksScript(err error) bool {
 	return err != nil && c.Script != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
 }
 
-// replied reports whether the node has answered, possibly with an error.
-func replied(err error) bool {
+// isReply reports whether err shows that the node has answered: err is nil or an error reply.
+func isReply(err error) bool {
 	if err == nil {
 		return true
 	}

@@ -66,7 +66,7 @@ func (cs *Chores) Add(ch Chore) {
 	cs.work.enter()
 	if cs.failing {
 		cs.waiting = append(cs.waiting, ch)
-		cs.plan()
+		cs.planProbe()
 		cs.mu.Unlock()
 		return
 	}
@@ -74,13 +74,13 @@ func (cs *Chores) Add(ch Chore) {
 	cs.try(ch, false)
 }
 
-// try makes one attempt. The parameter probe is true for an attempt that finds out whether the node
-// answers again.
+// try makes one attempt at ch. The parameter probe is true for an attempt that finds out whether
+// the node answers again.
 func (cs *Chores) try(ch Chore, probe bool) {
-	ch.Try(func(o Outcome, err error) { cs.tried(ch, probe, o, err) })
+	ch.Try(func(o Outcome, err error) { cs.record(ch, probe, o, err) })
 }
 
-func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
+func (cs *Chores) record(ch Chore, probe bool, o Outcome, err error) {
 	cs.mu.Lock()
 	if probe {
 		cs.probing = false
@@ -101,7 +101,7 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 	if !over {
 		cs.waiting = append(cs.waiting, ch)
 	}
-	cs.plan()
+	cs.planProbe()
 	cs.mu.Unlock()
 	if o == Never && cs.Warn != nil {
 		cs.Warn(err)
@@ -114,9 +114,9 @@ func (cs *Chores) tried(ch Chore, probe bool, o Outcome, err error) {
 	}
 }
 
-// plan starts the timer of the next probe if chores wait. If no chore waits, it clears the state,
-// so that the next chore is tried at once. The caller holds cs.mu.
-func (cs *Chores) plan() {
+// planProbe starts the timer of the next probe if chores wait. If no chore waits, planProbe clears
+// the state, so that the next chore is tried at once. The caller holds cs.mu.
+func (cs *Chores) planProbe() {
 	if cs.probing {
 		return
 	}
@@ -130,14 +130,15 @@ func (cs *Chores) plan() {
 	}
 	d := cs.pause/2 + rand.N(cs.pause/2+1)
 	if cs.probe == nil {
-		cs.probe = time.AfterFunc(d, cs.next)
+		cs.probe = time.AfterFunc(d, cs.probeNext)
 	} else {
 		cs.probe.Reset(d)
 	}
 }
 
-// next drops the chores that have become useless, and tries the first of the remaining chores.
-func (cs *Chores) next() {
+// probeNext drops the chores that have become useless, and tries the first of the remaining chores
+// as a probe.
+func (cs *Chores) probeNext() {
 	cs.mu.Lock()
 	now, n := time.Now(), 0
 	for _, ch := range cs.waiting {
@@ -151,7 +152,7 @@ func (cs *Chores) next() {
 	clear(cs.waiting[n:])
 	if cs.waiting = cs.waiting[:n]; n == 0 {
 		cs.probing = false
-		cs.plan()
+		cs.planProbe()
 		cs.mu.Unlock()
 		return
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// at returns a key, and the key's slot. The slot is on the given master, and the key's name ends
-// with name.
-func at(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
+// keyOn returns a key whose slot is on the given master and whose name ends with name. It also
+// returns the slot.
+func keyOn(t *testing.T, c *redis.ClusterClient, cluster *redistest.Cluster, master int, name string) (key string, slot int) {
 	t.Helper()
 	for i := range 10000 {
 		key := fmt.Sprintf("{%d}%s", i, name)
@@ -32,18 +32,18 @@ func TestANodeOfAClusterThatHangsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
 	client := cluster.Client(t, func(o *redis.ClusterOptions) { o.ReadTimeout = -1 })
-	hung, _ := at(t, client, cluster, 0, "hung")
-	well, _ := at(t, client, cluster, 1, "well")
-	ls := made(t, client, Options{})
+	hung, _ := keyOn(t, client, cluster, 0, "hung")
+	well, _ := keyOn(t, client, cluster, 1, "well")
+	ls := newLinks(t, client, Options{})
 	for _, key := range []string{hung, well} {
-		if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+		if _, err := ls.Do(t.Context(), countCall(key)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	cluster.Masters[0].Pause()
 	for range 50 {
-		ls.Put(t.Context(), counting(hung))
-		c := counting(well)
+		ls.Put(t.Context(), countCall(hung))
+		c := countCall(well)
 		began := time.Now()
 		ls.Put(t.Context(), c)
 		<-c.Done()
@@ -57,7 +57,7 @@ func TestANodeOfAClusterThatHangsDelaysNoOther(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	began := time.Now()
-	if _, err := ls.Do(ctx, counting(hung)); err == nil {
+	if _, err := ls.Do(ctx, countCall(hung)); err == nil {
 		t.Error("a node that stands still has answered")
 	}
 	if took := time.Since(began); took > 50*time.Millisecond+busy {
@@ -71,11 +71,11 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
-	ls := made(t, client, Options{})
-	key, slot := at(t, client, cluster, 0, "k")
+	ls := newLinks(t, client, Options{})
+	key, slot := keyOn(t, client, cluster, 0, "k")
 	count := func(key string) {
 		t.Helper()
-		if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+		if _, err := ls.Do(t.Context(), countCall(key)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -89,7 +89,7 @@ func TestCallsFollowTheirSlot(t *testing.T) {
 	for range 20 {
 		count(key) // the source answers MOVED
 	}
-	if failed := among(t, ls, 20, func(int) string { return key }); failed != nil {
+	if failed := sendTogether(t, ls, 20, func(int) string { return key }); failed != nil {
 		t.Error(failed)
 	}
 	if n, _ := client.Get(t.Context(), key).Int(); n != 43 {
@@ -106,9 +106,9 @@ func TestCallsFollowAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	client := cluster.Client(t)
-	ls := made(t, client, Options{})
-	key, _ := at(t, client, cluster, 0, "k")
-	if _, err := ls.Do(t.Context(), counting(key)); err != nil {
+	ls := newLinks(t, client, Options{})
+	key, _ := keyOn(t, client, cluster, 0, "k")
+	if _, err := ls.Do(t.Context(), countCall(key)); err != nil {
 		t.Fatal(err)
 	}
 	cluster.Failover(t, cluster.Replicas[0])
@@ -116,7 +116,7 @@ func TestCallsFollowAFailover(t *testing.T) {
 	await(t, "the new master answers", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := ls.Do(ctx, counting(key))
+		_, err := ls.Do(ctx, countCall(key))
 		return err == nil
 	})
 }
@@ -128,8 +128,8 @@ func TestACallIsRefusedWhileTheStateOfTheClusterIsUnknown(t *testing.T) {
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}, ReadTimeout: 3 * time.Second})
 	t.Cleanup(func() { _ = client.Close() })
 	server.Pause()
-	ls := made(t, client, Options{})
-	c := counting("k")
+	ls := newLinks(t, client, Options{})
+	c := countCall("k")
 	began := time.Now()
 	ls.Send(t.Context(), c)
 	if took := time.Since(began); took > busy {

@@ -27,10 +27,10 @@ const idleFor = 30 * time.Second
 // job is a piece of work for a goroutine of the crew.
 type job interface{ run() }
 
-// do turns a function into a job.
-type do func()
+// jobFunc is a function as a job.
+type jobFunc func()
 
-func (f do) run() { f() }
+func (f jobFunc) run() { f() }
 
 // worker is one goroutine. The worker executes the jobs of its channel, and ends when the channel
 // is closed.
@@ -66,7 +66,7 @@ func (c *crew) run(w *worker) {
 	}
 }
 
-// park keeps a goroutine for the next job.
+// park keeps the goroutine w for the next job. It returns false when the goroutine must end.
 func (c *crew) park(w *worker) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,14 +89,14 @@ func (c *crew) park(w *worker) bool {
 func (c *crew) trim() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.end(c.spare)
+	c.endIdle(c.spare)
 	if c.armed = len(c.idle) > 0; c.armed {
 		c.trimmer.Reset(idleFor)
 	}
 }
 
-// end ends the n goroutines that have been idle for longest. The caller holds c.mu.
-func (c *crew) end(n int) {
+// endIdle ends n idle goroutines, those that have been idle for longest. The caller holds c.mu.
+func (c *crew) endIdle(n int) {
 	for _, w := range c.idle[:n] {
 		close(w.jobs)
 	}
@@ -108,7 +108,7 @@ func (c *crew) end(n int) {
 func (c *crew) stop(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
-	c.end(len(c.idle))
+	c.endIdle(len(c.idle))
 	if c.trimmer != nil {
 		c.trimmer.Stop()
 	}

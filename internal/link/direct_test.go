@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// prompted makes one flight that is answered at once, so the link becomes prompt.
-func prompted(t *testing.T, ls *Links) {
+// makePrompt sends one flight that is answered at once, so the link becomes prompt.
+func makePrompt(t *testing.T, ls *Links) {
 	t.Helper()
 	c := named("prompt", Step)
 	ls.Send(t.Context(), c)
-	takes(t, c, time.Second)
+	checkAnswered(t, c, time.Second)
 	synctest.Wait()
 }
 
-// isThere reports whether a call has its answer.
-func isThere(c *Call) bool { return c.done == there || len(c.done) == 1 }
+// isAnswered reports whether the call c has its answer.
+func isAnswered(c *Call) bool { return c.done == closedSignal || len(c.done) == 1 }
 
 func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
-		prompted(t, ls)
+		makePrompt(t, ls)
 		for i := range 3 {
 			c := named(fmt.Sprint(i), Step)
-			if ls.Send(t.Context(), c); !isThere(c) {
+			if ls.Send(t.Context(), c); !isAnswered(c) {
 				t.Error("the answer is not there when Send returns")
 			}
-			takes(t, c, time.Microsecond)
+			checkAnswered(t, c, time.Microsecond)
 		}
 	})
 }
@@ -44,10 +44,10 @@ func TestACallGoesByFlight(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
-				prompted(t, ls)
+				makePrompt(t, ls)
 				c := named("x", Step)
 				change(ls, c)
-				if c.hand(t.Context(), time.Now()); ls.single.tryDirect(c) {
+				if c.markListed(t.Context(), time.Now()); ls.single.tryDirect(c) {
 					t.Error("it was made directly")
 				}
 				ls.single.direct, ls.single.plain.flying = 0, 0
@@ -58,20 +58,20 @@ func TestACallGoesByFlight(t *testing.T) {
 
 func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
-		f.slow(promptWithin)
+		makePrompt(t, ls)
+		f.setDelay(promptWithin)
 		slow := named("slow", Step)
 		ls.Send(t.Context(), slow)
-		takes(t, slow, time.Microsecond)
-		f.slow(time.Millisecond) // the delay ensures that a flight is not answered before Send returns
+		checkAnswered(t, slow, time.Microsecond)
+		f.setDelay(time.Millisecond) // the delay ensures that a flight is not answered before Send returns
 		byFlight := named("by flight", Step)
-		if ls.Send(t.Context(), byFlight); isThere(byFlight) {
+		if ls.Send(t.Context(), byFlight); isAnswered(byFlight) {
 			t.Error("the next call was made directly too")
 		}
-		takes(t, byFlight, time.Second)
+		checkAnswered(t, byFlight, time.Second)
 		synctest.Wait()
 		again := named("again", Step)
-		if ls.Send(t.Context(), again); !isThere(again) {
+		if ls.Send(t.Context(), again); !isAnswered(again) {
 			t.Error("a flight that was answered soon does not open the way")
 		}
 	})
@@ -80,11 +80,11 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 // The caller of a direct call waits for at most 250 ms, even if the call's slot began just before
 // the call.
 func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
-	for _, into := range []time.Duration{0, time.Millisecond, every / 2, every - 1, every, 3 * every} {
+	for _, into := range []time.Duration{0, time.Millisecond, slotLength / 2, slotLength - 1, slotLength, 3 * slotLength} {
 		for _, patience := range []time.Duration{time.Nanosecond, 100 * time.Millisecond, time.Second} {
 			bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 				f.obeys = true
-				prompted(t, ls)
+				makePrompt(t, ls)
 				ls.Send(t.Context(), named("begins a slot", Step))
 				time.Sleep(into) //nolint:forbidigo // in a bubble
 				f.stop()
@@ -92,7 +92,7 @@ func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				c := named("hangs", Step)
-				if ls.Send(ctx, c); !isThere(c) {
+				if ls.Send(ctx, c); !isAnswered(c) {
 					t.Error("positive control: the call was not made directly")
 				}
 				if took := time.Since(began); took > 250*time.Millisecond {
@@ -106,12 +106,12 @@ func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 
 func TestACallThatFailsClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
-		f.fail(errNo)
+		makePrompt(t, ls)
+		f.breakWith(errNo)
 		c := named("x", Step)
 		ls.Send(t.Context(), c)
-		fails(t, c, errNo, time.Microsecond)
-		if look(ls, func(l *link) bool { return l.prompt }) {
+		checkFails(t, c, errNo, time.Microsecond)
+		if readLink(ls, func(l *link) bool { return l.prompt }) {
 			t.Error("the link counts as prompt")
 		}
 	})
@@ -119,13 +119,13 @@ func TestACallThatFailsClosesTheWay(t *testing.T) {
 
 func TestAHookThatPanicsLeavesTheWayFree(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
+		makePrompt(t, ls)
 		func() {
 			defer func() { _ = recover() }()
 			ls.Send(t.Context(), &Call{Words: []any{"echo", 1}, Class: Step}) // the fake panics, because it takes only strings
 		}()
 		f.mu.Unlock() // the panic has left the mutex locked
-		if look(ls, func(l *link) bool { return l.direct > 0 }) {
+		if readLink(ls, func(l *link) bool { return l.direct > 0 }) {
 			t.Error("a direct call counts as under way for ever")
 		}
 	})

@@ -41,7 +41,7 @@ func (f *fake) resume() {
 	f.stopped = nil
 }
 
-func (f *fake) sent() [][]string {
+func (f *fake) sentFlights() [][]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([][]string(nil), f.flights...)
@@ -79,7 +79,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 		if err != nil {
 			cmd.SetErr(err)
 		} else {
-			cmd.(once).SetVal(words[i]) //nolint:forcetypeassert // as above
+			cmd.(noRetryCmd).SetVal(words[i]) //nolint:forcetypeassert // as above
 		}
 	}
 	return err
@@ -110,22 +110,22 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	return p.cmds, p.fake.send(ctx, p.cmds)
 }
 
-// slow sets the delay of each answer.
-func (f *fake) slow(delay time.Duration) {
+// setDelay sets the delay of each answer.
+func (f *fake) setDelay(delay time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = delay
 }
 
-// fail makes each call end with the error err.
-func (f *fake) fail(err error) {
+// breakWith makes each later call of the fake end with the error err.
+func (f *fake) breakWith(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.err = err
 }
 
-// atOnce returns the largest number of commands or pipelines that were under way together.
-func (f *fake) atOnce() int {
+// mostTogether returns the largest number of commands or pipelines that were under way together.
+func (f *fake) mostTogether() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.most
@@ -138,11 +138,11 @@ func goroutines(ls *Links) int {
 	return ls.crew.live.n
 }
 
-// look reads the state of the link.
-func look[T any](ls *Links, what func(l *link) T) T {
+// readLink returns the result of the function read, which runs while the link's mutex is locked.
+func readLink[T any](ls *Links, read func(l *link) T) T {
 	ls.single.mu.Lock()
 	defer ls.single.mu.Unlock()
-	return what(ls.single)
+	return read(ls.single)
 }
 
 // named returns a call whose answer is its name.
@@ -169,28 +169,28 @@ func bubble(t *testing.T, pipes, direct bool, test func(t *testing.T, f *fake, l
 	})
 }
 
-// takes checks that a call has its answer within the given time.
-func takes(t *testing.T, c *Call, within time.Duration) {
+// checkAnswered checks that the call c has its answer within the time limit.
+func checkAnswered(t *testing.T, c *Call, limit time.Duration) {
 	t.Helper()
 	select {
 	case <-c.Done():
 		if text, err := c.Answer(); err != nil || text != c.Words[1] {
 			t.Errorf("the answer to %v is %q, %v", c.Words[1], text, err)
 		}
-	case <-time.After(within):
-		t.Errorf("%v has no answer after %v", c.Words[1], within)
+	case <-time.After(limit):
+		t.Errorf("%v has no answer after %v", c.Words[1], limit)
 	}
 }
 
-// fails checks that a call ends with the given error after the given time.
-func fails(t *testing.T, c *Call, want error, after time.Duration) {
+// checkFails checks that the call c ends with the error want after the given delay.
+func checkFails(t *testing.T, c *Call, want error, delay time.Duration) {
 	t.Helper()
 	began := time.Now()
 	<-c.Done()
 	if _, err := c.Answer(); !errors.Is(err, want) {
 		t.Errorf("%v ended with %v, not with %v", c.Words[1], err, want)
 	}
-	if took := time.Since(began); took > after {
-		t.Errorf("%v ended after %v, not within %v", c.Words[1], took, after)
+	if took := time.Since(began); took > delay {
+		t.Errorf("%v ended after %v, not within %v", c.Words[1], took, delay)
 	}
 }

@@ -18,10 +18,10 @@ type flight struct {
 	ctx   *slot
 
 	// The link's mutex guards the fields below.
-	slot  *slot
-	place int  // index of the flight in slot.flights
-	lost  bool // the flight was given up, so its answers are dropped
-	doubt bool // the link is not prompt, so its slots may have moved to another node
+	slot    *slot
+	place   int  // index of the flight in slot.flights
+	givenUp bool // the flight was given up, so its answers are dropped
+	doubt   bool // the link is not prompt, so its slots may have moved to another node
 }
 
 // run makes one flight after the other, as long as calls are listed and not too many flights are
@@ -39,22 +39,23 @@ func (f *flight) run() {
 // link's mutex.
 func (f *flight) fill(now time.Time) bool {
 	l := f.lane
-	if f.calls = l.batch(f.calls[:0]); len(f.calls) == 0 {
+	if f.calls = l.takeBatch(f.calls[:0]); len(f.calls) == 0 {
 		return false
 	}
-	f.lost, f.doubt = false, !l.link.prompt
-	f.ctx = l.slots.at(now)
+	f.givenUp, f.doubt = false, !l.link.prompt
+	f.ctx = l.slots.slotAt(now)
 	f.ctx.enter(f)
 	l.flying++
-	l.goRound(now.Add(promptWithin))
+	l.scheduleExtra(now.Add(promptWithin))
 	return true
 }
 
-// land ends the flight, and reports whether fill has prepared another flight.
+// land ends the flight, and reports whether fill has prepared the next flight of this goroutine.
+// The parameters are the results of send.
 func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	l, k := f.lane, f.lane.link
 	k.mu.Lock()
-	if f.lost {
+	if f.givenUp {
 		k.hung--
 		f.calls = nil // f.calls is not used again, because giveUp still reads the old slice
 	} else {
@@ -62,13 +63,13 @@ func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 		k.crowd = len(f.calls)
 		f.slot.land(f)
 		if sent && !l.acked { // the duration of a WAIT is not the node's delay, because the WAIT sleeps
-			k.note(took, gotReply)
+			k.recordTrip(took, gotReply)
 		}
 	}
 	more := k.hung < k.most && l.flying < l.usual && l.n > 0 && f.fill(time.Now())
 	k.mu.Unlock()
 	if sent && !gotReply {
-		k.owner.doubt()
+		k.owner.reloadState()
 	}
 	return more
 }
@@ -81,7 +82,7 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	began := time.Now()
 	calls := f.calls
 	if f.doubt {
-		calls = f.lane.link.owner.elsewhere(calls, f.lane.link)
+		calls = f.lane.link.owner.reroute(calls, f.lane.link)
 		if len(calls) == 0 {
 			return false, false, 0
 		}
@@ -89,7 +90,7 @@ func (f *flight) send() (gotReply, sent bool, took time.Duration) {
 	calls, groups := f.gather(calls)
 	gotReply = f.transmit(calls)
 	took = time.Since(began)
-	if left := f.leftOf(groups); len(left) > 0 {
+	if left := f.leftOutOf(groups); len(left) > 0 {
 		f.transmit(left)
 	}
 	return gotReply, true, took
@@ -117,24 +118,26 @@ const (
 	inFull
 )
 
-// attempt sends calls together, and returns the calls whose script the node does not have.
-func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool) {
+// attempt sends calls together, and returns the calls whose script the node does not have. The
+// parameter form is the way in which the calls identify their scripts. The result gotReply reports
+// whether the node has replied.
+func (f *flight) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
 	if c := calls[0]; len(calls) == 1 && !f.lane.acked && !c.asking {
-		text, err := f.lane.link.process(f.ctx.with(c.values), c, how != byName)
-		if c.unknown(err) && how != inFull {
+		text, err := f.lane.link.sendOne(f.ctx.withValues(c.values), c, form != byName)
+		if c.lacksScript(err) && form != inFull {
 			return calls, true
 		}
 		f.answer(c, text, err, 0, nil)
-		return nil, replied(err)
+		return nil, isReply(err)
 	}
 	ctx := f.ctx.ctx
 	if len(calls) == 1 {
-		ctx = f.ctx.with(calls[0].values)
+		ctx = f.ctx.withValues(calls[0].values)
 	}
 	p := f.lane.pipe.Pipeline()
-	sent := make([]once, len(calls))
+	sent := make([]noRetryCmd, len(calls))
 	var known map[*Script]bool
-	if how == firstInFull {
+	if form == firstInFull {
 		known = make(map[*Script]bool)
 	}
 	for i, c := range calls {
@@ -142,26 +145,26 @@ func (f *flight) attempt(calls []*Call, how int) (unknown []*Call, gotReply bool
 			// No reply is awaited, because a pipeline only queues commands until Exec.
 			_ = p.Process(ctx, redis.NewCmd(ctx, "asking"))
 		}
-		sent[i] = c.command(ctx, how == inFull || how == firstInFull && c.Script != nil && !known[c.Script])
+		sent[i] = c.command(ctx, form == inFull || form == firstInFull && c.Script != nil && !known[c.Script])
 		if known != nil {
 			known[c.Script] = true
 		}
 		_ = p.Process(ctx, sent[i])
 	}
-	var wait once
+	var wait noRetryCmd
 	if f.lane.acked {
-		wait = f.wait(ctx)
+		wait = f.waitForReplicas(ctx)
 		_ = p.Process(ctx, wait)
 	}
 	_, err := p.Exec(ctx)
 	acks, acksErr := 0, error(nil)
 	if f.lane.acked {
-		acks, acksErr = acknowledged(wait, err)
+		acks, acksErr = ackCount(wait, err)
 	}
 	for i, c := range calls {
-		text, own := result(sent[i], err)
-		gotReply = gotReply || replied(own)
-		if c.unknown(own) && how != inFull {
+		text, own := resultOf(sent[i], err)
+		gotReply = gotReply || isReply(own)
+		if c.lacksScript(own) && form != inFull {
 			unknown = append(unknown, c)
 			continue
 		}
@@ -182,16 +185,17 @@ func (f *flight) answer(c *Call, text string, err error, acks int, acksErr error
 	}
 }
 
-// wait makes the command WAIT. To answer WAIT, the node counts the replicas that have received the
-// writes of the command's own connection.
-func (f *flight) wait(ctx context.Context) once {
+// waitForReplicas returns the command WAIT, ready to be sent. To answer WAIT, the node counts the
+// replicas that have received the writes of the command's own connection.
+func (f *flight) waitForReplicas(ctx context.Context) noRetryCmd {
 	o := &f.lane.link.owner.options
-	return once{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
+	return noRetryCmd{redis.NewStringCmd(ctx, "wait", o.Replicas, o.Within.Milliseconds())}
 }
 
-// acknowledged reads the answer to a WAIT.
-func acknowledged(wait once, sending error) (int, error) {
-	text, err := result(wait, sending)
+// ackCount returns the number of replicas from the answer to a WAIT. The parameter sending is the
+// error that sending the WAIT has returned.
+func ackCount(wait noRetryCmd, sending error) (int, error) {
+	text, err := resultOf(wait, sending)
 	if err != nil { // there is no count, for example because a failover ended the WAIT
 		return 0, fmt.Errorf("WAIT: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 func TestCallsThatMeetTravelTogether(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-		f.slow(time.Millisecond)
+		f.setDelay(time.Millisecond)
 		var calls []*Call
 		for i := range 5 {
 			c := named(fmt.Sprint(i), Step)
@@ -21,9 +21,9 @@ func TestCallsThatMeetTravelTogether(t *testing.T) {
 			calls = append(calls, c)
 		}
 		for _, c := range calls {
-			takes(t, c, 2*time.Millisecond)
+			checkAnswered(t, c, 2*time.Millisecond)
 		}
-		if sent := f.sent(); len(sent) != 2 || len(sent[0]) != 1 || len(sent[1]) != 4 {
+		if sent := f.sentFlights(); len(sent) != 2 || len(sent[0]) != 1 || len(sent[1]) != 4 {
 			t.Errorf("the flights are %v", sent)
 		}
 	})
@@ -41,7 +41,7 @@ func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 		}
 		f.resume()
 		synctest.Wait()
-		second := f.sent()[1]
+		second := f.sentFlights()[1]
 		count := func(class Class) (n int) {
 			for _, name := range second {
 				if name[0] == byte('0'+class) {
@@ -61,15 +61,15 @@ func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 
 func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-		f.slow(time.Millisecond)
+		f.setDelay(time.Millisecond)
 		ls.Put(t.Context(), named("first", Step))
 		long := named("long", Step)
 		long.Words = append(long.Words, string(make([]byte, mostBytes)))
 		last := named("last", Step)
 		ls.Put(t.Context(), long)
 		ls.Put(t.Context(), last)
-		takes(t, last, time.Second)
-		if sent := f.sent(); len(sent) != 3 {
+		checkAnswered(t, last, time.Second)
+		if sent := f.sentFlights(); len(sent) != 3 {
 			t.Errorf("the flights are %v", sent)
 		}
 	})
@@ -83,10 +83,10 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 		flights int
 	}{{100 * time.Microsecond, 3}, {2 * time.Millisecond, 2}} {
 		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-			f.slow(tt.trip)
-			prompted(t, ls)
-			before := len(f.sent())
-			look(ls, func(l *link) bool { l.plain.usual = 1; return true })
+			f.setDelay(tt.trip)
+			makePrompt(t, ls)
+			before := len(f.sentFlights())
+			readLink(ls, func(l *link) bool { l.plain.usual = 1; return true })
 			ls.Put(t.Context(), named("first", Step))
 			for i := range 2 {
 				large := named(fmt.Sprint("large", i), Renewal)
@@ -95,9 +95,9 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 			}
 			small := named("small", Step)
 			ls.Put(t.Context(), small)
-			takes(t, small, time.Second)
+			checkAnswered(t, small, time.Second)
 			synctest.Wait()
-			sent := f.sent()[before:]
+			sent := f.sentFlights()[before:]
 			if len(sent) != tt.flights || len(sent[1]) != 5-tt.flights {
 				t.Errorf("over %v: the flights are %v", tt.trip, sent)
 			}
@@ -118,11 +118,11 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		f.mu.Unlock()
 		goesRound := named("goes round", Step)
 		ls.Put(t.Context(), goesRound)
-		takes(t, goesRound, promptWithin+time.Millisecond)
-		fails(t, hangs, ErrNoAnswer, flightFor+every-time.Since(began))
+		checkAnswered(t, goesRound, promptWithin+time.Millisecond)
+		checkFails(t, hangs, ErrNoAnswer, flightFor+slotLength-time.Since(began))
 		after := named("after", Step) // the lane is free again, although the goroutine of the hung flight still hangs
 		ls.Put(t.Context(), after)
-		takes(t, after, time.Microsecond)
+		checkAnswered(t, after, time.Microsecond)
 		close(held)
 	})
 }
@@ -134,8 +134,8 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}
-		if f.atOnce() > 16 || f.atOnce() < 10 {
-			t.Errorf("%d flights were under way at once", f.atOnce())
+		if f.mostTogether() > 16 || f.mostTogether() < 10 {
+			t.Errorf("%d flights were under way at once", f.mostTogether())
 		}
 		f.resume()
 	})
@@ -161,8 +161,8 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 						c.Leave()
 					}
 				}
-				if f.atOnce() > mostHung+16 {
-					t.Errorf("%d flights were under way at once", f.atOnce())
+				if f.mostTogether() > mostHung+16 {
+					t.Errorf("%d flights were under way at once", f.mostTogether())
 				}
 				if refused < 5000 {
 					t.Errorf("only %d of 6000 calls were refused", refused)
@@ -171,7 +171,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 				synctest.Wait()
 				c := named("well again", Step)
 				ls.Put(t.Context(), c)
-				takes(t, c, time.Microsecond)
+				checkAnswered(t, c, time.Microsecond)
 			})
 		})
 	}
@@ -192,7 +192,7 @@ func TestACallThatIsListedCanBeTakenBack(t *testing.T) {
 		}
 		f.resume()
 		synctest.Wait()
-		if sent := f.sent(); len(sent) != 1 {
+		if sent := f.sentFlights(); len(sent) != 1 {
 			t.Errorf("what was sent is %v", sent)
 		}
 	})
@@ -223,14 +223,14 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 
 func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-		f.slow(900 * time.Millisecond)
+		f.setDelay(900 * time.Millisecond)
 		ls.Put(t.Context(), named("first", Step))
 		synctest.Wait()
 		began := time.Now()
-		look(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another flight
+		readLink(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another flight
 		c := named("second", Renewal)
 		ls.Put(t.Context(), c)
-		takes(t, c, 2*time.Second)
+		checkAnswered(t, c, 2*time.Second)
 		if !c.Sent().Equal(began) {
 			t.Errorf("the call counts from %v after it was listed", c.Sent().Sub(began))
 		}
@@ -240,16 +240,16 @@ func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 	for trip, want := range map[time.Duration]int{50 * time.Microsecond: 1, 450 * time.Microsecond: 4, time.Second / 100: 8} {
 		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
-			f.slow(trip)
+			f.setDelay(trip)
 			first := named("first", Step)
 			ls.Put(t.Context(), first)
-			takes(t, first, time.Second)
+			checkAnswered(t, first, time.Second)
 			synctest.Wait() // now the link has noted the duration of the round trip
 			for i := range 20 {
 				ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 			}
 			synctest.Wait()
-			if n := look(ls, func(l *link) int { return l.plain.flying }); n != want {
+			if n := readLink(ls, func(l *link) int { return l.plain.flying }); n != want {
 				t.Errorf("at a round trip of %v, %d flights begin at once, not %d", trip, n, want)
 			}
 		})
@@ -258,7 +258,7 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 
 func TestIdleGoroutinesEnd(t *testing.T) {
 	bubble(t, false, false, func(t *testing.T, f *fake, ls *Links) {
-		f.slow(time.Millisecond)
+		f.setDelay(time.Millisecond)
 		for i := range 20 {
 			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
 		}
@@ -277,8 +277,8 @@ func TestTheRightValuesReachTheClient(t *testing.T) {
 	type key struct{}
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 		mine := context.WithValue(t.Context(), key{}, "mine")
-		s := ls.single.directs.at(time.Now())
-		ctx := s.with(mine)
+		s := ls.single.directs.slotAt(time.Now())
+		ctx := s.withValues(mine)
 		if ctx.Value(key{}) != "mine" {
 			t.Error("the caller's values are lost")
 		}

@@ -42,21 +42,21 @@ func (l *lane) begin(now time.Time) {
 	}
 }
 
-// goRound sets a timer for the given time. If calls are still listed then, the flights under way
-// are slow, and one more flight starts.
-func (l *lane) goRound(at time.Time) {
+// scheduleExtra sets a timer for the time startAt. If calls are still listed at that time, the
+// flights under way are slow, and startExtra starts one more flight.
+func (l *lane) scheduleExtra(startAt time.Time) {
 	if l.armed || l.n == 0 || l.pipe == nil {
 		return
 	}
 	l.armed = true
-	if d := time.Until(at); l.timer == nil {
-		l.timer = time.AfterFunc(d, l.round)
+	if d := time.Until(startAt); l.timer == nil {
+		l.timer = time.AfterFunc(d, l.startExtra)
 	} else {
 		l.timer.Reset(d)
 	}
 }
 
-func (l *lane) round() {
+func (l *lane) startExtra() {
 	k := l.link
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,18 +65,18 @@ func (l *lane) round() {
 		return
 	}
 	now := time.Now()
-	next := l.oldest().Add(promptWithin)
+	next := l.oldestTime().Add(promptWithin)
 	if !now.Before(next) {
 		if l.flying < l.most {
 			l.begin(now)
 		}
 		next = now.Add(promptWithin)
 	}
-	l.goRound(next)
+	l.scheduleExtra(next)
 }
 
-// putOff lists a call that travels with other calls. If no other call is sent within laterFor, a
-// flight begins for it.
+// putOff adds c to l.later, so that c travels with other calls. If no other call is sent within
+// laterFor, a flight begins for c.
 func (l *lane) putOff(c *Call) {
 	l.later = append(l.later, c)
 	if l.delayed {
@@ -84,14 +84,14 @@ func (l *lane) putOff(c *Call) {
 	}
 	l.delayed = true
 	if l.delay == nil {
-		l.delay = time.AfterFunc(laterFor, l.goNow)
+		l.delay = time.AfterFunc(laterFor, l.sendLater)
 	} else {
 		l.delay.Reset(laterFor)
 	}
 }
 
-// goNow begins a flight for the calls in l.later, which have waited for laterFor.
-func (l *lane) goNow() {
+// sendLater begins a flight for the calls in l.later, which have waited for laterFor.
+func (l *lane) sendLater() {
 	k := l.link
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *lane) goNow() {
 	if l.flying < l.usual {
 		l.begin(now)
 	} else {
-		l.goRound(l.oldest().Add(promptWithin))
+		l.scheduleExtra(l.oldestTime().Add(promptWithin))
 	}
 }
 
@@ -123,15 +123,15 @@ func (l *lane) listLater() {
 	l.later = l.later[:0]
 }
 
-// along removes from l.later the calls that travel with a direct call, and returns them.
-func (l *lane) along() []*Call {
+// takeLater removes from l.later the calls that travel with a direct call, and returns them.
+func (l *lane) takeLater() []*Call {
 	if len(l.later) == 0 {
 		return nil
 	}
 	n := min(len(l.later), mostCalls-1)
 	calls := make([]*Call, 0, n+1)
 	for _, c := range l.later[:n] {
-		if c.take() { // false: the call was recalled
+		if c.markUnderWay() { // false: the call was recalled
 			calls = append(calls, c)
 		}
 	}
@@ -141,8 +141,8 @@ func (l *lane) along() []*Call {
 	return calls
 }
 
-// oldest returns the time at which the oldest call was listed.
-func (l *lane) oldest() time.Time {
+// oldestTime returns the time at which the oldest listed call was listed.
+func (l *lane) oldestTime() time.Time {
 	var first time.Time
 	for _, q := range l.queues {
 		if len(q) > 0 && (first.IsZero() || q[0].sent.Before(first)) {
@@ -152,12 +152,12 @@ func (l *lane) oldest() time.Time {
 	return first
 }
 
-// batch takes the calls of the next flight. It takes the calls of the most urgent class first, and
-// in each class the oldest call first. A server executes all commands that it has received from one
-// connection before it looks at the next connection. So a flight to a near server has at most one
-// large call. A flight of five renewals of 100 leases each would delay all other clients for a
-// millisecond or two.
-func (l *lane) batch(into []*Call) []*Call {
+// takeBatch moves the calls of the next flight from the list into the slice into, and returns the
+// slice. It takes the calls of the most urgent class first, and in each class the oldest call
+// first. A server executes all commands that it has received from one connection before it looks at
+// the next connection. So a flight to a near server has at most one large call. A flight of five
+// renewals of 100 leases each would delay all other clients for a millisecond or two.
+func (l *lane) takeBatch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes
 	if l.pipe == nil {
@@ -172,7 +172,7 @@ func (l *lane) batch(into []*Call) []*Call {
 		q, n := l.queues[class], 0
 		for n < len(q) && len(into) < most-reserved && (room > 0 || len(into) == 0) {
 			c := q[n]
-			size := bytes(c.Words)
+			size := sizeOf(c.Words)
 			if size > largeCall {
 				if near && large {
 					break
@@ -180,7 +180,7 @@ func (l *lane) batch(into []*Call) []*Call {
 				large = true
 			}
 			n++
-			if c.take() { // false: the caller has left
+			if c.markUnderWay() { // false: the caller has left
 				into = append(into, c)
 				room -= size
 			}
@@ -202,17 +202,17 @@ func (l *lane) giveUp(s *slot) {
 	s.flights = nil
 	calls := make([][]*Call, len(lost))
 	for i, f := range lost {
-		f.lost, calls[i] = true, f.calls
+		f.givenUp, calls[i] = true, f.calls
 	}
 	l.flying -= len(lost)
 	k.hung += len(lost)
 	if len(lost) > 0 {
 		k.prompt = false
 	}
-	refused := k.goOn()
+	refused := k.beginFlights()
 	k.mu.Unlock()
 	if len(lost) > 0 {
-		k.owner.doubt()
+		k.owner.reloadState()
 	}
 	for _, cs := range calls {
 		for _, c := range cs {
@@ -224,9 +224,9 @@ func (l *lane) giveUp(s *slot) {
 	}
 }
 
-// goOn begins the flights that may begin now. When too many flights hang, no call can be sent. In
-// this state, goOn returns the listed calls, which must be refused.
-func (l *link) goOn() (refused []*Call) {
+// beginFlights begins the flights that may begin now. When too many flights hang, no call can be
+// sent. In this state, beginFlights returns the listed calls, which must be refused.
+func (l *link) beginFlights() (refused []*Call) {
 	now := time.Now()
 	for _, lane := range []*lane{&l.plain, &l.acked} {
 		if l.hung >= l.most {
@@ -246,12 +246,12 @@ func (l *link) goOn() (refused []*Call) {
 
 func (l *lane) idle() bool { return l.n == 0 && len(l.later) == 0 && l.flying == 0 }
 
-func (l *lane) end() {
+func (l *lane) stopTimers() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
 	if l.delay != nil {
 		l.delay.Stop()
 	}
-	l.slots.leave()
+	l.slots.replacePresent()
 }

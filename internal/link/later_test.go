@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// later returns a call for which no caller waits, and a channel that receives the call's answer.
-func later(name string) (*Call, chan error) {
+// putOffCall returns a call for which no caller waits, and a channel that receives the call's
+// answer.
+func putOffCall(name string) (*Call, chan error) {
 	c, answer := named(name, Release), make(chan error, 1)
 	c.OnAnswer = func(c *Call) {
 		_, err := c.Answer()
@@ -23,26 +24,26 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		t.Run(fmt.Sprint("direct=", direct), func(t *testing.T) {
 			bubble(t, true, direct, func(t *testing.T, f *fake, ls *Links) {
-				prompted(t, ls)
-				one, answerOne := later("one")
-				two, answerTwo := later("two")
+				makePrompt(t, ls)
+				one, answerOne := putOffCall("one")
+				two, answerTwo := putOffCall("two")
 				ls.PutOff(t.Context(), one)
 				ls.PutOff(t.Context(), two)
 				synctest.Wait()
-				if n := len(f.sent()); n != 1 {
+				if n := len(f.sentFlights()); n != 1 {
 					t.Errorf("%d flights before anything else was sent", n)
 				}
 				c := named("next", Step)
 				ls.Send(t.Context(), c)
-				takes(t, c, time.Second)
+				checkAnswered(t, c, time.Second)
 				if err := errors.Join(<-answerOne, <-answerTwo); err != nil {
 					t.Error(err)
 				}
-				if last := f.sent()[1]; !slices.Equal(last, []string{"one", "two", "next"}) {
+				if last := f.sentFlights()[1]; !slices.Equal(last, []string{"one", "two", "next"}) {
 					t.Errorf("sent together: %v", last)
 				}
 				time.Sleep(time.Second) //nolint:forbidigo // in a bubble
-				if n := len(f.sent()); n != 2 {
+				if n := len(f.sentFlights()); n != 2 {
 					t.Errorf("%d flights", n)
 				}
 			})
@@ -52,10 +53,10 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 
 func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
+		makePrompt(t, ls)
 		for range 3 {
 			began := time.Now()
-			c, answer := later("alone")
+			c, answer := putOffCall("alone")
 			ls.PutOff(t.Context(), c)
 			if err := <-answer; err != nil || time.Since(began) != laterFor {
 				t.Errorf("%v after %v", err, time.Since(began))
@@ -63,14 +64,14 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 		}
 		// A call may be put off while the timer of an earlier call runs. Nevertheless, the later
 		// call waits for the whole of laterFor.
-		first, _ := later("first")
+		first, _ := putOffCall("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
 		c := named("next", Step)
 		ls.Send(t.Context(), c)
-		takes(t, c, time.Second)
+		checkAnswered(t, c, time.Second)
 		began := time.Now()
-		second, answer := later("second")
+		second, answer := putOffCall("second")
 		ls.PutOff(t.Context(), second)
 		if err := <-answer; err != nil || time.Since(began) != laterFor {
 			t.Errorf("the second ended with %v after %v", err, time.Since(began))
@@ -80,21 +81,21 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 
 func TestARecalledCallIsNotSent(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
-		c, answer := later("recalled")
+		makePrompt(t, ls)
+		c, answer := putOffCall("recalled")
 		ls.PutOff(t.Context(), c)
 		if !c.Recall() || c.Recall() {
 			t.Error("a call that waits is recalled, once")
 		}
 		next := named("next", Step)
 		ls.Send(t.Context(), next)
-		takes(t, next, time.Second)
+		checkAnswered(t, next, time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
-		if all := f.sent(); len(all) != 2 || len(answer) != 0 {
+		if all := f.sentFlights(); len(all) != 2 || len(answer) != 0 {
 			t.Errorf("sent: %v", all)
 		}
-		f.slow(10 * time.Millisecond)
-		c, answer = later("under way")
+		f.setDelay(10 * time.Millisecond)
+		c, answer = putOffCall("under way")
 		ls.PutOff(t.Context(), c)
 		time.Sleep(2 * laterFor) //nolint:forbidigo // in a bubble
 		if c.Recall() {
@@ -112,19 +113,19 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 		if ls.Prompt("a") {
 			t.Error("a node that was never asked is prompt")
 		}
-		prompted(t, ls)
+		makePrompt(t, ls)
 		if !ls.Prompt("a") {
 			t.Error("a node that has answered at once is not prompt")
 		}
-		f.slow(promptWithin)
+		f.setDelay(promptWithin)
 		c := named("slow", Step)
 		ls.Send(t.Context(), c)
-		takes(t, c, time.Second)
+		checkAnswered(t, c, time.Second)
 		if ls.Prompt("a") {
 			t.Error("a node that takes 20 ms is prompt")
 		}
 		began := time.Now()
-		c, answer := later("at once")
+		c, answer := putOffCall("at once")
 		ls.PutOff(t.Context(), c)
 		if err := <-answer; err != nil || time.Since(began) != promptWithin {
 			t.Errorf("%v after %v", err, time.Since(began))
@@ -136,8 +137,8 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 // hook.
 func TestAPutOffCallEndsWithAPanic(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
-		prompted(t, ls)
-		c, answer := later("along")
+		makePrompt(t, ls)
+		c, answer := putOffCall("along")
 		ls.PutOff(t.Context(), c)
 		func() {
 			defer func() { _ = recover() }()

@@ -45,19 +45,19 @@ type link struct {
 	most    int       // the largest number of flights that may hang
 	chores  Chores
 
-	mu      sync.Mutex
-	plain   lane  // lane of the calls that need no acknowledgement
-	acked   lane  // lane of the calls that replicas must acknowledge
-	directs slots // the contexts of direct calls
-	direct  int   // number of direct calls under way
-	crowd   int   // number of calls in the last flight that has landed
-	prompt  bool  // the last answer came within promptWithin, and no flight hangs
-	hung    int   // number of flights that were given up and have not returned
-	gone    bool  // the link was forgotten; a later call uses a new link
-	adding  int   // how many calls of the method add are under way
-	trips   trips
+	mu        sync.Mutex
+	plain     lane  // lane of the calls that need no acknowledgement
+	acked     lane  // lane of the calls that replicas must acknowledge
+	directs   slots // the contexts of direct calls
+	direct    int   // number of direct calls under way
+	crowd     int   // number of calls in the last flight that has landed
+	prompt    bool  // the last answer came within promptWithin, and no flight hangs
+	hung      int   // number of flights that were given up and have not returned
+	forgotten bool  // the link was forgotten; a later call uses a new link
+	adding    int   // how many calls of the method add are under way
+	trips     trips
 
-	apart atomic.Int32 // the number of further flights in which each call is made by itself: see Together
+	separate atomic.Int32 // the number of further flights in which each call is made by itself: see Together
 }
 
 func newLink(owner *Links, c Client) *link {
@@ -74,14 +74,14 @@ func newLink(owner *Links, c Client) *link {
 	l.chores = Chores{Warn: owner.options.Warn, One: owner.options.One}
 	l.directs.life = directFor
 	l.plain = lane{link: l, most: 16, usual: 1, pipe: l.pipe}
-	l.plain.slots = slots{life: flightFor + every, over: l.plain.giveUp}
+	l.plain.slots = slots{life: flightFor + slotLength, onEnd: l.plain.giveUp}
 	if l.pipe == nil {
 		l.plain.usual = math.MaxInt
 	}
 	if owner.options.Replicas > 0 {
 		pipe, _ := c.(pipeliner) // the client has a Pipeline, because the constructor has checked this for WithReplicaAck
 		l.acked = lane{link: l, acked: true, most: 16, usual: 8, pipe: pipe}
-		l.acked.slots = slots{life: owner.options.Within + flightFor + every, over: l.acked.giveUp}
+		l.acked.slots = slots{life: owner.options.Within + flightFor + slotLength, onEnd: l.acked.giveUp}
 	}
 	return l
 }
@@ -119,44 +119,44 @@ func (l *link) lane(c *Call) *lane {
 	return &l.plain
 }
 
-// put lists a call for the next flight, which usually begins at once.
-func (l *link) put(c *Call) {
-	if err := l.list(c); err == errGone {
-		l.owner.to(l.client.(*redis.Client)).put(c) //nolint:forcetypeassert // only links to nodes of a Cluster are forgotten
+// enlist adds c to the list for the next flight, which usually begins at once.
+func (l *link) enlist(c *Call) {
+	if err := l.list(c); err == errForgotten {
+		l.owner.linkTo(l.client.(*redis.Client)).enlist(c) //nolint:forcetypeassert // only links to nodes of a Cluster are forgotten
 	} else if err != nil {
 		c.refuse(err)
 	}
 }
 
-// errGone means that the link was forgotten just before it was used.
-var errGone = errors.New("the link is gone")
+// errForgotten is the error of a link that was forgotten just before it was used.
+var errForgotten = errors.New("the link is gone")
 
-// If the node is prompt, putOff lists a call that travels with other calls. Otherwise putOff lists
-// the call as put does.
+// putOff adds c to the calls that travel with other calls, if the node is prompt. Otherwise putOff
+// lists c as enlist does.
 func (l *link) putOff(c *Call) {
 	l.mu.Lock()
-	if l.prompt && !l.gone {
+	if l.prompt && !l.forgotten {
 		l.lane(c).putOff(c)
 		l.mu.Unlock()
 		return
 	}
 	l.mu.Unlock()
-	l.put(c)
+	l.enlist(c)
 }
 
 // isPrompt reports whether the last answer came soon and no flight hangs.
 func (l *link) isPrompt() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.prompt && !l.gone
+	return l.prompt && !l.forgotten
 }
 
 func (l *link) list(c *Call) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.gone:
-		return errGone
+	case l.forgotten:
+		return errForgotten
 	case l.hung >= l.most:
 		return ErrHangs
 	}
@@ -165,7 +165,7 @@ func (l *link) list(c *Call) error {
 	if lane.n++; lane.flying < lane.usual {
 		lane.begin(time.Now())
 	} else {
-		lane.goRound(lane.oldest().Add(promptWithin))
+		lane.scheduleExtra(lane.oldestTime().Add(promptWithin))
 	}
 	return nil
 }
@@ -177,15 +177,15 @@ func (l *link) tryDirect(c *Call) bool {
 		return false
 	}
 	l.mu.Lock()
-	if !l.prompt || l.gone || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
+	if !l.prompt || l.forgotten || l.direct >= mostDirect || l.crowd > mostDirect || l.plain.n > 0 || l.plain.flying > 0 {
 		l.mu.Unlock()
 		return false
 	}
 	l.direct++
-	slot := l.directs.at(c.sent)
-	along := l.plain.along()
+	slot := l.directs.slotAt(c.sent)
+	along := l.plain.takeLater()
 	l.mu.Unlock()
-	if !c.take() { // cannot happen, because no other goroutine could have changed the call's fate
+	if !c.markUnderWay() { // cannot happen, because no other goroutine could have changed the call's fate
 		panic("latchkit: a call was sent twice")
 	}
 	gotReply := false
@@ -195,7 +195,7 @@ func (l *link) tryDirect(c *Call) bool {
 		}
 		l.mu.Lock()
 		l.direct--
-		l.note(time.Since(c.sent), gotReply)
+		l.recordTrip(time.Since(c.sent), gotReply)
 		l.mu.Unlock()
 	}()
 	if len(along) > 0 {
@@ -203,17 +203,17 @@ func (l *link) tryDirect(c *Call) bool {
 		// The flight uses transmit and not send, because send may need several round trips, and the
 		// caller waits here.
 		if gotReply = f.transmit(append(along, c)); !gotReply {
-			l.owner.doubt()
+			l.owner.reloadState()
 		}
 		return true
 	}
-	ctx := slot.with(c.values)
-	text, err := l.process(ctx, c, false)
-	if c.unknown(err) {
-		text, err = l.process(ctx, c, true)
+	ctx := slot.withValues(c.values)
+	text, err := l.sendOne(ctx, c, false)
+	if c.lacksScript(err) {
+		text, err = l.sendOne(ctx, c, true)
 	}
-	if gotReply = replied(err); !gotReply {
-		l.owner.doubt()
+	if gotReply = isReply(err); !gotReply {
+		l.owner.reloadState()
 	}
 	if !l.owner.redirect(c, err) {
 		c.answer(text, err)
@@ -221,37 +221,39 @@ func (l *link) tryDirect(c *Call) bool {
 	return true
 }
 
-// process sends one call by itself.
-func (l *link) process(ctx context.Context, c *Call, inFull bool) (string, error) {
+// sendOne sends the call c by itself, and returns the reply. With inFull, the call carries the
+// script's text.
+func (l *link) sendOne(ctx context.Context, c *Call, inFull bool) (string, error) {
 	cmd := c.command(ctx, inFull)
-	return result(cmd, l.client.Process(ctx, cmd))
+	return resultOf(cmd, l.client.Process(ctx, cmd))
 }
 
-// note records how long an answer took. The caller holds l.mu.
-func (l *link) note(took time.Duration, gotReply bool) {
+// recordTrip records the duration of a round trip, took, and whether the node has replied. The
+// caller holds l.mu.
+func (l *link) recordTrip(took time.Duration, gotReply bool) {
 	l.prompt = gotReply && took < promptWithin && l.hung == 0
 	if gotReply && l.pipe != nil {
-		l.trips.note(took)
+		l.trips.recordTrip(took)
 		// If a round trip takes almost no time, one flight at a time is best. Otherwise several
 		// flights are under way together.
 		l.plain.usual = int(min(max(l.trips.shortest()/(100*time.Microsecond), 1), 8))
 	}
 }
 
-// forget marks an idle link as gone. A caller that still has this link must get a new link to the
-// node.
+// forget marks the link as forgotten if it is idle, and reports whether it was idle. A caller that
+// still has a forgotten link must get a new link to the node.
 func (l *link) forget() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.gone = l.gone || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
+	l.forgotten = l.forgotten || l.direct == 0 && l.hung == 0 && l.adding == 0 &&
 		l.plain.idle() && l.acked.idle() && l.chores.idle()
-	return l.gone
+	return l.forgotten
 }
 
-// add adds a chore. The result is false when the link is gone.
-func (l *link) add(ch Chore) bool {
+// addChore adds ch to the chores of the link. It returns false when the link was forgotten.
+func (l *link) addChore(ch Chore) bool {
 	l.mu.Lock()
-	if l.gone {
+	if l.forgotten {
 		l.mu.Unlock()
 		return false
 	}
@@ -264,13 +266,13 @@ func (l *link) add(ch Chore) bool {
 	return true
 }
 
-// end stops the timers of a link.
-func (l *link) end() {
+// stopTimers stops the timers of a link.
+func (l *link) stopTimers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.plain.end()
-	l.acked.end()
-	l.directs.leave()
+	l.plain.stopTimers()
+	l.acked.stopTimers()
+	l.directs.replacePresent()
 }
 
 // trips has the duration of the shortest of the last 256 to 511 round trips.
@@ -279,7 +281,7 @@ type trips struct {
 	now, earlier time.Duration // shortest round trips; 0: none
 }
 
-func (t *trips) note(took time.Duration) {
+func (t *trips) recordTrip(took time.Duration) {
 	took = max(took, 1)
 	if t.now == 0 || took < t.now {
 		t.now = took

@@ -23,7 +23,7 @@ type Links struct {
 	client  Client
 	options Options
 	crew    crew
-	signals sync.Pool // the idle channels for expect
+	signals sync.Pool // the idle channels for Call.prepareDone
 
 	single  *link       // the link for all calls; nil: the calls go to the nodes of the Cluster
 	cluster Cluster     // nil: there is one server
@@ -55,32 +55,32 @@ func New(c Client, o Options) *Links {
 // 250 ms. Otherwise Send lists the call, as [Links.Put] does. Send uses the values of ctx, but not
 // its end. A caller that does not want to wait any more uses [Call.Leave].
 func (ls *Links) Send(ctx context.Context, c *Call) {
-	c.hand(ctx, time.Now())
+	c.markListed(ctx, time.Now())
 	if ls.single == nil || c.Acked { // not direct, because on a Cluster the node of the call may be unknown
-		c.expect(&ls.signals)
+		c.prepareDone(&ls.signals)
 	}
-	if l := ls.find(c); l != nil && !l.tryDirect(c) {
-		c.expect(&ls.signals)
-		l.put(c)
+	if l := ls.linkFor(c); l != nil && !l.tryDirect(c) {
+		c.prepareDone(&ls.signals)
+		l.enlist(c)
 	}
 }
 
 // Put lists the call for the next flight, and does not wait for the answer.
 func (ls *Links) Put(ctx context.Context, c *Call) {
-	c.hand(ctx, time.Now())
-	c.expect(&ls.signals)
-	if l := ls.find(c); l != nil {
-		l.put(c)
+	c.markListed(ctx, time.Now())
+	c.prepareDone(&ls.signals)
+	if l := ls.linkFor(c); l != nil {
+		l.enlist(c)
 	}
 }
 
-// PutOff sends a call for which no caller waits. The call travels with the next flight or direct
-// call to its node. If neither begins within 1 ms, the call gets a flight of its own. Until the
-// call is sent, [Call.Recall] can take it back.
+// PutOff lists a call for which no caller waits. The call travels with the next flight or direct
+// call to its node. If no flight or direct call begins within 1 ms, the call gets its own flight.
+// Until the call is sent, [Call.Recall] can take it back.
 func (ls *Links) PutOff(ctx context.Context, c *Call) {
-	c.hand(ctx, time.Now())
-	c.expect(&ls.signals)
-	if l := ls.find(c); l != nil {
+	c.markListed(ctx, time.Now())
+	c.prepareDone(&ls.signals)
+	if l := ls.linkFor(c); l != nil {
 		l.putOff(c)
 	}
 }
@@ -90,7 +90,7 @@ func (ls *Links) PutOff(ctx context.Context, c *Call) {
 func (ls *Links) Prompt(key string) bool {
 	l := ls.single
 	if l == nil {
-		l = ls.serving(key)
+		l = ls.servingLink(key)
 	}
 	return l != nil && l.isPrompt()
 }
@@ -110,16 +110,16 @@ func (ls *Links) Do(ctx context.Context, c *Call) (string, error) {
 }
 
 // Go runs a job on a goroutine of the Links. Close waits for the job.
-func (ls *Links) Go(job func()) { ls.crew.start(do(job)) }
+func (ls *Links) Go(job func()) { ls.crew.start(jobFunc(job)) }
 
 // Chore repeats the attempt of ch, at the node of key, until the node answers it: see [Chores].
 func (ls *Links) Chore(key string, ch Chore) {
 	l := ls.single
 	if l == nil {
-		l = ls.serving(key)
+		l = ls.servingLink(key)
 	}
-	for l != nil && !l.add(ch) {
-		l = ls.serving(key)
+	for l != nil && !l.addChore(ch) {
+		l = ls.servingLink(key)
 	}
 	if l == nil {
 		ls.chores.Add(ch)
@@ -134,18 +134,18 @@ func (ls *Links) Close(ctx context.Context) (err error) {
 			err = stopped
 		}
 	}
-	ls.each(finish)
+	ls.eachLink(finish)
 	if stopped := ls.chores.Stop(ctx); err == nil {
 		err = stopped
 	}
 	if stopped := ls.crew.stop(ctx); err == nil {
 		err = stopped
 	}
-	ls.each((*link).end)
+	ls.eachLink((*link).stopTimers)
 	return err
 }
 
-func (ls *Links) each(f func(*link)) {
+func (ls *Links) eachLink(f func(*link)) {
 	if ls.single != nil {
 		f(ls.single)
 	}

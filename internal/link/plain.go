@@ -21,10 +21,10 @@ type Plain struct{ Client Client }
 func (p Plain) Do(ctx context.Context, c *Call) (string, error) {
 	c.sent = time.Now()
 	cmd := c.command(ctx, false)
-	text, err := result(cmd, p.Client.Process(ctx, cmd))
-	if c.unknown(err) {
+	text, err := resultOf(cmd, p.Client.Process(ctx, cmd))
+	if c.lacksScript(err) {
 		cmd = c.command(ctx, true)
-		text, err = result(cmd, p.Client.Process(ctx, cmd))
+		text, err = resultOf(cmd, p.Client.Process(ctx, cmd))
 	}
 	return text, err
 }

@@ -25,24 +25,24 @@ const (
 	mostHelpers = 8
 )
 
-// find returns the link for a call that is to be listed. While the node is unknown, find returns
-// nil. Such a call is sent, or refused, when the Cluster's state has been loaded.
-func (ls *Links) find(c *Call) *link {
+// linkFor returns the link for a call that is to be listed. While the node is unknown, linkFor
+// returns nil. Such a call is sent, or refused, when the Cluster's state has been loaded.
+func (ls *Links) linkFor(c *Call) *link {
 	// The client itself can find the node. But a WAIT must use the same connection as its call, so
 	// the link must know the node.
 	if ls.single != nil && (ls.cluster == nil || !c.Acked) {
 		return ls.single
 	}
-	if l := ls.serving(c.Key); l != nil {
+	if l := ls.servingLink(c.Key); l != nil {
 		return l
 	}
-	ls.await(c)
+	ls.keepPending(c)
 	return nil
 }
 
-// serving returns the link to the master of a key, or nil when the client knows no master. It does
-// not block.
-func (ls *Links) serving(key string) *link {
+// servingLink returns the link to the master of a key, or nil when the client knows no master. It
+// does not block.
+func (ls *Links) servingLink(key string) *link {
 	if !ls.loaded.Load() {
 		return nil
 	}
@@ -50,11 +50,11 @@ func (ls *Links) serving(key string) *link {
 	if err != nil {
 		return nil
 	}
-	return ls.to(node)
+	return ls.linkTo(node)
 }
 
-// to returns the link to a node.
-func (ls *Links) to(node *redis.Client) *link {
+// linkTo returns the link to the given node, and makes this link if it does not exist.
+func (ls *Links) linkTo(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
 		return l.(*link) //nolint:forcetypeassert // the map has only links
 	}
@@ -68,23 +68,23 @@ func (ls *Links) to(node *redis.Client) *link {
 	return l.(*link) //nolint:forcetypeassert // as above
 }
 
-// await keeps a call until the client knows the Cluster's state. The state is loaded on a new
-// goroutine, because the loading may hang. A call is kept no longer than a flight may take.
-func (ls *Links) await(c *Call) {
+// keepPending keeps the call c until the client knows the Cluster's state. The state is loaded on a
+// new goroutine, because the loading may hang. A call is kept no longer than a flight may take.
+func (ls *Links) keepPending(c *Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.pending = append(ls.pending, c)
 	if ls.overdue == nil {
-		ls.overdue = time.AfterFunc(flightFor, func() { ls.release(ErrNoState) })
+		ls.overdue = time.AfterFunc(flightFor, func() { ls.resolvePending(ErrNoState) })
 	}
 	if !ls.loading {
 		ls.loading = true
-		ls.crew.start(do(ls.load))
+		ls.crew.start(jobFunc(ls.loadState))
 	}
 }
 
-// load makes the client load the Cluster's state.
-func (ls *Links) load() {
+// loadState makes the client load the Cluster's state.
+func (ls *Links) loadState() {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()
 	_, err := ls.cluster.MasterForKey(ctx, "")
@@ -94,11 +94,12 @@ func (ls *Links) load() {
 	if err == nil {
 		ls.loaded.Store(true)
 	}
-	ls.release(err)
+	ls.resolvePending(err)
 }
 
-// release sends the calls that have waited for the Cluster's state, or refuses them.
-func (ls *Links) release(err error) {
+// resolvePending sends the calls that have waited for the Cluster's state. If the state is still
+// unknown, it refuses them with the cause err.
+func (ls *Links) resolvePending(err error) {
 	ls.mu.Lock()
 	pending := ls.pending
 	ls.pending = nil
@@ -108,54 +109,54 @@ func (ls *Links) release(err error) {
 	}
 	ls.mu.Unlock()
 	for _, c := range pending {
-		if l := ls.serving(c.Key); l != nil {
-			l.put(c)
+		if l := ls.servingLink(c.Key); l != nil {
+			l.enlist(c)
 		} else {
 			c.refuse(noState{err})
 		}
 	}
 }
 
-// noState returns ErrNoState with the reason.
-type noState struct{ why error }
+// noState is the error ErrNoState together with its cause.
+type noState struct{ cause error }
 
 func (e noState) Error() string {
-	if e.why == nil || e.why == ErrNoState {
+	if e.cause == nil || e.cause == ErrNoState {
 		return ErrNoState.Error()
 	}
-	return ErrNoState.Error() + ": " + e.why.Error()
+	return ErrNoState.Error() + ": " + e.cause.Error()
 }
 
-func (e noState) Unwrap() []error { return []error{ErrNoState, e.why} }
+func (e noState) Unwrap() []error { return []error{ErrNoState, e.cause} }
 
-// doubt is called when a node has not answered. Another node may now serve the slots of this node,
-// so the client loads the Cluster's state again.
-func (ls *Links) doubt() {
+// reloadState makes the client load the Cluster's state again. It is called when a node has not
+// answered, because another node may now serve the slots of this node.
+func (ls *Links) reloadState() {
 	if ls.cluster != nil {
 		ls.cluster.ReloadState(context.Background())
 	}
 }
 
-// elsewhere sends calls to the nodes that now serve their slots. It returns the calls that stay at
-// this node.
-func (ls *Links) elsewhere(calls []*Call, here *link) []*Call {
-	if here == ls.single {
+// reroute sends calls to the nodes that now serve their slots. It returns the calls whose slots are
+// still served by the node of the link current.
+func (ls *Links) reroute(calls []*Call, current *link) []*Call {
+	if current == ls.single {
 		return calls
 	}
 	var stay []*Call
 	for _, c := range calls {
-		if l := ls.serving(c.Key); c.hops > 0 || l == nil || l == here {
+		if l := ls.servingLink(c.Key); c.hops > 0 || l == nil || l == current {
 			stay = append(stay, c)
-		} else if c.relist() {
-			l.put(c)
+		} else if c.markRelisted() {
+			l.enlist(c)
 		}
 	}
 	return stay
 }
 
-// redirect looks at the error of a call. If the error shows that the call's slot has moved,
-// redirect sends the call to the new node. The method redirect does not block, because another
-// goroutine looks for the node.
+// redirect reads err, the error of the call c. If err shows that the call's slot has moved,
+// redirect sends the call to the new node and returns true. The method redirect does not block,
+// because another goroutine looks for the node.
 func (ls *Links) redirect(c *Call, err error) bool {
 	if err == nil || ls.cluster == nil || c.hops == mostHops {
 		return false
@@ -165,36 +166,37 @@ func (ls *Links) redirect(c *Call, err error) bool {
 		var moved bool
 		if addr, moved = redis.IsMovedError(err); !moved {
 			if redis.IsClusterDownError(err) || redis.IsReadOnlyError(err) {
-				ls.doubt()
+				ls.reloadState()
 			}
 			return false
 		}
-		ls.doubt()
+		ls.reloadState()
 	}
 	if ls.helpers.Add(1) > mostHelpers {
 		ls.helpers.Add(-1)
 		return false
 	}
-	if !c.relist() { // false: the caller has left
+	if !c.markRelisted() { // false: the caller has left
 		ls.helpers.Add(-1)
 		return true
 	}
 	c.hops++
-	ls.crew.start(do(func() {
+	ls.crew.start(jobFunc(func() {
 		defer ls.helpers.Add(-1)
-		node := ls.at(addr)
+		node := ls.masterAt(addr)
 		if node == nil { // the client does not know the node yet
 			c.refuse(err)
 			return
 		}
 		c.asking = asking
-		ls.to(node).put(c)
+		ls.linkTo(node).enlist(c)
 	}))
 	return true
 }
 
-// at returns the client of the master at an address, or nil when there is no such master.
-func (ls *Links) at(addr string) *redis.Client {
+// masterAt returns the client of the master at the address addr, or nil when no master has this
+// address.
+func (ls *Links) masterAt(addr string) *redis.Client {
 	ctx, cancel := context.WithTimeout(context.Background(), flightFor)
 	defer cancel()
 	found := make(chan *redis.Client, 1)

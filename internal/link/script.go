@@ -7,12 +7,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is a command that go-redis sends at most once. If go-redis repeated a call whose reply was
-// lost, the second answer could be wrong. For example, a repeated release finds no lease.
-type once struct{ *redis.StringCmd }
+// noRetryCmd is a command that go-redis sends at most once. If go-redis repeated a call whose reply
+// was lost, the second answer could be wrong. For example, a repeated release finds no lease.
+type noRetryCmd struct{ *redis.StringCmd }
 
 // NoRetry makes go-redis send the command only once.
-func (once) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }
 
 // A Script is a Lua program.
 type Script struct {
@@ -46,8 +46,9 @@ func (s *Script) Words(keys []string, args ...any) []any {
 	return s.WordsIn(new(Room), keys, args...)
 }
 
-// larger returns memory for a command of up to 16 words, in one piece.
-func larger() ([]any, []string, []int64) {
+// newLargeRoom returns empty slices with room for a command of up to 16 words, in one piece of
+// memory.
+func newLargeRoom() ([]any, []string, []int64) {
 	var all struct {
 		words   [16]any
 		texts   [8]string
@@ -71,7 +72,7 @@ func (s *Script) WordsIn(r *Room, keys []string, args ...any) []any {
 	case most > 16:
 		words, texts, numbers = make([]any, 0, most), make([]string, 0, most), make([]int64, 0, most)
 	case most > len(Room{}.words):
-		words, texts, numbers = larger()
+		words, texts, numbers = newLargeRoom()
 	default:
 		words, texts, numbers = r.words[:0], r.texts[:0], r.numbers[:0]
 	}
@@ -135,8 +136,8 @@ func (w *Writer) Number(n int64) {
 // Words returns the words that are written so far.
 func (w *Writer) Words() []any { return w.words }
 
-// bytes returns the approximate size of a command on the wire.
-func bytes(words []any) int {
+// sizeOf returns the approximate size, in bytes, of a command with these words on the wire.
+func sizeOf(words []any) int {
 	n := 0
 	for _, w := range words {
 		n += 8

@@ -19,17 +19,18 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// counts increments the counter at a key and returns the key, so that a test notices a second
+// countScript increments the counter at a key and returns the key, so that a test notices a second
 // execution.
-var counts = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
+var countScript = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1]")
 
-// counting returns a call that increments the counter at a key.
-func counting(key string) *Call {
-	return &Call{Script: counts, Words: counts.Words([]string{key}), Key: key, Class: Step}
+// countCall returns a call that increments the counter at a key.
+func countCall(key string) *Call {
+	return &Call{Script: countScript, Words: countScript.Words([]string{key}), Key: key, Class: Step}
 }
 
-// made returns the Links of a client. They are closed when the test ends.
-func made(t *testing.T, c Client, o Options) *Links {
+// newLinks returns Links with the client c and the options o. The Links are closed when the test
+// ends.
+func newLinks(t *testing.T, c Client, o Options) *Links {
 	t.Helper()
 	ls := New(c, o)
 	t.Cleanup(func() {
@@ -42,8 +43,8 @@ func made(t *testing.T, c Client, o Options) *Links {
 	return ls
 }
 
-// bounds makes a client end each call when the context of the call ends.
-func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
+// boundCalls changes the options so that a client ends each call when the context of the call ends.
+func boundCalls(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
 // spy is a hook. The hook records the commands that a client sends, and for each command the
 // goroutine that sends the command.
@@ -60,7 +61,7 @@ func (s *spy) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (s *spy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		s.note(cmd)
+		s.record(cmd)
 		s.mu.Lock()
 		s.single++
 		s.mu.Unlock()
@@ -70,7 +71,7 @@ func (s *spy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (s *spy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		s.note(cmds...)
+		s.record(cmds...)
 		s.mu.Lock()
 		s.piped = append(s.piped, len(cmds))
 		s.mu.Unlock()
@@ -78,9 +79,9 @@ func (s *spy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	}
 }
 
-// note records commands. If the spy has a prefix, note puts it before the first key of each
+// record records commands. If the spy has a prefix, note puts it before the first key of each
 // script.
-func (s *spy) note(cmds ...redis.Cmder) {
+func (s *spy) record(cmds ...redis.Cmder) {
 	stack := make([]byte, 16<<10)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,12 +97,13 @@ func (s *spy) note(cmds ...redis.Cmder) {
 	}
 }
 
-// among makes n calls at the same time, and returns the errors of the calls that failed.
-func among(t *testing.T, ls *Links, n int, key func(i int) string) (failed []error) {
+// sendTogether makes n calls at the same time, call i for the key key(i), and returns the errors of
+// the calls that failed.
+func sendTogether(t *testing.T, ls *Links, n int, key func(i int) string) (failed []error) {
 	t.Helper()
 	var calls []*Call
 	for i := range n {
-		c := counting(key(i))
+		c := countCall(key(i))
 		ls.Send(t.Context(), c)
 		calls = append(calls, c)
 	}
@@ -123,26 +125,26 @@ func TestALoneCallRunsOnItsCallersGoroutineWhereTheClientBoundsIt(t *testing.T) 
 		direct bool
 	}{
 		"as go-redis comes": {func(*redis.Options) {}, false},
-		"with deadlines":    {bounds, true},
+		"with deadlines":    {boundCalls, true},
 		"with deadlines and no time-outs": {func(o *redis.Options) {
-			bounds(o)
+			boundCalls(o)
 			o.ReadTimeout, o.WriteTimeout = -1, -1
 		}, true},
 		"with deadlines that the client leaves out": {func(o *redis.Options) {
-			bounds(o)
+			boundCalls(o)
 			o.ReadTimeout, o.WriteTimeout = -2, -2
 		}, false},
 		"with short time-outs": {func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = directFor, directFor }, true},
-		"RESP2":                {func(o *redis.Options) { bounds(o); o.Protocol = 2 }, true},
+		"RESP2":                {func(o *redis.Options) { boundCalls(o); o.Protocol = 2 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := redistest.Start(t).Client(t, c.mod)
 			s := &spy{}
 			client.AddHook(s)
-			ls := made(t, client, Options{})
+			ls := newLinks(t, client, Options{})
 			made := func() bool {
-				if _, err := ls.Do(t.Context(), counting("k")); err != nil {
+				if _, err := ls.Do(t.Context(), countCall("k")); err != nil {
 					t.Fatal(err)
 				}
 				s.mu.Lock()
@@ -194,7 +196,7 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	client := redis.NewClient(options)
 	ls := New(client, Options{})
 	for range 3 {
-		if _, err := ls.Do(t.Context(), counting("k")); err != nil {
+		if _, err := ls.Do(t.Context(), countCall("k")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -208,7 +210,7 @@ func hangs(t *testing.T, timeout time.Duration, deadlines bool, protocol int, st
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		began := time.Now()
-		_, err := ls.Do(ctx, counting("k"))
+		_, err := ls.Do(ctx, countCall("k"))
 		if took := time.Since(began); took > 50*time.Millisecond+250*time.Millisecond+busy {
 			t.Errorf("the caller is back after %v", took)
 		}
@@ -239,9 +241,9 @@ func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
 			var dials atomic.Int32
-			client := server.Client(t, bounds, func(o *redis.Options) { o.PoolSize = pool })
+			client := server.Client(t, boundCalls, func(o *redis.Options) { o.PoolSize = pool })
 			client.AddHook(dialled{&dials})
-			ls := made(t, client, Options{})
+			ls := newLinks(t, client, Options{})
 			var work sync.WaitGroup
 			stop := make(chan struct{})
 			var answers atomic.Int32
@@ -254,7 +256,7 @@ func TestAServerThatStallsGetsNoStormOfConnections(t *testing.T) {
 						default:
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-						if _, err := ls.Do(ctx, counting(fmt.Sprint("k", g))); err == nil {
+						if _, err := ls.Do(ctx, countCall(fmt.Sprint("k", g))); err == nil {
 							answers.Add(1)
 						}
 						cancel()
@@ -291,11 +293,11 @@ func (d dialled) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-func await(t *testing.T, what string, reached func() bool) {
+func await(t *testing.T, event string, reached func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !reached(); {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("waited in vain: %s", event)
 		}
 		time.Sleep(time.Millisecond) //nolint:forbidigo // a poll
 	}
@@ -308,14 +310,14 @@ func TestUnknownScriptsOfAFlightRunOnce(t *testing.T) {
 	client := server.Client(t)
 	s := &spy{}
 	client.AddHook(s)
-	ls := made(t, client, Options{})
+	ls := newLinks(t, client, Options{})
 	admin := server.Client(t)
 	const rounds, each = 20, 30
 	for range rounds {
 		if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if failed := among(t, ls, each, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
+		if failed := sendTogether(t, ls, each, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
 			t.Fatal(failed)
 		}
 	}
@@ -335,12 +337,12 @@ func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
-	ls := made(t, server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }), Options{})
-	if failed := among(t, ls, 5, func(int) string { return "warm" }); failed != nil {
+	ls := newLinks(t, server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }), Options{})
+	if failed := sendTogether(t, ls, 5, func(int) string { return "warm" }); failed != nil {
 		t.Fatal(failed)
 	}
 	lost := proxy.LoseReplies(5, chaos.Containing("k:"))
-	failed := among(t, ls, 50, func(i int) string { return fmt.Sprint("k:", i) })
+	failed := sendTogether(t, ls, 50, func(i int) string { return fmt.Sprint("k:", i) })
 	if lost.Hits() == 0 || len(failed) == 0 {
 		t.Fatalf("%d replies were lost, %d calls failed", lost.Hits(), len(failed))
 	}
@@ -357,19 +359,19 @@ func TestACallIsSentOnceWhileConnectionsBreak(t *testing.T) {
 func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, mod := range map[string]func(*redis.Options){"direct": bounds, "by flight": func(*redis.Options) {}} {
+	for name, mod := range map[string]func(*redis.Options){"direct": boundCalls, "by flight": func(*redis.Options) {}} {
 		t.Run(name, func(t *testing.T) {
 			client := server.Client(t, mod)
 			client.AddHook(&spy{prefix: "mine:"})
-			ls := made(t, client, Options{})
+			ls := newLinks(t, client, Options{})
 			admin := server.Client(t)
 			admin.FlushDB(t.Context())
 			for i := range 10 {
-				if _, err := ls.Do(t.Context(), counting(fmt.Sprint("alone", i))); err != nil {
+				if _, err := ls.Do(t.Context(), countCall(fmt.Sprint("alone", i))); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if failed := among(t, ls, 50, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
+			if failed := sendTogether(t, ls, 50, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
 				t.Fatal(failed)
 			}
 			keys, err := admin.Keys(t.Context(), "*").Result()
@@ -391,16 +393,16 @@ func TestAllCallsGoByTheHooksOfTheirClient(t *testing.T) {
 func TestAScriptThatTheServerForgotKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, mod := range map[string]func(*redis.Options){"direct": bounds, "by flight": func(*redis.Options) {}} {
+	for name, mod := range map[string]func(*redis.Options){"direct": boundCalls, "by flight": func(*redis.Options) {}} {
 		client := server.Client(t, mod)
 		client.AddHook(&spy{prefix: "mine:"})
-		ls := made(t, client, Options{})
+		ls := newLinks(t, client, Options{})
 		admin := server.Client(t)
 		for i := range 3 {
 			if err := admin.ScriptFlush(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := ls.Do(t.Context(), counting(name)); err != nil {
+			if _, err := ls.Do(t.Context(), countCall(name)); err != nil {
 				t.Fatal(err)
 			}
 			if n, _ := admin.Get(t.Context(), "mine:"+name).Int(); n != i+1 {
@@ -424,13 +426,13 @@ func (m *metered) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func TestAClientsOwnProcessIsNeverBypassed(t *testing.T) {
 	t.Parallel()
-	m := &metered{Client: redistest.Start(t).Client(t, bounds)}
-	ls := made(t, m, Options{})
-	if _, err := ls.Do(t.Context(), counting("k")); err != nil {
+	m := &metered{Client: redistest.Start(t).Client(t, boundCalls)}
+	ls := newLinks(t, m, Options{})
+	if _, err := ls.Do(t.Context(), countCall("k")); err != nil {
 		t.Fatal(err)
 	}
 	m.n.Store(0)
-	if failed := among(t, ls, 50, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
+	if failed := sendTogether(t, ls, 50, func(i int) string { return fmt.Sprint("k", i) }); failed != nil {
 		t.Fatal(failed)
 	}
 	if n := m.n.Load(); n != 50 {
@@ -443,16 +445,16 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
-	ls := made(t, server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }), Options{})
-	if failed := among(t, ls, 5, func(int) string { return "warm" }); failed != nil {
+	ls := newLinks(t, server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() }), Options{})
+	if failed := sendTogether(t, ls, 5, func(int) string { return "warm" }); failed != nil {
 		t.Fatal(failed)
 	}
 	swallowed := proxy.SwallowReplies(1, chaos.Containing("hole"))
-	hole := counting("hole")
+	hole := countCall("hole")
 	ls.Put(t.Context(), hole)
 	swallowed.Await(t, 1)
 	began := time.Now()
-	if _, err := ls.Do(t.Context(), counting("well")); err != nil {
+	if _, err := ls.Do(t.Context(), countCall("well")); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > promptWithin+busy {
@@ -470,9 +472,9 @@ func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	client := server.Client(t, func(o *redis.Options) { o.DialerRetries = 1 })
-	ls := made(t, client, Options{})
+	ls := newLinks(t, client, Options{})
 	server.Kill()
-	_, err := ls.Do(t.Context(), counting("k"))
+	_, err := ls.Do(t.Context(), countCall("k"))
 	if err == nil || errors.Is(err, ErrNoAnswer) {
 		t.Errorf("the call ended with %v", err)
 	}
@@ -483,15 +485,15 @@ func TestOneWaitIsSentForEachFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")
 	client := server.Client(t)
-	ls := made(t, client, Options{Replicas: 1, Within: 10 * time.Millisecond})
-	if _, err := ls.Do(t.Context(), counting("known")); err != nil {
+	ls := newLinks(t, client, Options{Replicas: 1, Within: 10 * time.Millisecond})
+	if _, err := ls.Do(t.Context(), countCall("known")); err != nil {
 		t.Fatal(err)
 	}
 	s := &spy{}
 	client.AddHook(s)
 	calls := make([]*Call, 40)
 	for i := range calls {
-		calls[i] = counting(fmt.Sprint("k", i))
+		calls[i] = countCall(fmt.Sprint("k", i))
 		calls[i].Acked = true
 		ls.Send(t.Context(), calls[i])
 	}
@@ -515,7 +517,7 @@ func TestOneWaitIsSentForEachFlight(t *testing.T) {
 		return strings.Contains(follower.Client(t).Info(t.Context(), "replication").Val(), "master_link_status:up")
 	})
 	await(t, "the replica acknowledges", func() bool {
-		c := counting("acked")
+		c := countCall("acked")
 		c.Acked = true
 		ls.Send(t.Context(), c)
 		<-c.Done()

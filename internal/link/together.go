@@ -24,18 +24,18 @@ type Together struct {
 const (
 	// fewest is the smallest number of calls for which one script is used.
 	fewest = 4
-	// After a script has left out many calls, the next apartAfter flights make each call by itself.
-	// After the server has refused a script for several calls, the next apartRefused flights make
-	// each call by itself.
-	apartAfter   = 32
-	apartRefused = 1000
+	// After a script has left out many calls, the next separateAfterLeftOut flights make each call
+	// by itself. After the server has refused a script for several calls, the next
+	// separateAfterRefusal flights make each call by itself.
+	separateAfterLeftOut = 32
+	separateAfterRefusal = 1000
 )
 
 // group is a call that makes several other calls.
 type group struct {
 	Call
 	members []*Call
-	left    []*Call // the calls that were left out, and must be sent by themselves
+	leftOut []*Call // the calls that were left out, and must be sent by themselves
 	refused bool
 }
 
@@ -46,8 +46,8 @@ func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	if len(calls) < fewest || l.owner.cluster != nil { // keys of different slots cannot be in one call
 		return calls, nil
 	}
-	if l.apart.Load() > 0 {
-		l.apart.Add(-1)
+	if l.separate.Load() > 0 {
+		l.separate.Add(-1)
 		return calls, nil
 	}
 	for _, c := range calls {
@@ -68,21 +68,21 @@ func (f *flight) gather(calls []*Call) (gathered []*Call, groups []*group) {
 	return gathered, groups
 }
 
-// join puts a call into its group.
+// join adds the call c to its group, makes this group if it does not exist, and returns all groups.
 func (t *Together) join(groups []*group, c *Call) []*group {
 	if g := groupOf(groups, c); g != nil {
 		g.members = append(g.members, c)
 		return groups
 	}
 	g := &group{Call: Call{Script: t.Script, Together: t, Key: c.Key, Class: c.Class, Acked: c.Acked, values: context.Background()}}
-	g.OnAnswer = g.share
-	g.make = func() []any { return t.words(g.members) }
+	g.OnAnswer = g.shareAnswer
+	g.make = func() []any { return t.wordsFor(g.members) }
 	g.fate.Store(underWay)
 	g.members = append(make([]*Call, 0, 16), c)
 	return append(groups, g)
 }
 
-// groupOf returns the group of a call, or nil when the call has no group.
+// groupOf returns the group in groups that contains the call c, or nil when no group contains c.
 func groupOf(groups []*group, c *Call) *group {
 	for _, g := range groups {
 		if g.Together == c.Together {
@@ -92,8 +92,8 @@ func groupOf(groups []*group, c *Call) *group {
 	return nil
 }
 
-// words returns the words of the call that makes several calls together.
-func (t *Together) words(calls []*Call) []any {
+// wordsFor returns the words of the call that makes several calls together.
+func (t *Together) wordsFor(calls []*Call) []any {
 	words := make([]any, 0, 3+len(calls)*(t.Keys+len(t.Args)))
 	words = append(words, "evalsha", t.Script.sha, len(calls)*t.Keys)
 	for _, c := range calls {
@@ -112,13 +112,13 @@ func (t *Together) words(calls []*Call) []any {
 	return words
 }
 
-// share gives each call of the group its answer. An error of the script itself may be due to only
-// one of the calls, so all calls are then sent by themselves. An answer with another number of
+// shareAnswer gives each call of the group its answer. An error of the script itself may be due to
+// only one of the calls, so all calls are then sent by themselves. An answer with another number of
 // parts is not the script's answer, so the effect of the calls is then unclear.
-func (g *group) share(*Call) {
+func (g *group) shareAnswer(*Call) {
 	text, err := g.Answer()
 	if g.refused = ownRefusal(err); g.refused {
-		g.left = g.members
+		g.leftOut = g.members
 		return
 	}
 	whole := err == nil && strings.Count(text, "\n") == len(g.members)-1
@@ -128,7 +128,7 @@ func (g *group) share(*Call) {
 			answer, text, _ = strings.Cut(text, "\n")
 		}
 		if whole && answer == "" {
-			g.left = append(g.left, c)
+			g.leftOut = append(g.leftOut, c)
 			continue
 		}
 		if c.fate.CompareAndSwap(underWay, answered) {
@@ -151,24 +151,24 @@ func ownRefusal(err error) bool {
 	return slices.Contains([]string{"NOPERM", "WRONGTYPE", "CROSSSLOT", "OOM", "ERR"}, code)
 }
 
-// leftOf returns the calls that the groups have left out and whose callers still wait. When there
-// are many such calls, the next flights make each call by itself.
-func (f *flight) leftOf(groups []*group) (left []*Call) {
+// leftOutOf returns the calls of the groups that a script has left out and whose callers still
+// wait. When there are many such calls, the next flights make each call by itself.
+func (f *flight) leftOutOf(groups []*group) (left []*Call) {
 	members, refused := 0, false
 	for _, g := range groups {
 		members += len(g.members)
 		refused = refused || g.refused
-		for _, c := range g.left {
+		for _, c := range g.leftOut {
 			if c.fate.Load() == underWay {
 				left = append(left, c)
 			}
 		}
 	}
-	switch apart := &f.lane.link.apart; {
+	switch apart := &f.lane.link.separate; {
 	case refused:
-		apart.Store(apartRefused)
+		apart.Store(separateAfterRefusal)
 	case 8*len(left) > members:
-		apart.Store(apartAfter)
+		apart.Store(separateAfterLeftOut)
 	}
 	return left
 }

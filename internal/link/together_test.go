@@ -34,24 +34,24 @@ return table.concat(answers, '\n')`)}
 // countsOne is the script of the single calls.
 var countsOne = NewScript("redis.call('INCR', KEYS[1]) return KEYS[1] .. (ARGV[2] or '')")
 
-// meeting returns a call that can be made together with other calls. The answer to the call is the
-// key and the second argument, if there is one.
-func meeting(key string, args ...any) *Call {
+// jointCall returns a call for the given key that can be made together with other calls. The answer
+// to the call is the key and the second argument, if there is one.
+func jointCall(key string, args ...any) *Call {
 	return &Call{Script: countsOne, Words: countsOne.Words([]string{key}, args...), Key: key, Class: Step, Together: countsEach}
 }
 
-// meet makes a call for each name, all in one flight if possible. It returns the answers and the
-// errors.
-func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
+// sendJointly makes a jointCall for each name, all in one flight if possible. It returns the
+// answers and the errors.
+func sendJointly(t *testing.T, ls *Links, names []string) (answers []string, failed []error) {
 	t.Helper()
 	calls := make([]*Call, len(names))
 	ls.single.mu.Lock() // while the mutex is locked, no flight begins, so the calls meet in one flight
 	for i, name := range names {
-		if calls[i] = meeting(name); i%2 == 1 {
-			calls[i] = meeting(name, "x", "+")
+		if calls[i] = jointCall(name); i%2 == 1 {
+			calls[i] = jointCall(name, "x", "+")
 		}
-		calls[i].hand(t.Context(), time.Now())
-		calls[i].expect(&sync.Pool{})
+		calls[i].markListed(t.Context(), time.Now())
+		calls[i].prepareDone(&sync.Pool{})
 		ls.single.plain.queues[Step] = append(ls.single.plain.queues[Step], calls[i])
 		ls.single.plain.n++
 	}
@@ -68,13 +68,13 @@ func meet(t *testing.T, ls *Links, names []string) (answers []string, failed []e
 	return answers, failed
 }
 
-// mine returns n names. The names at the given indices contain the given word.
-func mine(n int, word string, where ...int) []string {
+// namesWith returns n names. The names at the given indices contain word.
+func namesWith(n int, word string, indices ...int) []string {
 	names := make([]string, n)
 	for i := range names {
 		names[i] = fmt.Sprint("k", i)
 	}
-	for _, i := range where {
+	for _, i := range indices {
 		names[i] += word
 	}
 	return names
@@ -86,19 +86,19 @@ func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
 		names    []string
 		commands int
 	}{
-		"all":                 {mine(20, ""), 1},
-		"few":                 {mine(fewest-1, ""), fewest - 1},
-		"one is left out":     {mine(20, "alone", 3), 2},
-		"several are":         {mine(20, "alone", 0, 7, 19), 4},
-		"one is refused":      {mine(20, "bad", 9), 21},
-		"all are left out":    {mine(4, "alone", 0, 1, 2, 3), 5},
-		"one key twice":       {append(mine(9, ""), "k0"), 1},
-		"one alone and twice": {append(mine(9, "alone", 0), "k0alone"), 3},
+		"all":                 {namesWith(20, ""), 1},
+		"few":                 {namesWith(fewest-1, ""), fewest - 1},
+		"one is left out":     {namesWith(20, "alone", 3), 2},
+		"several are":         {namesWith(20, "alone", 0, 7, 19), 4},
+		"one is refused":      {namesWith(20, "bad", 9), 21},
+		"all are left out":    {namesWith(4, "alone", 0, 1, 2, 3), 5},
+		"one key twice":       {append(namesWith(9, ""), "k0"), 1},
+		"one alone and twice": {append(namesWith(9, "alone", 0), "k0alone"), 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := redistest.Start(t).Client(t)
-			ls := made(t, client, Options{})
+			ls := newLinks(t, client, Options{})
 			if err := client.Set(t.Context(), "string", "", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
 			}
 			s := &spy{}
 			client.AddHook(s)
-			answers, failed := meet(t, ls, tt.names)
+			answers, failed := sendJointly(t, ls, tt.names)
 			if failed != nil {
 				t.Fatal(failed)
 			}
@@ -135,9 +135,9 @@ func TestCallsOfAScriptAreMadeByOneScript(t *testing.T) {
 func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
-	ls := made(t, client, Options{})
-	names := mine(20, "alone", 4, 5)
-	if _, failed := meet(t, ls, names); failed != nil {
+	ls := newLinks(t, client, Options{})
+	names := namesWith(20, "alone", 4, 5)
+	if _, failed := sendJointly(t, ls, names); failed != nil {
 		t.Fatal(failed)
 	}
 	for _, name := range names {
@@ -152,28 +152,28 @@ func TestUnknownScriptsOfCallsThatAreMadeTogether(t *testing.T) {
 func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 	t.Parallel()
 	client := redistest.Start(t).Client(t)
-	ls := made(t, client, Options{})
+	ls := newLinks(t, client, Options{})
 	s := &spy{}
 	client.AddHook(s)
 	flights := func(names []string) (commands int) {
 		s.mu.Lock()
 		s.names = nil
 		s.mu.Unlock()
-		if _, failed := meet(t, ls, names); failed != nil {
+		if _, failed := sendJointly(t, ls, names); failed != nil {
 			t.Fatal(failed)
 		}
 		return s.names["evalsha"] + s.names["eval"]
 	}
-	flights(mine(8, "")) // now the server knows the scripts
-	if n := flights(mine(8, "alone", 0, 1)); n < 3 {
+	flights(namesWith(8, "")) // now the server knows the scripts
+	if n := flights(namesWith(8, "alone", 0, 1)); n < 3 {
 		t.Fatalf("positive control: %d commands", n)
 	}
-	for i := range apartAfter {
-		if n := flights(mine(8, "")); n != 8 {
+	for i := range separateAfterLeftOut {
+		if n := flights(namesWith(8, "")); n != 8 {
 			t.Fatalf("flight %d: %d commands, not 8", i, n)
 		}
 	}
-	if n := flights(mine(8, "")); n != 1 {
+	if n := flights(namesWith(8, "")); n != 1 {
 		t.Errorf("%d commands, not 1", n)
 	}
 }
@@ -182,14 +182,14 @@ func TestCallsThatAreLeftOutGoByThemselvesForAWhile(t *testing.T) {
 func TestACallThatIsLeftOutIsNotSentForACallerThatHasLeft(t *testing.T) {
 	t.Parallel()
 	f := &flight{lane: &lane{link: &link{}}}
-	stays, leaves := meeting("a"), meeting("b")
+	stays, leaves := jointCall("a"), jointCall("b")
 	for _, c := range []*Call{stays, leaves} {
-		c.hand(t.Context(), time.Now())
-		c.take()
+		c.markListed(t.Context(), time.Now())
+		c.markUnderWay()
 	}
 	leaves.Leave()
-	g := &group{members: []*Call{stays, leaves}, left: []*Call{stays, leaves}}
-	if left := f.leftOf([]*group{g}); len(left) != 1 || left[0] != stays {
+	g := &group{members: []*Call{stays, leaves}, leftOut: []*Call{stays, leaves}}
+	if left := f.leftOutOf([]*group{g}); len(left) != 1 || left[0] != stays {
 		t.Errorf("%d calls are left", len(left))
 	}
 }
@@ -238,9 +238,9 @@ func TestAHookSeesAllKeysOfCallsThatAreMadeTogether(t *testing.T) {
 	server := redistest.Start(t)
 	client, admin := server.Client(t), server.Client(t)
 	client.AddHook(&prefixes{})
-	ls := made(t, client, Options{})
-	names := mine(20, "alone", 4, 5)
-	if _, failed := meet(t, ls, names); failed != nil {
+	ls := newLinks(t, client, Options{})
+	names := namesWith(20, "alone", 4, 5)
+	if _, failed := sendJointly(t, ls, names); failed != nil {
 		t.Fatal(failed)
 	}
 	for _, name := range names {
@@ -258,14 +258,14 @@ func TestAnAnswerThatCannotBeReadIsThatOfAll(t *testing.T) {
 		f := &flight{lane: &lane{link: &link{owner: &Links{}}}}
 		calls := make([]*Call, fewest)
 		for i := range calls {
-			calls[i] = meeting(fmt.Sprint(i))
-			calls[i].hand(t.Context(), time.Now())
-			calls[i].expect(&sync.Pool{})
-			calls[i].take()
+			calls[i] = jointCall(fmt.Sprint(i))
+			calls[i].markListed(t.Context(), time.Now())
+			calls[i].prepareDone(&sync.Pool{})
+			calls[i].markUnderWay()
 		}
 		_, groups := f.gather(calls)
 		groups[0].answer(said, nil)
-		if left := f.leftOf(groups); left != nil {
+		if left := f.leftOutOf(groups); left != nil {
 			t.Fatalf("%q: %d calls are sent again", said, len(left))
 		}
 		for _, c := range calls {
