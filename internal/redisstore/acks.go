@@ -16,15 +16,15 @@ type Acks struct {
 	Within   time.Duration
 }
 
-func (a Acks) asked() bool { return a.Replicas > 0 }
+func (a Acks) required() bool { return a.Replicas > 0 }
 
-// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, a grant that comes
-// by message must be confirmed, because no replica has acknowledged it.
-func (s Single) NeedsConfirmation() bool { return s.acks.asked() }
+// NeedsConfirmation reports whether replicas must acknowledge a lease. If so, the holder must
+// confirm a grant that came by message, because no replica has acknowledged this grant.
+func (s Single) NeedsConfirmation() bool { return s.acks.required() }
 
-// suit returns an error if the client cannot wait for acknowledgements.
-func (a Acks) suit(c Client) error {
-	if !a.asked() {
+// checkClient returns an error if a is set and the client c cannot wait for acknowledgements.
+func (a Acks) checkClient(c Client) error {
+	if !a.required() {
 		return nil
 	}
 	if _, ok := c.(pipeliner); !ok {
@@ -48,10 +48,10 @@ type pipeliner interface {
 	Pipeline() redis.Pipeliner
 }
 
-// short returns nil when the n replicas that have acknowledged a lease are enough, and otherwise
-// the lease's error. The parameter err is the reason why the replicas were not counted, for example
-// a failover that ended the WAIT.
-func (a Acks) short(n int, err error) error {
+// checkCount checks n, the number of replicas that have acknowledged a lease. It returns nil when n
+// is large enough, and otherwise the lease's error. The parameter err is the reason why the
+// replicas were not counted, for example a failover that ended the WAIT.
+func (a Acks) checkCount(n int, err error) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: it is not known whether replicas have acknowledged the lease: %w", store.ErrUnavailable, err)

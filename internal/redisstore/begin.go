@@ -22,31 +22,32 @@ type question struct {
 func (q *question) Answered() <-chan struct{} { return q.Done() }
 
 // Answer returns the server's answer.
-func (q *question) Answer() (store.Grant, error) { return q.grant(q.Take()) }
+func (q *question) Answer() (store.Grant, error) { return q.readGrant(q.Take()) }
 
 // Abandon stops waiting for the call.
 func (q *question) Abandon() (sent bool) { return q.Leave() }
 
-// grant reads an answer. An answer without the required acknowledgements does not count.
-func (q *question) grant(text string, err error) (store.Grant, error) {
+// readGrant returns the grant that the answer text contains, or the error. An answer without the
+// required acknowledgements gives an error.
+func (q *question) readGrant(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, Refused(err)
 	}
 	g, err := q.read(q, text)
 	if err == nil && q.Acked && g.State == store.Granted {
-		if short := q.acks.short(q.Acks()); short != nil {
+		if short := q.acks.checkCount(q.Acks()); short != nil {
 			return store.Grant{}, short
 		}
 	}
 	return g, err
 }
 
-// ask makes the call and waits for its answer.
-func (q *question) ask(ctx context.Context, to link.Sender) (store.Grant, error) {
-	return q.grant(to.Do(ctx, &q.Call))
+// ask sends the call by sender, waits for the answer, and returns it.
+func (q *question) ask(ctx context.Context, sender link.Sender) (store.Grant, error) {
+	return q.readGrant(sender.Do(ctx, &q.Call))
 }
 
-// begin makes the call. The answer may arrive before begin returns.
+// begin sends the call of q, and returns q. The answer may arrive before begin returns.
 func (s Single) begin(ctx context.Context, q *question) calls.Question {
 	s.links.Send(ctx, &q.Call)
 	return q
@@ -66,14 +67,15 @@ func (s Single) BeginRelease(ctx context.Context, c store.Claim) calls.Question 
 func (s Single) Prompt(key string) bool { return s.links.Prompt(key) }
 
 // ReleaseBeside makes a release for which no caller waits.
-func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
+func (s Single) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
-	return s.beside(ctx, q, when)
+	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
+	return s.sendBeside(ctx, q, when)
 }
 
-// beside makes a call for which no caller waits.
-func (s Single) beside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
+// sendBeside sends the call of q, for which no caller waits, at the time that when determines. The
+// returned function recall takes the call back if it was not sent yet.
+func (s Single) sendBeside(ctx context.Context, q *question, when calls.When) (recall func() bool) {
 	switch when {
 	case calls.AtOnce:
 		s.links.Send(ctx, &q.Call)
@@ -85,27 +87,28 @@ func (s Single) beside(ctx context.Context, q *question, when calls.When) (recal
 	return q.Recall
 }
 
-// BeginRenew does the work of Renew. The answers of each call are reported when they arrive.
-func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+// BeginRenew does the work of Renew, and gives the answers of each call to onAnswer when they
+// arrive.
+func (s Single) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
-	for _, b := range inParts(Batches(cs, anywhere)) {
-		s.beginRenewal(ctx, b, grants, answered, func() { s.lookUp(ctx, b, grants) })
+	for _, b := range splitBatches(Batches(cs, sameGroup)) {
+		s.beginRenewal(ctx, b, grants, onAnswer, func() { s.lookUp(ctx, b, grants) })
 	}
 }
 
 // Undo repeats a release until it is confirmed.
 func (s Single) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) { s.sendUndo(s.release(c), answered) })
+	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) { s.sendUndo(s.release(c), onAnswer) })
 }
 
 func (s Single) undo(ch calls.Chore, release func(store.Claim, func(store.Grant, error))) {
 	s.links.Chore(ch.Claim.Key, calls.Attempts(ch, release))
 }
 
-// sendUndo sends an undo. The function answered receives the answer.
-func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
+// sendUndo sends the undo q. The function onAnswer receives the answer.
+func (s Single) sendUndo(q *question, onAnswer func(store.Grant, error)) {
 	q.Class = link.Undo
-	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
 	s.links.Put(context.Background(), &q.Call)
 }
 
@@ -113,8 +116,8 @@ func (s Single) sendUndo(q *question, answered func(store.Grant, error)) {
 // server's other clients.
 const mostInPart = 32
 
-// inParts divides batches that are too long for one call.
-func inParts(all []*Batch) []*Batch {
+// splitBatches returns all batches, and divides each batch that is too long for one call.
+func splitBatches(all []*Batch) []*Batch {
 	var parts []*Batch
 	for _, b := range all {
 		for len(b.Places) > mostInPart {
@@ -127,44 +130,44 @@ func inParts(all []*Batch) []*Batch {
 	return parts
 }
 
-// beginRenewal sends one batch. If an answer shows that leases are not ours, or that their slot
-// moves, further calls are needed. A separate goroutine makes these calls and then reports the
-// answer. All other answers are reported at once.
-func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, answered func([]int, []store.Grant), complete func()) {
+// beginRenewal sends the batch b, puts the answers into grants, and then calls onAnswer. If an
+// answer shows that leases are not ours, or that their slot moves, further calls are needed. A
+// separate goroutine makes these calls by the function complete before it calls onAnswer.
+func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, onAnswer func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
-	call.Acked = s.acks.asked()
+	call.Acked = s.acks.required()
 	call.OnAnswer = func(call *link.Call) {
 		text, err := call.Answer()
-		b.answered(call, text, err, s.acks, grants)
-		if !b.incomplete(grants) {
-			answered(b.Places, grants)
+		b.fillAnswer(call, text, err, s.acks, grants)
+		if !b.needsMoreCalls(grants) {
+			onAnswer(b.Places, grants)
 			return
 		}
 		s.renewals.Go(func() {
 			complete()
-			answered(b.Places, grants)
+			onAnswer(b.Places, grants)
 		})
 	}
 	s.renewals.Put(ctx, call)
 }
 
-// answered puts the answer to the call of a batch into the grants.
-func (b *Batch) answered(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
+// fillAnswer puts the answer to the batch's call, text or err, into the grants.
+func (b *Batch) fillAnswer(call *link.Call, text string, err error, acks Acks, grants []store.Grant) {
 	if err != nil {
 		b.Fail(grants, Refused(err))
 		return
 	}
 	var short error
 	if call.Acked {
-		short = acks.short(call.Acks())
+		short = acks.checkCount(call.Acks())
 	}
 	b.Fill(grants, text, short)
 }
 
-// incomplete reports whether further calls are needed.
-func (b *Batch) incomplete(grants []store.Grant) bool {
+// needsMoreCalls reports whether a grant of the batch shows that further calls are needed.
+func (b *Batch) needsMoreCalls(grants []store.Grant) bool {
 	for _, i := range b.Places {
-		if grants[i].State == store.NotOurs || movesSlots(grants[i].Err) {
+		if grants[i].State == store.NotOurs || slotMoves(grants[i].Err) {
 			return true
 		}
 	}
@@ -186,33 +189,34 @@ func (s Single) Close(ctx context.Context) error {
 	return err
 }
 
-// steps is a question that takes several calls.
-type steps struct {
+// multiQuestion is a Question that several calls answer.
+type multiQuestion struct {
 	first *link.Call
 	done  chan struct{}
 	grant store.Grant
 	err   error
 }
 
-func newSteps() *steps { return &steps{done: make(chan struct{}, 1)} }
+func newMultiQuestion() *multiQuestion { return &multiQuestion{done: make(chan struct{}, 1)} }
 
 // finish sets the answer.
-func (s *steps) finish(g store.Grant, err error) {
+func (s *multiQuestion) finish(g store.Grant, err error) {
 	s.grant, s.err = g, err
 	s.done <- struct{}{}
 }
 
 // Answered is signalled when the answer has arrived.
-func (s *steps) Answered() <-chan struct{} { return s.done }
+func (s *multiQuestion) Answered() <-chan struct{} { return s.done }
 
 // Answer returns the result.
-func (s *steps) Answer() (store.Grant, error) { return s.grant, s.err }
+func (s *multiQuestion) Answer() (store.Grant, error) { return s.grant, s.err }
 
-// Abandon stops waiting for the calls.
-func (s *steps) Abandon() (sent bool) { return s.first.Leave() }
+// Abandon stops waiting for the answer.
+func (s *multiQuestion) Abandon() (sent bool) { return s.first.Leave() }
 
-// soon returns a context for the calls that complete an answer. These calls must have their replies
-// within a second, so the context ends then.
-func soon(ctx context.Context) (context.Context, context.CancelFunc) {
+// completionContext returns a context, with the values of ctx, for the calls that complete an
+// answer. The context ends after a second, because these calls must have their replies within a
+// second.
+func completionContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 }

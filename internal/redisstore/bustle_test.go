@@ -27,9 +27,9 @@ type bustle struct {
 	mixed  int // how many critical sections held more than one unit while others held units of the key
 }
 
-// bustles starts n workers for each pair of a Locker and a key. If the rule has a Limit, every
-// second worker takes two units.
-func bustles(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locker.Rule) *bustle {
+// startBustle starts n workers for each pair of a Locker and a key, and returns the bustle of these
+// workers. If the rule has a Limit, every second worker takes two units.
+func startBustle(t *testing.T, ls []*locker.Engine, keys []string, n int, rule locker.Rule) *bustle {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	c := &bustle{T: t, stop: stop, grants: make(map[string][]uint64), done: make([]atomic.Int64, len(ls)*len(keys)*n), limit: max(1, rule.Limit)}
@@ -86,8 +86,9 @@ func (c *bustle) note(do func()) {
 	do()
 }
 
-// goesOn returns when each worker has finished a section that began after the call of goesOn.
-func (c *bustle) goesOn() {
+// awaitSections returns when each worker has finished a section that began after the call of
+// awaitSections.
+func (c *bustle) awaitSections() {
 	c.Helper()
 	var before []int64
 	for i := range c.done {
@@ -103,8 +104,8 @@ func (c *bustle) end() {
 	c.work.Wait()
 }
 
-// unharmed ends the bustle, and checks that no fault has disturbed a section.
-func (c *bustle) unharmed() {
+// checkUnharmed ends the bustle, and checks that no fault has disturbed a section.
+func (c *bustle) checkUnharmed() {
 	c.Helper()
 	c.end()
 	for _, err := range c.errs {
@@ -123,8 +124,8 @@ func (c *bustle) unharmed() {
 	}
 }
 
-// largest returns the largest fence of each key so far.
-func (c *bustle) largest() map[string]uint64 {
+// largestFences returns the largest fence of each key so far.
+func (c *bustle) largestFences() map[string]uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	most := make(map[string]uint64)

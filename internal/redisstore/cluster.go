@@ -20,25 +20,26 @@ type ClusterClient interface {
 
 var _ ClusterClient = (*redis.ClusterClient)(nil)
 
-// movesSlots reports whether a script was refused because its slot is moving. While a slot moves,
-// some of the script's keys may be on the old node and some on the new node.
-func movesSlots(err error) bool { return err != nil && redis.IsTryAgainError(err) }
+// slotMoves reports whether err shows that a script was refused because its slot is moving. While a
+// slot moves, some of the script's keys may be on the old node and some on the new node.
+func slotMoves(err error) bool { return err != nil && redis.IsTryAgainError(err) }
 
 // Cluster is the Store of a Redis Cluster. Each slot is served as the Store of one server would
 // serve the slot. All keys of a lock are in one slot, so the lock's scripts run on the node that
 // serves the slot. A ClusterClient finds the node by the first key, and follows the slot when it
-// moves. This file has what differs from the Store of one server.
+// moves. This file has the steps that differ from the steps of the Store of one server.
 //
-// While a slot moves, its keys are on the old node or on the new one. A script that names several
-// keys is refused (TRYAGAIN) while one of the keys is missing or on the other node. So a new lease
-// must wait until the slot has moved. But held leases are renewed and released in steps of one key
-// each, because such a step finds its key on either node.
+// While a slot moves, its keys are on the old node or on the new one. A node refuses a script that
+// names several keys (TRYAGAIN) while one of the keys is not on this node. So a new lease must wait
+// until the slot has moved. But held leases are renewed and released in steps of one key each,
+// because such a step finds its key on either node.
 type Cluster struct {
 	Single
 	cluster ClusterClient
 }
 
-// NewCluster returns the Store of a cluster without a subscription.
+// NewCluster returns the Store of the cluster of c, without a subscription. It makes its calls
+// through s.
 func NewCluster(s Single, c ClusterClient) *Cluster { return &Cluster{s, c} }
 
 // Renew sends one script for each slot.
@@ -49,21 +50,21 @@ func (s Cluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 		s.renew(ctx, b, grants)
 		s.complete(ctx, b, grants)
 	})
-	return answers(grants)
+	return errorOfAll(grants)
 }
 
 // BeginRenew does the work of Renew, and delivers the answers of each node when they come.
-func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
-	for _, b := range inParts(Batches(cs, SlotOf)) {
-		s.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
+	for _, b := range splitBatches(Batches(cs, SlotOf)) {
+		s.beginRenewal(ctx, b, grants, onAnswer, func() { s.complete(ctx, b, grants) })
 	}
 }
 
 // complete renews the leases whose slot moves, one after the other. After that, complete looks up
 // the leases that are not ours.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
-	for _, one := range b.alone(grants) {
+	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)
 	}
 	s.lookUp(ctx, b, grants)
@@ -72,7 +73,8 @@ func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 // MostAtOnce is the largest number of calls of one renewal that are under way at the same time.
 const MostAtOnce = 8
 
-// Each calls the function step for all batches, for at most MostAtOnce batches at the same time.
+// Each calls the function step for each batch in all, for at most MostAtOnce batches at the same
+// time, and returns after the last call.
 func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	var work sync.WaitGroup
 	free := make(chan struct{}, MostAtOnce)
@@ -86,10 +88,11 @@ func (s Cluster) Each(all []*Batch, step func(*Batch)) {
 	work.Wait()
 }
 
-// alone makes a separate batch for each claim that was refused because its slot moves.
-func (b *Batch) alone(grants []store.Grant) (all []*Batch) {
+// splitMoving returns a separate batch for each claim of b whose grant shows that it was refused
+// because its slot moves.
+func (b *Batch) splitMoving(grants []store.Grant) (all []*Batch) {
 	for _, i := range b.Places {
-		if movesSlots(grants[i].Err) {
+		if slotMoves(grants[i].Err) {
 			all = append(all, &Batch{handed: b.all[i].ByHandoff, all: b.all, Places: []int{i}})
 		}
 	}
@@ -104,7 +107,7 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.Places[0]].State == store.Granted {
-		if _, err := do(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
+		if _, err := runCommand(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
 			b.Fail(grants, Refused(err)) // not confirmed; the lease is renewed again later
 		}
 	}
@@ -116,7 +119,7 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 // changes must happen together.
 func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.Single.Release(ctx, c)
-	if !movesSlots(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.Once > 0 {
 		return g, err
 	}
 	return s.releaseAlone(ctx, c)
@@ -124,42 +127,42 @@ func (s Cluster) Release(ctx context.Context, c store.Claim) (store.Grant, error
 
 // BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s Cluster) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	q, all := s.release(c), newSteps()
+	q, all := s.release(c), newMultiQuestion()
 	all.first = &q.Call
-	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, all.finish) }
+	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, all.finish) }
 	s.links.Send(ctx, &q.Call)
 	return all
 }
 
 // ReleaseBeside makes a release for which no caller waits.
-func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
+func (s Cluster) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
-	return s.beside(ctx, q, when)
+	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, onAnswer) }
+	return s.sendBeside(ctx, q, when)
 }
 
 // Undo repeats a release until it is confirmed.
 func (s Cluster) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) {
+	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
 		q := s.release(c)
 		q.Class = link.Undo
-		q.OnAnswer = func(*link.Call) { s.goOn(context.Background(), q, c, answered) }
+		q.OnAnswer = func(*link.Call) { s.continueRelease(context.Background(), q, c, onAnswer) }
 		s.links.Put(context.Background(), &q.Call)
 	})
 }
 
-// goOn handles the answer to the first call of a release. If the slot moves, it makes further
-// calls.
-func (s Cluster) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
+// continueRelease handles the answer to the first call of a release. If the slot moves, it makes
+// further calls.
+func (s Cluster) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
 	g, err := q.Answer()
-	if !movesSlots(err) || c.Complete && c.Once > 0 {
-		answered(g, err)
+	if !slotMoves(err) || c.Complete && c.Once > 0 {
+		onAnswer(g, err)
 		return
 	}
 	s.links.Go(func() {
-		ctx, cancel := soon(ctx)
+		ctx, cancel := completionContext(ctx)
 		defer cancel()
-		answered(s.releaseAlone(ctx, c))
+		onAnswer(s.releaseAlone(ctx, c))
 	})
 }
 
@@ -174,7 +177,7 @@ func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, 
 		}
 	}
 	if c.Queue {
-		if _, err := do(ctx, s.Steps, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
+		if _, err := runCommand(ctx, s.Steps, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
 			return store.Grant{}, Refused(err)
 		}
 	}
@@ -185,7 +188,7 @@ func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, 
 	if freed == "1" {
 		return store.Grant{State: store.Released}, nil
 	}
-	if note, err := do(ctx, s.Steps, link.Release, "getex", tombstone); err == nil {
+	if note, err := runCommand(ctx, s.Steps, link.Release, "getex", tombstone); err == nil {
 		if reason, ok := strings.CutPrefix(note, "revoked:"); ok {
 			return store.Grant{State: store.Revoked, Reason: reason}, nil
 		}

@@ -24,9 +24,9 @@ type answers struct {
 	n  map[string]int
 }
 
-// counted makes a client count the errors that its nodes answer, including the errors that the
-// client handles by itself.
-func (a *answers) counted(o *redis.ClusterOptions) {
+// countErrors changes the options o so that the client counts the errors that its nodes answer,
+// including the errors that the client handles by itself.
+func (a *answers) countErrors(o *redis.ClusterOptions) {
 	a.n = make(map[string]int)
 	o.ReadTimeout = 10 * time.Second // longer than an acknowledgement may take
 	o.NewClient = func(o *redis.Options) *redis.Client {
@@ -46,7 +46,7 @@ func (a *answers) note(err error) {
 	a.n[word]++
 }
 
-func (a *answers) of(word string) int {
+func (a *answers) countOf(word string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.n[word]
@@ -92,7 +92,7 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			from, i := cluster.Owner(int(redisstore.SlotOf(key)))
 			to := cluster.Masters[(i+1)%3]
 			var seen answers
-			client := cluster.Client(t, seen.counted)
+			client := cluster.Client(t, seen.countErrors)
 			l := newSingle(t, client)
 			holder := acquire(t, l, locker.Rule{Key: key})
 			head := queues(t, newSingle(t, client), locker.Rule{Key: key}, client)
@@ -106,7 +106,7 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			if n := client.Exists(t.Context(), key).Val(); n != 0 {
 				t.Error("the key is still there")
 			}
-			eventually(t, "a script is refused", func() bool { return seen.of("TRYAGAIN") > 0 })
+			eventually(t, "a script is refused", func() bool { return seen.countOf("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // a key in the same slot
 			// This pause is longer than a first answer may take. During the pause, the newcomer
 			// must not get its lease.
@@ -133,7 +133,7 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if n := seen.of("CROSSSLOT"); n > 0 {
+			if n := seen.countOf("CROSSSLOT"); n > 0 {
 				t.Errorf("%d scripts went across slots", n)
 			}
 		})
@@ -146,7 +146,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	var seen answers
-	client := cluster.Client(t, seen.counted)
+	client := cluster.Client(t, seen.countErrors)
 	l := newSingle(t, client)
 	slot := int(redisstore.SlotOf("{batch}"))
 	from, i := cluster.Owner(slot)
@@ -181,7 +181,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	live()
 	live()
-	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+	if seen.countOf("TRYAGAIN") == 0 || seen.countOf("ASK") == 0 {
 		t.Fatal("positive control: no batch was refused, or no call was sent to the target")
 	}
 	move.Finish()
@@ -189,7 +189,7 @@ func TestLeasesAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	for _, l := range leases {
 		release(t, l)
 	}
-	if n := seen.of("CROSSSLOT"); n > 0 {
+	if n := seen.countOf("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
 	}
 }
@@ -200,7 +200,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	var seen answers
-	client := cluster.Client(t, seen.counted)
+	client := cluster.Client(t, seen.countErrors)
 	slot := int(redisstore.SlotOf("{rw}"))
 	from, i := cluster.Owner(slot)
 	read, written := locker.Rule{Key: "{rw}:read", Mode: locker.Shared, TTL: 3 * time.Second}, locker.Rule{Key: "{rw}:written", TTL: 3 * time.Second}
@@ -232,7 +232,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	}
 	live()
 	live()
-	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+	if seen.countOf("TRYAGAIN") == 0 || seen.countOf("ASK") == 0 {
 		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
 	// An owner that has lost its lease, or its part of the phase, cannot renew it.
@@ -258,7 +258,7 @@ func TestReadersAndWritersAreRenewedWhileTheirSlotMoves(t *testing.T) {
 	for _, key := range []string{read.Key, written.Key, down.Key} {
 		release(t, acquire(t, other, locker.Rule{Key: key, Wait: locker.NoWait}))
 	}
-	if n := seen.of("CROSSSLOT"); n > 0 {
+	if n := seen.countOf("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
 	}
 }
@@ -378,10 +378,10 @@ func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterCl
 	t.Helper()
 	cluster := redistest.StartCluster(t)
 	var seen, other answers
-	client, another := cluster.Client(t, seen.counted), cluster.Client(t, other.counted)
+	client, another := cluster.Client(t, seen.countErrors), cluster.Client(t, other.countErrors)
 	keys := []string{"{moving}:1", "{moving}:2", "elsewhere"}
-	c := bustles(t, []*locker.Engine{process(client), process(another)}, keys, 3, rule)
-	c.goesOn()
+	c := startBustle(t, []*locker.Engine{process(client), process(another)}, keys, 3, rule)
+	c.awaitSections()
 
 	slot := int(redisstore.SlotOf(keys[0]))
 	from, i := cluster.Owner(slot)
@@ -389,7 +389,7 @@ func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterCl
 	refused := 0
 	met := func() bool { // reports whether there were errors since the last call
 		before := refused
-		refused = seen.of("TRYAGAIN") + other.of("TRYAGAIN")
+		refused = seen.countOf("TRYAGAIN") + other.countOf("TRYAGAIN")
 		return refused > before
 	}
 	for range 4 {
@@ -398,22 +398,22 @@ func moveUnderLoad(t *testing.T, rule locker.Rule, process func(*redis.ClusterCl
 		move.Carry()
 		eventually(t, "callers meet one whose keys are elsewhere", func() bool { return met() })
 		move.Finish()
-		c.goesOn()
+		c.awaitSections()
 		from, to = to, from
 	}
 	for n, replica := range cluster.Replicas {
 		if cluster.Masters[n] == from || cluster.Masters[n] == to {
 			cluster.Failover(t, replica)
-			c.goesOn()
+			c.awaitSections()
 		}
 	}
-	c.unharmed()
+	c.checkUnharmed()
 	for _, word := range []string{"MOVED", "ASK", "TRYAGAIN"} {
-		if seen.of(word)+other.of(word) == 0 {
+		if seen.countOf(word)+other.countOf(word) == 0 {
 			t.Errorf("positive control: no call was answered %s", word)
 		}
 	}
-	if n := seen.of("CROSSSLOT") + other.of("CROSSSLOT"); n > 0 {
+	if n := seen.countOf("CROSSSLOT") + other.countOf("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
 	}
 }

@@ -86,7 +86,7 @@ func TestRunAllOnACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var seen answers
-			client := cluster.Client(t, seen.counted)
+			client := cluster.Client(t, seen.countErrors)
 			l := newSingle(t, client, opts...)
 			for _, keys := range [][]string{{"{all}" + name + ":1", "{all}" + name + ":2"}, {"one" + name, "two" + name, "three" + name, "four" + name}} {
 				var rules []locker.Rule
@@ -108,7 +108,7 @@ func TestRunAllOnACluster(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if n := seen.of("CROSSSLOT"); n > 0 {
+			if n := seen.countOf("CROSSSLOT"); n > 0 {
 				t.Errorf("%d scripts went across slots", n)
 			}
 		})

@@ -18,12 +18,12 @@ import (
 // proxy, a substitute for Redis, or a server whose ACL forbids these questions does not answer
 // them. CheckServer reports nothing about such a server.
 func (s Single) CheckServer(ctx context.Context) []store.Warning {
-	found := slowCalls(s.server)
-	info, err := look(ctx, s.Client)
+	found := clientWarnings(s.server)
+	info, err := serverInfo(ctx, s.Client)
 	if err != nil {
 		return found
 	}
-	found = append(found, unsafe(info)...)
+	found = append(found, serverWarnings(info)...)
 	if info["cluster_enabled"] == "1" {
 		found = append(found, store.Warning{
 			Code: "cluster-node",
@@ -37,17 +37,17 @@ func (s Single) CheckServer(ctx context.Context) []store.Warning {
 func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	var mu sync.Mutex
 	found := make(map[string]store.Warning)
-	for _, w := range slowCalls(s.server) {
+	for _, w := range clientWarnings(s.server) {
 		found[w.Code] = w
 	}
 	_ = s.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-		info, err := look(ctx, link.Plain{Client: master})
+		info, err := serverInfo(ctx, link.Plain{Client: master})
 		if err != nil {
 			return nil // report no warning
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, w := range unsafe(info) {
+		for _, w := range serverWarnings(info) {
 			found[w.Code] = w
 		}
 		return nil
@@ -55,9 +55,10 @@ func (s Cluster) CheckServer(ctx context.Context) []store.Warning {
 	return slices.SortedFunc(maps.Values(found), func(a, b store.Warning) int { return strings.Compare(a.Code, b.Code) })
 }
 
-// slowCalls warns if the client's options set no time-out for calls. No call can then run on its
-// caller's goroutine, so each call needs another goroutine.
-func slowCalls(c Client) []store.Warning {
+// clientWarnings returns a warning if the options of the client c set no time-out for calls.
+// Without a time-out, no call can run on its caller's goroutine, so each call needs another
+// goroutine.
+func clientWarnings(c Client) []store.Warning {
 	if !link.CallsByGoroutine(c) {
 		return nil
 	}
@@ -67,9 +68,9 @@ func slowCalls(c Client) []store.Warning {
 	}}
 }
 
-// look asks a server for information about itself.
-func look(ctx context.Context, to link.Sender) (info map[string]string, err error) {
-	text, err := do(ctx, to, link.Step, "info")
+// serverInfo returns the fields of the server's reply to INFO, by name.
+func serverInfo(ctx context.Context, sender link.Sender) (info map[string]string, err error) {
+	text, err := runCommand(ctx, sender, link.Step, "info")
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func look(ctx context.Context, to link.Sender) (info map[string]string, err erro
 	return info, nil
 }
 
-func unsafe(info map[string]string) (found []store.Warning) {
+func serverWarnings(info map[string]string) (found []store.Warning) {
 	limit, policy := info["maxmemory"], info["maxmemory_policy"]
 	if limit != "" && limit != "0" && policy != "" && policy != "noeviction" {
 		found = append(found, store.Warning{

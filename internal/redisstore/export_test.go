@@ -39,4 +39,4 @@ func (s *Subscriptions) end() (channels []string) {
 
 // DelayLeaving sets the time after which a Store on a cluster unsubscribes from an unused channel.
 // Call it before the first wait.
-func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).leaves = d }
+func DelayLeaving(s store.Store, d time.Duration) { s.(listeningCluster).unusedLimit = d }

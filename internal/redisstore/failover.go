@@ -4,7 +4,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// FailsOver reports whether a client continues with another server when its server is down.
+// FailsOver reports whether the client c continues with another server when its server is down.
 func FailsOver(c Client) bool {
 	switch c := c.(type) {
 	case *redis.ClusterClient:

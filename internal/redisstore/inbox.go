@@ -23,32 +23,32 @@ import (
 // the node that then serves its slot. When a slot moves, the old node removes only the channel of
 // that slot.
 type Subscriptions struct {
-	sites  sites
-	leaves time.Duration   // after this time an unused channel is unsubscribed; 0: never
-	ctx    context.Context // the context of the goroutines
-	cut    context.CancelFunc
-	work   sync.WaitGroup
+	sites       sites
+	unusedLimit time.Duration   // after this time an unused channel is unsubscribed; 0: never
+	ctx         context.Context // the context of the goroutines
+	cut         context.CancelFunc
+	work        sync.WaitGroup
 
 	notifying sync.Mutex // locked while a line reports an event, so that events are reported one at a time
 	listener  func(store.Event)
 
-	mu      sync.Mutex
-	stopped bool
-	plain   bool // the cluster has no sharded channels
-	slots   map[uint16]*shard
-	lines   map[string]*line // the lines by their nodes' addresses
-	refused error            // the server's error for a user that may not subscribe; nil: no server has refused this user
-	asked   time.Time        // when a server last refused this user
+	mu        sync.Mutex
+	stopped   bool
+	plain     bool // the cluster has no sharded channels
+	slots     map[uint16]*shard
+	lines     map[string]*line // the lines by their nodes' addresses
+	refused   error            // the server's error for a user that may not subscribe; nil: no server has refused this user
+	refusedAt time.Time        // the time when a server last refused this user
 }
 
 // shard is the channel of one slot. The mutex of the Subscriptions guards all fields.
 type shard struct {
-	slot   uint16
-	name   string
-	line   *line     // the line on which the channel is live; nil while it is not live
-	since  time.Time // when the channel became live
-	used   time.Time // when a waiter last used the channel
-	trying *attempt  // the latest attempt to subscribe, which may be under way
+	slot      uint16
+	name      string
+	line      *line     // the line on which the channel is live; nil while it is not live
+	liveSince time.Time // when the channel became live
+	usedAt    time.Time // when a waiter last used the channel
+	latest    *attempt  // the latest attempt to subscribe, which may be under way
 }
 
 const (
@@ -68,14 +68,16 @@ var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 50
 
 // attempt is one subscription. All calls of Open for one slot wait for the same attempt.
 type attempt struct {
-	over chan struct{} // closed when the result is known
-	err  error
+	ended chan struct{} // closed when the result is known
+	err   error
 }
 
-// newSubscriptions returns Subscriptions without a channel.
-func newSubscriptions(at sites, leaves time.Duration) *Subscriptions {
+// newSubscriptions returns Subscriptions that have no channel yet. The parameter channelSites finds
+// the nodes of channels, and unusedLimit is the time after which an unused channel is unsubscribed
+// (0: never).
+func newSubscriptions(channelSites sites, unusedLimit time.Duration) *Subscriptions {
 	s := &Subscriptions{
-		sites: at, leaves: leaves, listener: func(store.Event) {},
+		sites: channelSites, unusedLimit: unusedLimit, listener: func(store.Event) {},
 		slots: make(map[uint16]*shard), lines: make(map[string]*line),
 	}
 	s.ctx, s.cut = context.WithCancel(context.Background())
@@ -113,7 +115,7 @@ func (s *Subscriptions) Inbox(key string) string {
 	if sh == nil || sh.line == nil {
 		return ""
 	}
-	sh.used = time.Now()
+	sh.usedAt = time.Now()
 	return sh.name
 }
 
@@ -125,11 +127,11 @@ func (s *Subscriptions) Address(key string) string {
 	return s.channel(s.sites.slot(key))
 }
 
-func (s *Subscriptions) use(key string) {
+func (s *Subscriptions) markUsed(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sh := s.slots[s.sites.slot(key)]; sh != nil {
-		sh.used = time.Now()
+		sh.usedAt = time.Now()
 	}
 }
 
@@ -144,20 +146,20 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	}
 	sh := s.slots[n]
 	if sh == nil {
-		if s.refused != nil && time.Since(s.asked) < askAgainAfter {
+		if s.refused != nil && time.Since(s.refusedAt) < askAgainAfter {
 			s.mu.Unlock()
 			return "", s.refused
 		}
-		sh = &shard{slot: n, name: s.channel(n), trying: newAttempt()}
+		sh = &shard{slot: n, name: s.channel(n), latest: newAttempt()}
 		s.slots[n] = sh
-		first := sh.trying
-		s.work.Go(func() { s.begin(sh, first) })
+		first := sh.latest
+		s.work.Go(func() { s.firstAttempt(sh, first) })
 	}
-	sh.used = time.Now()
-	a := sh.trying
+	sh.usedAt = time.Now()
+	a := sh.latest
 	s.mu.Unlock()
 	select {
-	case <-a.over:
+	case <-a.ended:
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
@@ -188,15 +190,15 @@ func (s *Subscriptions) Reset(name string) {
 // channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
-// begin makes the first attempt to subscribe. If this attempt fails, the next Open makes another
-// one.
+// firstAttempt makes the attempt first to subscribe to the shard sh. If this attempt fails, the
+// next Open makes another attempt.
 //
 // A channel may be lost as soon as its node has confirmed it, before the subscribing caller has
 // seen the confirmation. The next attempt may then be under way already. So only the caller that
 // has begun an attempt ends it.
-func (s *Subscriptions) begin(sh *shard, first *attempt) {
+func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
-	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.goPlain(sh) {
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.switchToPlain(sh) {
 		err = <-s.subscribe(sh)
 	}
 	s.mu.Lock()
@@ -207,15 +209,15 @@ func (s *Subscriptions) begin(sh *shard, first *attempt) {
 	if s.refused = nil; err != nil {
 		delete(s.slots, sh.slot)
 		if no, ok := errtype.As[*store.Refusal](Refused(err)); ok && !no.Temporary {
-			s.refused, s.asked = no, time.Now()
+			s.refused, s.refusedAt = no, time.Now()
 		}
 	}
-	first.end(err)
+	first.finish(err)
 }
 
-// goPlain makes all later subscriptions use plain channels instead of sharded channels. It reports
-// whether the name of this channel has changed.
-func (s *Subscriptions) goPlain(sh *shard) bool {
+// switchToPlain makes all later subscriptions use plain channels instead of sharded channels. It
+// reports whether the channel of sh has a new name now.
+func (s *Subscriptions) switchToPlain(sh *shard) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.plain = true
@@ -224,23 +226,23 @@ func (s *Subscriptions) goPlain(sh *shard) bool {
 	return sh.name != old
 }
 
-// subscribe subscribes on the node that serves the slot. The returned channel receives the
-// confirmation or the error.
+// subscribe sends the subscription of sh to the node that serves its slot. The returned channel
+// receives nil when the node has confirmed the subscription, or the error.
 func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	s.mu.Lock()
 	name := sh.name
 	s.mu.Unlock()
 	node, addr, err := s.sites.node(s.ctx, name)
 	if err != nil {
-		return failed(err)
+		return failedAnswer(err)
 	}
 	s.mu.Lock()
 	if s.stopped {
 		s.mu.Unlock()
-		return failed(store.ErrClosed)
+		return failedAnswer(store.ErrClosed)
 	}
 	l := s.lines[addr]
-	if l == nil || l.over.Load() {
+	if l == nil || l.ended.Load() {
 		l = newLine(s, addr, node)
 		s.lines[addr] = l
 		s.work.Go(l.run)
@@ -249,20 +251,20 @@ func (s *Subscriptions) subscribe(sh *shard) <-chan error {
 	return l.subscribe(sh, name)
 }
 
-func failed(err error) <-chan error {
+func failedAnswer(err error) <-chan error {
 	answer := make(chan error, 1)
 	answer <- err
 	return answer
 }
 
-// lost is called when several channels were lost together. lost returns when each of these channels
-// is live again, or is not needed any more.
-func (s *Subscriptions) lost(all []*shard) {
+// restore subscribes again to the channels of all, which were lost together. It returns when each
+// of these channels is live again, or is not needed any more.
+func (s *Subscriptions) restore(all []*shard) {
 	s.mu.Lock()
 	hasty := false
 	for _, sh := range all {
-		hasty = hasty || time.Since(sh.since) < steadyAfter
-		sh.line, sh.trying = nil, newAttempt()
+		hasty = hasty || time.Since(sh.liveSince) < steadyAfter
+		sh.line, sh.latest = nil, newAttempt()
 	}
 	s.mu.Unlock()
 	missed := false // true: the waiters were notified that there is no subscription
@@ -274,23 +276,24 @@ func (s *Subscriptions) lost(all []*shard) {
 			}
 		}
 		hasty = true
-		if all = s.again(all); len(all) == 0 {
+		if all = s.resubscribe(all); len(all) == 0 {
 			return
 		}
 		if !missed {
 			missed = true
-			s.notify(s.reopened(all)) // the waiters must poll meanwhile
+			s.notify(s.reopenedEvent(all)) // the waiters must poll meanwhile
 		}
 		s.sites.reload(s.ctx)
 	}
 }
 
-// again subscribes once more, and returns the channels that still have no subscription.
-func (s *Subscriptions) again(all []*shard) (failed []*shard) {
+// resubscribe makes one attempt to subscribe for each channel of all, and returns the channels that
+// still have no subscription.
+func (s *Subscriptions) resubscribe(all []*shard) (failed []*shard) {
 	answers, tries := make([]<-chan error, len(all)), make([]*attempt, len(all))
 	s.mu.Lock()
 	for i, sh := range all {
-		tries[i] = sh.trying
+		tries[i] = sh.latest
 	}
 	s.mu.Unlock()
 	for i, sh := range all {
@@ -304,22 +307,23 @@ func (s *Subscriptions) again(all []*shard) (failed []*shard) {
 		case s.stopped || s.unused(sh):
 			delete(s.slots, sh.slot)
 		default: // a caller of Open gets the error, and calls again after a pause
-			sh.trying = newAttempt()
+			sh.latest = newAttempt()
 			failed = append(failed, sh)
 		}
-		tries[i].end(err)
+		tries[i].finish(err)
 		s.mu.Unlock()
 	}
 	if len(failed) < len(all) {
-		s.notify(s.reopened(all))
+		s.notify(s.reopenedEvent(all))
 	}
 	return failed
 }
 
-// reopened returns the event for channels that were lost together. When a single channel was lost,
-// its slot has moved, and only the waiters of that channel ask again. If all waiters asked after
-// each move, they would ask thousands of times while a cluster moves thousands of slots.
-func (s *Subscriptions) reopened(all []*shard) store.Event {
+// reopenedEvent returns the event EventReopened for the channels of all, which were lost together.
+// When a single channel was lost, its slot has moved, and only the waiters of that channel ask
+// again. If all waiters asked after each move, they would ask thousands of times while a cluster
+// moves thousands of slots.
+func (s *Subscriptions) reopenedEvent(all []*shard) store.Event {
 	e := store.Event{Kind: store.EventReopened}
 	if len(all) == 1 {
 		s.mu.Lock()
@@ -329,9 +333,10 @@ func (s *Subscriptions) reopened(all []*shard) store.Event {
 	return e
 }
 
-// unused reports whether a channel is to be unsubscribed. The caller holds s.mu.
+// unused reports whether the channel of sh was not used for so long that it is to be unsubscribed.
+// The caller holds s.mu.
 func (s *Subscriptions) unused(sh *shard) bool {
-	return s.leaves > 0 && time.Since(sh.used) >= s.leaves
+	return s.unusedLimit > 0 && time.Since(sh.usedAt) >= s.unusedLimit
 }
 
 func (s *Subscriptions) notify(e store.Event) {
@@ -340,9 +345,9 @@ func (s *Subscriptions) notify(e store.Event) {
 	s.listener(e)
 }
 
-func newAttempt() *attempt { return &attempt{over: make(chan struct{})} }
+func newAttempt() *attempt { return &attempt{ended: make(chan struct{})} }
 
-func (a *attempt) end(err error) {
+func (a *attempt) finish(err error) {
 	a.err = err
-	close(a.over)
+	close(a.ended)
 }

@@ -101,8 +101,8 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 	for name, c := range map[string]*redis.Client{"narrow": client, "blind": blind} {
 		l := &line{t, c, locktest.SingleStore(c), name}
 		listener := newLine(t, server).listen()
-		holder := l.held()
-		first, second := l.waits(listener.name), l.waits("")
+		holder := l.newHolder()
+		first, second := l.newWaiter(listener.name), l.newWaiter("")
 		l.release(holder, store.Released)
 		l.wantHolder(first)
 		listener.wantSilence() // only the message is lost
@@ -165,7 +165,7 @@ func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go takeAway(conn, taken)
+			go confirmAndEnd(conn, taken)
 		}
 	}()
 	client := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), Protocol: 2, DisableIdentity: true})
@@ -186,15 +186,16 @@ func TestASubscriptionThatWasTakenAwayIsReplaced(t *testing.T) {
 	}
 }
 
-// takeAway confirms a subscription and ends it.
-func takeAway(conn net.Conn, taken chan<- struct{}) {
+// confirmAndEnd confirms each subscription that conn requests, sends a signal on the channel
+// confirmed, and then ends the subscription.
+func confirmAndEnd(conn net.Conn, confirmed chan<- struct{}) {
 	defer conn.Close()
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
 		switch word := lines.Text(); {
 		case strings.HasPrefix(word, "latchkit:i:"):
 			_, _ = fmt.Fprintf(conn, "*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(word), word)
-			taken <- struct{}{}
+			confirmed <- struct{}{}
 			_, _ = fmt.Fprintf(conn, "*3\r\n$11\r\nunsubscribe\r\n$%d\r\n%s\r\n:0\r\n", len(word), word)
 		case strings.EqualFold(word, "hello"), strings.EqualFold(word, "client"):
 			_, _ = io.WriteString(conn, "-ERR unknown command\r\n")

@@ -18,53 +18,54 @@ import (
 // line is one connection to a node, and the goroutine that reads it, for all channels on that
 // node. After any error the line ends for good.
 type line struct {
-	of   *Subscriptions
-	addr string
+	owner *Subscriptions
+	addr  string
 
 	mu      sync.Mutex // also keeps the list pending in the order of the writes
 	pubsub  PubSub
 	pending []pending // subscriptions without an answer, the oldest first
 	closed  bool
-	why     error // why the line was closed
+	cause   error // why the line was closed
 
-	// over is true when the line is closed. The field is for goroutines that must not wait for
+	// ended is true when the line is closed. The field is for goroutines that must not wait for
 	// l.mu, which is held while the line connects.
-	over atomic.Bool
+	ended atomic.Bool
 
 	// Only the goroutine that reads uses these fields:
-	live  map[string]*shard // the live shards by channel
-	swept time.Time         // when unused channels were last looked for
+	live    map[string]*shard // the live shards by channel
+	sweptAt time.Time         // when unused channels were last looked for
 }
 
 // pending is a subscription without an answer.
 type pending struct {
 	shard  *shard
 	name   string
-	since  time.Time
+	sentAt time.Time
 	answer chan error
 }
 
 var errLineLost = errors.New("the connection that receives the messages of the server was lost")
 
 func newLine(s *Subscriptions, addr string, node Subscriber) *line {
-	return &line{of: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), swept: time.Now()}
+	return &line{owner: s, addr: addr, pubsub: node.OpenPubSub(s.ctx), live: make(map[string]*shard), sweptAt: time.Now()}
 }
 
-// subscribe sends the subscription. The goroutine that reads delivers the answer.
+// subscribe sends the subscription of the shard sh to the channel name. The returned channel
+// receives the answer from the goroutine that reads.
 func (l *line) subscribe(sh *shard, name string) <-chan error {
 	p := pending{sh, name, time.Now(), make(chan error, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		p.answer <- l.why
+		p.answer <- l.cause
 		return p.answer
 	}
 	l.pending = append(l.pending, p)
 	var err error
 	if isSharded(name) {
-		err = l.pubsub.SSubscribe(l.of.ctx, name)
+		err = l.pubsub.SSubscribe(l.owner.ctx, name)
 	} else {
-		err = l.pubsub.Subscribe(l.of.ctx, name)
+		err = l.pubsub.Subscribe(l.owner.ctx, name)
 	}
 	if err != nil {
 		l.hangUp(err)
@@ -78,13 +79,13 @@ func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 func (l *line) run() {
 	l.read()
 	l.close()
-	l.of.mu.Lock()
-	if l.of.lines[l.addr] == l {
-		delete(l.of.lines, l.addr)
+	l.owner.mu.Lock()
+	if l.owner.lines[l.addr] == l {
+		delete(l.owner.lines, l.addr)
 	}
-	l.of.mu.Unlock()
+	l.owner.mu.Unlock()
 	if len(l.live) > 0 {
-		l.of.lost(slices.Collect(maps.Values(l.live)))
+		l.owner.restore(slices.Collect(maps.Values(l.live)))
 	}
 }
 
@@ -92,27 +93,27 @@ func (l *line) run() {
 func (l *line) read() {
 	asked := false
 	for {
-		message, err := l.pubsub.ReceiveTimeout(l.of.ctx, silentFor)
+		message, err := l.pubsub.ReceiveTimeout(l.owner.ctx, silentFor)
 		switch {
 		case err == nil:
 			asked = false
 			switch message := message.(type) {
 			case *redis.Message:
 				if e, ok := ParseEvent(message.Payload); ok {
-					l.of.notify(e)
+					l.owner.notify(e)
 				}
 			case *redis.Subscription:
-				if !l.changed(message) {
+				if !l.handleChange(message) {
 					return
 				}
 			}
 		case timedOut(err) && !asked && !l.overdue():
 			asked = true
-			if l.pubsub.Ping(l.of.ctx) != nil {
+			if l.pubsub.Ping(l.owner.ctx) != nil {
 				return
 			}
 		case isReply(err):
-			if !l.refused(err) {
+			if !l.refuseOldest(err) {
 				return
 			}
 		default:
@@ -128,17 +129,18 @@ func isReply(err error) bool {
 	return errors.As(err, &reply)
 }
 
-// changed handles the start or the end of a subscription. The result is false when go-redis has
-// connected again by itself, because messages may have been lost meanwhile.
-func (l *line) changed(s *redis.Subscription) bool {
+// handleChange handles the message s, which reports the start or the end of a subscription. The
+// result is false when go-redis has connected again by itself, because messages may have been lost
+// meanwhile.
+func (l *line) handleChange(s *redis.Subscription) bool {
 	if s.Kind == "ssubscribe" || s.Kind == "subscribe" {
-		p, ok := l.next(s.Channel)
+		p, ok := l.takePending(s.Channel)
 		if !ok {
 			return false
 		}
-		l.of.mu.Lock()
-		p.shard.line, p.shard.since = l, time.Now()
-		l.of.mu.Unlock()
+		l.owner.mu.Lock()
+		p.shard.line, p.shard.liveSince = l, time.Now()
+		l.owner.mu.Unlock()
 		l.live[p.name] = p.shard
 		p.answer <- nil
 		return true
@@ -146,15 +148,16 @@ func (l *line) changed(s *redis.Subscription) bool {
 	sh := l.live[s.Channel]
 	delete(l.live, s.Channel)
 	if sh != nil { // the server ended the subscription, because the slot has moved
-		l.of.sites.reload(l.of.ctx)
-		l.of.work.Go(func() { l.of.lost([]*shard{sh}) })
+		l.owner.sites.reload(l.owner.ctx)
+		l.owner.work.Go(func() { l.owner.restore([]*shard{sh}) })
 	}
 	return true
 }
 
-// next removes from pending the oldest subscription without an answer, and returns it. If this
-// subscription is for another channel, next returns false. The channel "" stands for any channel.
-func (l *line) next(channel string) (pending, bool) {
+// takePending removes the oldest subscription without an answer from the list pending, and returns
+// it. If this subscription is for another channel, takePending removes nothing and returns false.
+// The channel "" stands for any channel.
+func (l *line) takePending(channel string) (pending, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) == 0 || channel != "" && l.pending[0].name != channel {
@@ -165,10 +168,10 @@ func (l *line) next(channel string) (pending, bool) {
 	return p, true
 }
 
-// refused gives err to the oldest subscription without an answer. The result is false when no
+// refuseOldest gives err to the oldest subscription without an answer. The result is false when no
 // subscription waits for an answer, because in this state the error concerns the line.
-func (l *line) refused(err error) bool {
-	p, ok := l.next("")
+func (l *line) refuseOldest(err error) bool {
+	p, ok := l.takePending("")
 	if !ok {
 		return false
 	}
@@ -185,25 +188,25 @@ func (l *line) refused(err error) bool {
 func (l *line) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.pending) > 0 && time.Since(l.pending[0].since) >= silentFor
+	return len(l.pending) > 0 && time.Since(l.pending[0].sentAt) >= silentFor
 }
 
 // sweep unsubscribes channels that are not used any more.
 func (l *line) sweep() {
-	if l.of.leaves == 0 || time.Since(l.swept) < l.of.leaves/2 {
+	if l.owner.unusedLimit == 0 || time.Since(l.sweptAt) < l.owner.unusedLimit/2 {
 		return
 	}
-	l.swept = time.Now()
+	l.sweptAt = time.Now()
 	var names []string
-	l.of.mu.Lock()
+	l.owner.mu.Lock()
 	for name, sh := range l.live {
-		if l.of.unused(sh) {
+		if l.owner.unused(sh) {
 			sh.line = nil
-			delete(l.of.slots, sh.slot)
+			delete(l.owner.slots, sh.slot)
 			names = append(names, name)
 		}
 	}
-	l.of.mu.Unlock()
+	l.owner.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, name := range names {
@@ -213,9 +216,9 @@ func (l *line) sweep() {
 		delete(l.live, name)
 		var err error
 		if isSharded(name) {
-			err = l.pubsub.SUnsubscribe(l.of.ctx, name)
+			err = l.pubsub.SUnsubscribe(l.owner.ctx, name)
 		} else {
-			err = l.pubsub.Unsubscribe(l.of.ctx, name)
+			err = l.pubsub.Unsubscribe(l.owner.ctx, name)
 		}
 		if err != nil {
 			l.hangUp(err)
@@ -237,13 +240,14 @@ func (l *line) fail(err error) {
 	l.hangUp(err)
 }
 
-// hangUp closes the connection, and fails the pending subscriptions. The caller holds l.mu.
+// hangUp closes the connection, and gives err to the pending subscriptions as their answer. The
+// caller holds l.mu.
 func (l *line) hangUp(err error) {
 	if l.closed {
 		return
 	}
-	l.closed, l.why = true, err
-	l.over.Store(true)
+	l.closed, l.cause = true, err
+	l.ended.Store(true)
 	_ = l.pubsub.Close()
 	for _, p := range l.pending {
 		p.answer <- err

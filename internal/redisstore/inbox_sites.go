@@ -64,7 +64,7 @@ type goRedisSubscriber struct{ client goRedis }
 
 func (s goRedisSubscriber) OpenPubSub(ctx context.Context) PubSub { return s.client.Subscribe(ctx) }
 
-// oneServer implements sites for one server, which has one channel for all keys.
+// oneServer has the sites of one server, which has one channel for all keys.
 type oneServer struct {
 	client Subscriber
 	name   string
@@ -87,7 +87,7 @@ func (o oneServer) node(context.Context, string) (Subscriber, string, error) {
 	return o.client, "", nil
 }
 
-// clusterSites implements sites for a cluster.
+// clusterSites has the sites of a cluster.
 type clusterSites struct {
 	cluster ClusterClient
 	random  string // makes the channels of this Engine unique
@@ -98,7 +98,7 @@ type clusterSites struct {
 // channel.
 const unusedAfter = time.Minute
 
-// NewShardSubscriptions returns the subscriptions to the channels of a cluster.
+// NewShardSubscriptions returns Subscriptions for the slots of the cluster of c.
 func NewShardSubscriptions(c ClusterClient) *Subscriptions {
 	return newSubscriptions(clusterSites{c, rand.Text()}, unusedAfter)
 }

@@ -100,14 +100,14 @@ func TestAnInboxHearsOfItsTurns(t *testing.T) {
 		t.Fatal("it names an inbox where no process listens yet")
 	}
 	name := p.open()
-	holder := l.held()
-	c := l.waits(name)
+	holder := l.newHolder()
+	c := l.newWaiter(name)
 	for _, text := range malformed {
 		l.server.Publish(t.Context(), name, text)
 	}
 	l.release(holder, store.Released)
 	e := p.next()
-	if e.Kind != store.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.HandoffTTL != handed {
+	if e.Kind != store.EventGranted || e.Owner != c.Owner || e.Key != l.key || e.HandoffTTL != handedTTL {
 		t.Fatalf("told %#v", e)
 	}
 	p.wantReceives(l.server, name)
@@ -227,8 +227,8 @@ func TestAClientThatCannotSubscribeMakesNoNotifier(t *testing.T) {
 	}
 	l := sharedLine(t)
 	l.store = backend
-	holder := l.held()
-	waiter := l.waits("")
+	holder := l.newHolder()
+	waiter := l.newWaiter("")
 	l.release(holder, store.Released)
 	l.wantHolder(waiter)
 }

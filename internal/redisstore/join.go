@@ -27,16 +27,17 @@ func (s Single) Join(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.join(c).ask(ctx, s.Client)
 }
 
-// BeginJoin begins a Join without waiting for the answer.
-func (s Single) BeginJoin(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
+// BeginJoin begins a Join of c, and does not wait for the answer, which the function onAnswer
+// receives.
+func (s Single) BeginJoin(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
 	q := s.join(c)
-	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
+	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
 	s.links.Put(ctx, &q.Call)
 }
 
 func (s Single) join(c store.Claim) *question {
 	p := c.Delegation
-	q := releasing(joinScript, joinScript.Words([]string{c.Key, JoinsKey(c.Key)},
+	q := releaseQuestion(joinScript, joinScript.Words([]string{c.Key, JoinsKey(c.Key)},
 		c.Owner, digestOf(*p), Millis(c.TTL), strconv.FormatUint(p.Hold, 10), strconv.FormatUint(p.Fence, 10), int64(p.Depth)))
 	q.read = func(_ *question, text string) (store.Grant, error) { return joinGrant(text, "join") }
 	return q
@@ -51,7 +52,7 @@ func (s Single) Leave(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return joinGrant(v, "leave")
 }
 
-// digestOf returns the SHA-256 of the secret in the form that scripts use.
+// digestOf returns the SHA-256 of the secret of p, in the form that scripts use.
 func digestOf(p store.Delegation) string {
 	if p.Secret == [32]byte{} {
 		return ""

@@ -71,7 +71,7 @@ func JoinsKey(l string) string { return joinsPrefix + store.HashTag(l) + "}:" + 
 // CounterKey returns the key of the fence counter for the lease l.
 func CounterKey(l string) string { return counters()[SlotOf(l)] }
 
-// TagOfSlot returns a hash tag, in braces, that hashes into a slot.
+// TagOfSlot returns a hash tag, in braces, that hashes into the slot s.
 func TagOfSlot(s uint16) string { return counters()[s][len(counterPrefix)-1:] }
 
 // SlotCount is the number of slots of a Redis Cluster.
@@ -92,7 +92,7 @@ var counters = sync.OnceValue(func() *[SlotCount]string {
 	return &names
 })
 
-// SlotOf returns the slot of a key.
+// SlotOf returns the slot of the key l.
 func SlotOf(l string) uint16 { return slot(store.HashTag(l)) }
 
 // slot returns the cluster slot of a hash tag: CRC16 (XMODEM) modulo the number of slots, as the

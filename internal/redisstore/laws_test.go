@@ -21,24 +21,24 @@ import (
 
 func TestSingleObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	obeysTheLaws(t, locktest.SingleStore)
+	checkLaws(t, locktest.SingleStore)
 }
 
 func TestReadWriteObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	obeysTheLaws(t, locktest.ReadWriteStore)
+	checkLaws(t, locktest.ReadWriteStore)
 }
 
 // A semaphore whose claims have no Limit is an exclusive lock.
 func TestSemaphoreObeysTheLaws(t *testing.T) {
 	t.Parallel()
-	obeysTheLaws(t, locktest.SemaphoreStore)
+	checkLaws(t, locktest.SemaphoreStore)
 }
 
-// obeysTheLaws runs the laws on one server.
-func obeysTheLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
+// checkLaws runs the laws of all Stores with the given Store on one server.
+func checkLaws(t *testing.T, store func(c locker.Client) locker.Store, options ...func(*redis.Options)) {
 	t.Helper()
-	lawsHold(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
+	checkLawsOn(t, func(t *testing.T) site { return serverSite(t, redistest.Shared(t), options...) }, store)
 }
 
 func serverSite(t *testing.T, server *redistest.Server, options ...func(*redis.Options)) site {
@@ -70,13 +70,14 @@ type site struct {
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// lawsHold runs the laws, each with Stores on a new site.
-func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
+// checkLawsOn runs the laws of all Stores. Each law gets Stores that backend makes, on a new site
+// that newSite makes.
+func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c locker.Client) locker.Store) {
 	t.Helper()
 	storetest.Run(t, func(t *testing.T) storetest.Harness {
-		s := where(t)
+		s := newSite(t)
 		direct := s.direct
-		proxies, dial := before(t, s.addrs)
+		proxies, dial := proxiesFor(t, s.addrs)
 		connect := func(t testing.TB, dial dialer) redis.UniversalClient {
 			c := s.client(dial)
 			t.Cleanup(func() { _ = c.Close() }) // Kill may have closed the client, so an error does not matter
@@ -149,9 +150,9 @@ func lawsHold(t *testing.T, where func(t *testing.T) site, backend func(c locker
 	})
 }
 
-// before puts a proxy in front of each server, and returns a dialer that connects through the
-// proxies.
-func before(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
+// proxiesFor puts a proxy in front of each server of addrs. It returns the proxies, and a dialer
+// that connects through them.
+func proxiesFor(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 	t.Helper()
 	var proxies []*chaos.Proxy
 	way := make(map[string]string)

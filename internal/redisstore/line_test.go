@@ -26,7 +26,7 @@ type line struct {
 
 // claim returns a new claim that queues with the given inbox.
 func (l *line) claim(inbox string) store.Claim {
-	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handed}
+	return store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: inbox, HandoffTTL: handedTTL}
 }
 
 func (l *line) acquire(c store.Claim, want store.State) store.Grant {
@@ -55,16 +55,16 @@ func (l *line) renew(c store.Claim, want store.State) {
 	}
 }
 
-// held makes an owner that does not queue hold the key.
-func (l *line) held() store.Claim {
+// newHolder acquires the key for a new owner, without an entry in the queue, and returns its claim.
+func (l *line) newHolder() store.Claim {
 	l.Helper()
 	c := store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
 	l.acquire(c, store.Granted)
 	return c
 }
 
-// waits makes a new claim wait for the key.
-func (l *line) waits(inbox string) store.Claim {
+// newWaiter makes a new claim with the given inbox wait for the key, and returns the claim.
+func (l *line) newWaiter(inbox string) store.Claim {
 	l.Helper()
 	c := l.claim(inbox)
 	l.acquire(c, store.Busy)
@@ -89,8 +89,9 @@ func (l *line) wantHolder(c store.Claim) {
 	}
 }
 
-// queued returns the tokens in the queue. A '-' before a token means that it was handed the key.
-func (l *line) queued() (tokens []string) {
+// queuedTokens returns the tokens in the queue. A '-' before a token means that it was handed the
+// key.
+func (l *line) queuedTokens() (tokens []string) {
 	l.Helper()
 	for _, z := range l.server.ZRangeWithScores(l.Context(), redisstore.QueueKey(l.key), 0, -1).Val() {
 		token, _, _ := strings.Cut(z.Member.(string), "|")
@@ -104,13 +105,14 @@ func (l *line) queued() (tokens []string) {
 
 func (l *line) wantQueued(want ...string) {
 	l.Helper()
-	if got := l.queued(); fmt.Sprint(got) != fmt.Sprint(want) {
+	if got := l.queuedTokens(); fmt.Sprint(got) != fmt.Sprint(want) {
 		l.Fatalf("the queue is %v, want %v", got, want)
 	}
 }
 
-// age shifts each waiter's entry into the past by d, as if the waiter had waited longer.
-func (l *line) age(d time.Duration) {
+// ageQueue moves the ticket of each waiter into the past by d, as if the waiter had waited longer
+// by d.
+func (l *line) ageQueue(d time.Duration) {
 	l.Helper()
 	q := redisstore.QueueKey(l.key)
 	for _, z := range l.server.ZRangeWithScores(l.Context(), q, 0, -1).Val() {
@@ -143,10 +145,10 @@ func sharedLine(t *testing.T) *line {
 	return newLine(t, redistest.Shared(t))
 }
 
-// handed is the TTL of a handed-over lease, for tests that do not depend on the lease's end.
-const handed = 20 * time.Second
+// handedTTL is the TTL of a handed-over lease, for tests that do not depend on the lease's end.
+const handedTTL = 20 * time.Second
 
-// listener is a process that listens on an inbox.
+// listener is a subscriber of an inbox, which acts as a waiting process.
 type listener struct {
 	*testing.T
 	name     string

@@ -45,7 +45,7 @@ func (l listeningCluster) AcquireAll(ctx context.Context, cs []store.Claim) ([]s
 // Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.Cluster.Acquire(ctx, c)
 }
@@ -54,7 +54,7 @@ func (l listeningCluster) Acquire(ctx context.Context, c store.Claim) (store.Gra
 // BeginAcquire.
 func (l listeningCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.Cluster.BeginAcquire(ctx, c)
 }

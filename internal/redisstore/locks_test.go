@@ -33,8 +33,8 @@ var (
 )
 
 // ackedStore makes the Store that locker.NewSingle uses with WithReplicaAck.
-func ackedStore(c locker.Client, n int, within time.Duration) (locker.Store, error) {
-	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: within}})
+func ackedStore(c locker.Client, n int, timeout time.Duration) (locker.Store, error) {
+	return redisstore.New(c, redisstore.Settings{Acks: redisstore.Acks{Replicas: n, Within: timeout}})
 }
 
 // scriptSHA returns the SHA-1 under which the server knows a script.

@@ -62,7 +62,7 @@ func stateOfCounter(counter string, now int) string {
 	return "ahead"
 }
 
-// minting runs scripts that acquire a free key, at a given time by the server's clock.
+// minting is a server on which scripts acquire a free key at a given time of the server's clock.
 type minting struct {
 	*testing.T
 	client *redis.Client

@@ -19,8 +19,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ways has the options of several clients, each of which sends a script in another way.
-var ways = map[string]func(*redis.Options){
+// clientOptions has the options of several clients, each of which sends a script in another way.
+var clientOptions = map[string]func(*redis.Options){
 	"by flight": func(*redis.Options) {},
 	"direct":    func(o *redis.Options) { o.ContextTimeoutEnabled = true },
 }
@@ -29,7 +29,7 @@ var ways = map[string]func(*redis.Options){
 // executed four times.
 func TestEveryScriptIsSentOnce(t *testing.T) {
 	t.Parallel()
-	for way, how := range ways {
+	for way, how := range clientOptions {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
@@ -73,7 +73,7 @@ func TestEveryScriptIsSentOnce(t *testing.T) {
 func TestScriptsAreSentOnceWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	const callers, calls = 32, 60
-	for way, how := range ways {
+	for way, how := range clientOptions {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)

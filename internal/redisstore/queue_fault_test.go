@@ -25,14 +25,14 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
 	listener := l.listen()
-	holder := l.held()
-	first := l.waits(listener.name)
+	holder := l.newHolder()
+	first := l.newWaiter(listener.name)
 	kept := l.key
 	l.key = "another"
-	expired := l.held()
-	waits := l.waits(listener.name)
+	expired := l.newHolder()
+	waits := l.newWaiter(listener.name)
 	l.key = "once"
-	done := l.held()
+	done := l.newHolder()
 	asksOnce := l.claim(listener.name)
 	asksOnce.Once = time.Minute
 	l.acquire(asksOnce, store.Busy)
@@ -44,7 +44,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	full("1")
 	defer full("0")
 
-	newcomer := store.Claim{Key: "free", Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: handed}
+	newcomer := store.Claim{Key: "free", Owner: rand.Text(), TTL: time.Minute, Queue: true, HandoffTTL: handedTTL}
 	if _, err := l.store.Acquire(t.Context(), newcomer); !refused(err, "out of memory") {
 		t.Fatalf("a new lease on a full server: %v", err)
 	}
@@ -53,7 +53,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	}
 
 	l.key = kept
-	second, next := l.waits(listener.name), l.claim(listener.name)
+	second, next := l.newWaiter(listener.name), l.claim(listener.name)
 	holder.Next = &next
 	if g := l.release(holder, store.Released).Next; g == nil || g.State != store.Busy || g.Place != 2 {
 		t.Fatalf("%+v", g)
@@ -104,17 +104,17 @@ func TestAReplicaServesNobody(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, redistest.Start(t))
 	listener := l.listen()
-	holder := l.held()
-	first := l.waits(listener.name)
+	holder := l.newHolder()
+	first := l.newWaiter(listener.name)
 	l.release(holder, store.Released)
 	listener.wantGranted(first)
-	second := l.waits(listener.name)
+	second := l.newWaiter(listener.name)
 	busy := l.key
 	l.key = "free but queued"
-	freed := l.held()
-	third := l.waits(listener.name)
+	freed := l.newHolder()
+	third := l.newWaiter(listener.name)
 	l.server.Del(t.Context(), l.key)
-	queued := l.queued()
+	queued := l.queuedTokens()
 	if err := l.server.Do(t.Context(), "replicaof", "127.0.0.1", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestAReplicaServesNobody(t *testing.T) {
 		}
 	}
 	listener.wantSilence()
-	if got := l.queued(); !slices.Equal(got, queued) || l.holder() != "" {
+	if got := l.queuedTokens(); !slices.Equal(got, queued) || l.holder() != "" {
 		t.Fatalf("%v became %v, and %q holds the key", queued, got, l.holder())
 	}
 	l.key = busy
@@ -164,7 +164,7 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 		return func(l *line) (store.Grant, error) { c.Key = l.key; return l.store.Acquire(l.Context(), c) }
 	}
 	me, next := rand.Text(), rand.Text()
-	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handed, Once: time.Minute}
+	claim := store.Claim{Owner: me, TTL: time.Minute, Queue: true, HandoffTTL: handedTTL, Once: time.Minute}
 	releases := func(change func(c *store.Claim)) func(l *line) (store.Grant, error) {
 		return func(l *line) (store.Grant, error) {
 			c := claim
@@ -224,9 +224,9 @@ func TestDataOfAnotherTypeAtACompanionKeyIsRefusedAndStays(t *testing.T) {
 				l.key = k.l
 			}
 			if at != k.q {
-				l.held()
+				l.newHolder()
 				if c.queue {
-					l.waits("")
+					l.newWaiter("")
 				}
 				l.server.Del(t.Context(), l.key)
 			}
@@ -300,8 +300,8 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	listener := l.listen()
-	holder := l.held()
-	first, second := l.waits(listener.name), l.waits(listener.name)
+	holder := l.newHolder()
+	first, second := l.newWaiter(listener.name), l.newWaiter(listener.name)
 	for range 3 {
 		l.acquire(first, store.Busy)
 		l.acquire(second, store.Busy)
@@ -320,7 +320,7 @@ func TestTheQueueSurvivesRepetitions(t *testing.T) {
 	}
 	listener.wantSilence()
 	l.wantQueued(second.Owner)
-	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handedTTL {
 		t.Fatalf("the lease lasts %v: an owner that asks gets the full TTL", left)
 	}
 }

@@ -15,11 +15,11 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l := sharedLine(t)
 	// The process behind "stopped" does not react, but the server still counts its connection.
 	stopped, listener := l.listen(), l.listen()
-	holder := l.held()
-	first := l.waits(stopped.name)
-	l.waits(stopped.name)
-	next := l.waits(listener.name)
-	l.waits(stopped.name)
+	holder := l.newHolder()
+	first := l.newWaiter(stopped.name)
+	l.newWaiter(stopped.name)
+	next := l.newWaiter(listener.name)
+	l.newWaiter(stopped.name)
 	l.release(holder, store.Released)
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key) // as if the claim had expired without a confirmation
@@ -32,10 +32,10 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.release(next, store.Released)
 
 	// A newcomer asks before the next waiter does, but the next waiter gets the key.
-	holder = l.held()
-	first = l.waits(stopped.name)
-	next = l.waits(listener.name)
-	mine := l.waits(stopped.name)
+	holder = l.newHolder()
+	first = l.newWaiter(stopped.name)
+	next = l.newWaiter(listener.name)
+	mine := l.newWaiter(stopped.name)
 	l.release(holder, store.Released)
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key)
@@ -52,8 +52,8 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 func TestAPollerThatLetsAHandedKeyLapseLosesOnlyThatPlace(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
-	first, second := l.waits(""), l.waits("")
+	holder := l.newHolder()
+	first, second := l.newWaiter(""), l.newWaiter("")
 	l.release(holder, store.Released)
 	l.wantHolder(first)
 	l.server.Del(t.Context(), l.key)
@@ -80,8 +80,8 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 			t.Parallel()
 			l := sharedLine(t)
 			listener := l.listen()
-			holder := l.held()
-			c := l.waits(listener.name)
+			holder := l.newHolder()
+			c := l.newWaiter(listener.name)
 			l.release(holder, store.Released)
 			listener.wantGranted(c)
 			l.wantQueued("-" + c.Owner)
@@ -95,7 +95,7 @@ func TestASignOfLifeEndsTheHandOver(t *testing.T) {
 			} else {
 				sign(l, c)
 				l.wantQueued()
-				l.held()
+				l.newHolder()
 				l.acquire(other, store.Busy)
 			}
 			l.server.Del(t.Context(), l.key) // the lease expires, but was confirmed: no waiter is removed
@@ -113,11 +113,11 @@ func TestAConfirmationRenewsInABatch(t *testing.T) {
 	base := l.key
 	for i := range 9 {
 		l.key = fmt.Sprint(base, i)
-		holder := l.held()
+		holder := l.newHolder()
 		c := holder
 		switch i % 3 {
 		case 0: // the key came by hand-off
-			c = l.waits(listener.name)
+			c = l.newWaiter(listener.name)
 			l.release(holder, store.Released)
 			listener.wantGranted(c)
 			c.ByHandoff = true
@@ -171,20 +171,20 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			t.Parallel()
 			l := sharedLine(t)
 			ears := map[string]*listener{"winner": l.listen(), "next": l.listen(), "last": l.listen()}
-			holder := l.held()
-			first := l.waits(ears["winner"].name)
+			holder := l.newHolder()
+			first := l.newWaiter(ears["winner"].name)
 			for range 20 {
-				l.waits(ears["winner"].name)
+				l.newWaiter(ears["winner"].name)
 			}
 			if c.fresh {
-				l.age(time.Hour + c.waited)
+				l.ageQueue(time.Hour + c.waited)
 			}
-			l.waits("")
-			claims := map[string]store.Claim{"next": l.waits(ears["next"].name), "last": l.waits(ears["last"].name)}
+			l.newWaiter("")
+			claims := map[string]store.Claim{"next": l.newWaiter(ears["next"].name), "last": l.newWaiter(ears["last"].name)}
 			if c.fresh || c.waited == 0 { // the waiters' tickets are an hour ahead, so the waiters count as new even on a slow machine
-				l.age(-time.Hour)
+				l.ageQueue(-time.Hour)
 			} else {
-				l.age(c.waited)
+				l.ageQueue(c.waited)
 			}
 			if c.dead {
 				ears["next"].sub.Close()
@@ -197,7 +197,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			ears["winner"].wantGranted(first)
 			for name, listener := range ears {
 				if name == c.notified {
-					want := fmt.Sprintf("head %d %s %s", handed.Milliseconds(), claims[name].Owner, l.key)
+					want := fmt.Sprintf("head %d %s %s", handedTTL.Milliseconds(), claims[name].Owner, l.key)
 					if got := listener.next(); got != want {
 						t.Errorf("%s received %q, want %q", name, got, want)
 					}
@@ -213,9 +213,9 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 func TestALateConfirmationDoesNotShorten(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
+	holder := l.newHolder()
 	listener := l.listen()
-	c := l.waits(listener.name)
+	c := l.newWaiter(listener.name)
 	l.release(holder, store.Released)
 	listener.wantGranted(c)
 	c.ByHandoff = true

@@ -13,8 +13,8 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	listener := l.listen()
-	holder := l.held()
-	first, second, third := l.waits(listener.name), l.waits(listener.name), l.waits("")
+	holder := l.newHolder()
+	first, second, third := l.newWaiter(listener.name), l.newWaiter(listener.name), l.newWaiter("")
 	l.release(second, store.NotOurs)
 	l.wantQueued(first.Owner, third.Owner)
 	l.release(second, store.NotOurs)
@@ -26,7 +26,7 @@ func TestWhoGivesUpLeavesTheQueue(t *testing.T) {
 
 	// If a waiter is granted the key while its cancellation is on its way, the cancellation hands
 	// the key on.
-	fourth := l.waits(listener.name)
+	fourth := l.newWaiter(listener.name)
 	l.release(holder, store.Released)
 	listener.wantGranted(first)
 	l.release(first, store.Released)
@@ -43,8 +43,8 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	listener := l.listen()
-	holder := l.held()
-	first, second, third := l.waits(listener.name), l.waits(listener.name), l.waits(listener.name)
+	holder := l.newHolder()
+	first, second, third := l.newWaiter(listener.name), l.newWaiter(listener.name), l.newWaiter(listener.name)
 	l.server.Del(t.Context(), l.key) // as if the time of the lease were over
 	l.release(second, store.NotOurs)
 	listener.wantGranted(first)
@@ -59,9 +59,9 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 		t.Fatalf("%s holds the key", l.holder())
 	}
 
-	holder = l.held()
+	holder = l.newHolder()
 	holder.KeepFor = 20 * time.Millisecond
-	first, second = l.waits(listener.name), l.waits(listener.name)
+	first, second = l.newWaiter(listener.name), l.newWaiter(listener.name)
 	l.release(holder, store.Released)
 	if event, _ := redisstore.ParseEvent(listener.next()); event.Kind != store.EventHead || event.Owner != first.Owner {
 		t.Fatalf("told %+v", event)
@@ -90,7 +90,7 @@ func TestReleaseWithNext(t *testing.T) {
 		if got := l.server.Get(t.Context(), l.key).Val(); got != want {
 			t.Fatalf("the lease is %q, want %q", got, want)
 		}
-		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handedTTL {
 			t.Fatalf("the lease lives for %v, want the full TTL", left)
 		}
 		l.wantQueued()
@@ -109,8 +109,8 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("when only the dead wait it is granted", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		c := l.held()
-		l.waits("latchkit:i:dead")
+		c := l.newHolder()
+		l.newWaiter("latchkit:i:dead")
 		if g := l.release(with(c, l.claim("")), store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
@@ -121,7 +121,7 @@ func TestReleaseWithNext(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		listener, mine := l.listen(), l.listen()
-		holder := l.held()
+		holder := l.newHolder()
 		first, second := l.claim(listener.name), l.claim(listener.name)
 		first.Metadata = "first"
 		l.acquire(first, store.Busy)
@@ -129,7 +129,7 @@ func TestReleaseWithNext(t *testing.T) {
 		next := l.claim(mine.name)
 		g := l.release(with(holder, next), store.Released).Next
 		e := listener.wantGranted(first)
-		want := store.Holder{Fence: e.Fence, Left: handed, Metadata: "first"}
+		want := store.Holder{Fence: e.Fence, Left: handedTTL, Metadata: "first"}
 		if g == nil || g.State != store.Busy || g.Place != 2 || g.NotListening || g.At.IsZero() || g.Holder != want {
 			t.Fatalf("%+v, want place 2 behind %+v", g, want)
 		}
@@ -145,14 +145,14 @@ func TestReleaseWithNext(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		listener := l.listen()
-		holder := l.held()
-		c := l.waits(listener.name)
+		holder := l.newHolder()
+		c := l.newWaiter(listener.name)
 		l.release(holder, store.Released)
 		next := l.claim("latchkit:i:nobody")
 		if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Granted {
 			t.Fatalf("%+v", g)
 		}
-		other := l.waits(listener.name)
+		other := l.newWaiter(listener.name)
 		again := l.claim("latchkit:i:nobody")
 		if g := l.release(with(next, again), store.Released).Next; g == nil || g.State != store.Busy || !g.NotListening || g.Place != 1 {
 			t.Fatalf("%+v, want NotListening", g)
@@ -164,12 +164,12 @@ func TestReleaseWithNext(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
 		for _, others := range []bool{false, true} {
-			c := l.held()
+			c := l.newHolder()
 			next := l.claim("")
 			next.TombstoneTTL = time.Minute
 			l.release(next, store.NotOurs)
 			if others {
-				l.waits("")
+				l.newWaiter("")
 			}
 			if g := l.release(with(c, next), store.Released).Next; g == nil || g.State != store.Undone {
 				t.Fatalf("%+v", g)
@@ -184,7 +184,7 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("nothing comes in with a release of what is not ours", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		l.held()
+		l.newHolder()
 		if g := l.release(with(l.claim(""), l.claim("")), store.NotOurs); g.Next != nil {
 			t.Fatalf("%+v", g.Next)
 		}
@@ -194,7 +194,7 @@ func TestReleaseWithNext(t *testing.T) {
 	t.Run("work that is done is not done again", func(t *testing.T) {
 		t.Parallel()
 		l := sharedLine(t)
-		c := l.held()
+		c := l.newHolder()
 		c.Complete, c.Once = true, time.Minute
 		next := l.claim("")
 		next.Once = time.Minute
@@ -215,7 +215,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	var other store.Claim
 	for i := range 4 {
 		if i == 2 {
-			other = l.waits(listener.name)
+			other = l.newWaiter(listener.name)
 		}
 		c := l.claim(listener.name)
 		if c.Once = time.Minute; i == 3 {
@@ -246,9 +246,9 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	dead, listener := l.listen(), l.listen()
 	holder := l.claim("")
 	l.acquire(holder, store.Granted)
-	l.waits(dead.name)
-	head := l.waits(listener.name)
-	l.waits(listener.name)
+	l.newWaiter(dead.name)
+	head := l.newWaiter(listener.name)
+	l.newWaiter(listener.name)
 	dead.sub.Close()
 	eventually(t, "the server knows that it is dead", func() bool {
 		return l.server.PubSubNumSub(t.Context(), dead.name).Val()[dead.name] == 0
@@ -264,8 +264,8 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 		t.Fatalf("message %q, want %q", got, want)
 	}
 	listener.wantSilence()
-	if l.holder() != "kept" || len(l.queued()) != 3 {
-		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queued())
+	if l.holder() != "kept" || len(l.queuedTokens()) != 3 {
+		t.Fatalf("%s holds the key, and %v wait", l.holder(), l.queuedTokens())
 	}
 	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
@@ -285,8 +285,8 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	listener := l.listen()
-	holder := l.held()
-	first, second := l.waits(listener.name), l.waits(listener.name)
+	holder := l.newHolder()
+	first, second := l.newWaiter(listener.name), l.newWaiter(listener.name)
 	inspector, breaker := l.store.(store.Inspector), l.store.(store.Revoker)
 	i, err := inspector.Inspect(t.Context(), l.key)
 	if err != nil || i.Waiters != 2 {
@@ -320,7 +320,7 @@ func TestABrokenKeyIsHandedOn(t *testing.T) {
 func TestAnUndoDoesNotHideARevocation(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	c := l.held()
+	c := l.newHolder()
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil {
 		t.Fatal(err)

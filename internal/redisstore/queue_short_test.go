@@ -98,20 +98,21 @@ func scenes() (all []scene) {
 	return all
 }
 
-// forWaiters removes from a script its short way for keys without waiters. It returns the rest.
+// forWaiters returns the script without its short way for keys without waiters.
 func forWaiters(t *testing.T, script string) string {
 	t.Helper()
-	return without(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[6] and", "release": "if ours and not ARGV[2] and"}[script])
+	return withoutShortWay(t, scriptText(t, script), map[string]string{"acquire": "if not ARGV[6] and", "release": "if ours and not ARGV[2] and"}[script])
 }
 
-// longWay returns a script without short ways.
+// longWay returns the text of a script without its short ways.
 func longWay(t *testing.T, script string) string {
 	t.Helper()
-	return without(t, forWaiters(t, script), map[string]string{"acquire": "if ARGV[4] and", "release": "if ours and ARGV[2] and"}[script])
+	return withoutShortWay(t, forWaiters(t, script), map[string]string{"acquire": "if ARGV[4] and", "release": "if ours and ARGV[2] and"}[script])
 }
 
-// without replaces the condition of a short way by false, so that the script takes the long way.
-func without(t *testing.T, text, condition string) string {
+// withoutShortWay returns text with the condition of a short way replaced by false, so that the
+// script takes the long way.
+func withoutShortWay(t *testing.T, text, condition string) string {
 	t.Helper()
 	if strings.Count(text, "\n"+condition) != 1 {
 		t.Fatalf("no short way begins with %q", condition)
@@ -148,8 +149,8 @@ func newStage(t *testing.T) stage {
 	return s
 }
 
-// play returns the data on the server before the script runs, and the answer with the data on the
-// server afterwards, including the messages.
+// play runs the script text with args in the scene c. It returns the data on the server before the
+// run, and the answer with the data and the messages after the run.
 func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	s.Helper()
 	text = strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", sceneClock/1_000_000, sceneClock%1_000_000))

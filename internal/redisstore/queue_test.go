@@ -13,7 +13,7 @@ import (
 func TestTheQueueIsServedInOrder(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
+	holder := l.newHolder()
 	var ears []*listener
 	var claims []store.Claim
 	for i := range 5 {
@@ -35,52 +35,52 @@ func TestTheQueueIsServedInOrder(t *testing.T) {
 		l.wantHolder(c)
 		e := ears[i].wantGranted(c)
 		text := l.server.Get(t.Context(), l.key).Val()
-		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handed {
+		if text != fmt.Sprintf("%s:%d:%d", c.Owner, e.Fence, e.FenceCount) || e.Fence <= last || e.FenceCount != 1 || e.HandoffTTL != handedTTL {
 			t.Fatalf("event %+v, and the lease is %q", e, text)
 		}
 		if e.At.Before(before.Add(-time.Second)) || e.At.After(time.Now().Add(time.Second)) {
 			t.Fatalf("granted at %v, now it is %v", e.At, before)
 		}
-		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed/2 || left > handed {
-			t.Fatalf("the lease lives for %v, want %v", left, handed)
+		if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handedTTL/2 || left > handedTTL {
+			t.Fatalf("the lease lives for %v, want %v", left, handedTTL)
 		}
 		last, holder = e.Fence, c
 	}
 	l.release(holder, store.Released)
-	if l.holder() != "" || len(l.queued()) != 0 {
-		t.Fatalf("%s holds the key, %v wait", l.holder(), l.queued())
+	if l.holder() != "" || len(l.queuedTokens()) != 0 {
+		t.Fatalf("%s holds the key, %v wait", l.holder(), l.queuedTokens())
 	}
 }
 
 func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
-	first := l.waits("")
-	l.age(-time.Hour) // now the ticket of first is an hour later than the clock
-	second, third := l.waits(""), l.waits("")
+	holder := l.newHolder()
+	first := l.newWaiter("")
+	l.ageQueue(-time.Hour) // now the ticket of first is an hour later than the clock
+	second, third := l.newWaiter(""), l.newWaiter("")
 	l.wantQueued(first.Owner, second.Owner, third.Owner)
 	l.release(holder, store.Released)
 	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.release(second, store.Released)
 	l.wantHolder(third)
-	fourth := l.waits("") // this waiter queues behind a waiter that was handed the key
+	fourth := l.newWaiter("") // this waiter queues behind a waiter that was handed the key
 	l.wantQueued("-"+third.Owner, fourth.Owner)
 }
 
 func TestNobodyOvertakesTheQueue(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
+	holder := l.newHolder()
 	listener := l.listen()
-	first := l.waits(listener.name)
+	first := l.newWaiter(listener.name)
 	if g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy); g.Place != 2 {
 		t.Fatalf("an acquire that does not queue would have place %d, want 2", g.Place)
 	}
 	l.server.Del(t.Context(), l.key) // as if the lease had expired
 	g := l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
-	if g.Place != 1 || g.Holder.Fence == 0 || g.Holder.Left > handed {
+	if g.Place != 1 || g.Holder.Fence == 0 || g.Holder.Left > handedTTL {
 		t.Fatalf("%+v, want the first waiter as the holder", g)
 	}
 	l.wantHolder(first)
@@ -88,8 +88,8 @@ func TestNobodyOvertakesTheQueue(t *testing.T) {
 	l.release(first, store.Released)
 	l.release(holder, store.NotOurs)
 
-	l.held()
-	first = l.waits(listener.name)
+	l.newHolder()
+	first = l.newWaiter(listener.name)
 	l.server.Del(t.Context(), l.key)
 	second := l.claim("")
 	if g := l.acquire(second, store.Busy); g.Place != 1 || g.NotListening {
@@ -114,12 +114,12 @@ func TestWhoQueuesAndFindsTheKeyFreeGetsIt(t *testing.T) {
 		t.Fatalf("fence %d became %d", first.Fence, again.Fence)
 	}
 	l.wantQueued()
-	waiter := l.waits(listener.name)
+	waiter := l.newWaiter(listener.name)
 	l.server.Del(t.Context(), l.key) // as if the holder had died and its lease had expired; then the waiter asks again
 	l.acquire(waiter, store.Granted)
 	l.wantQueued()
 	listener.wantSilence()
-	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handed {
+	if left := l.server.PTTL(t.Context(), l.key).Val(); left <= handedTTL {
 		t.Fatalf("the lease lives for %v: it was not handed over, but taken", left)
 	}
 }
@@ -128,12 +128,12 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
 	dead, listener := l.listen(), l.listen()
-	holder := l.held()
-	l.waits(dead.name)
-	alive := l.waits(listener.name)
-	l.waits(dead.name)
-	poller := l.waits("")
-	l.waits(dead.name)
+	holder := l.newHolder()
+	l.newWaiter(dead.name)
+	alive := l.newWaiter(listener.name)
+	l.newWaiter(dead.name)
+	poller := l.newWaiter("")
+	l.newWaiter(dead.name)
 
 	// A subscriber to all channels does not count as the subscriber of an inbox.
 	monitor := l.server.PSubscribe(t.Context(), "*")
@@ -158,15 +158,15 @@ func TestTheDeadAreSkippedAtOnceWithAllTheirEntries(t *testing.T) {
 		return l.server.PubSubNumSub(t.Context(), listener.name).Val()[listener.name] == 0
 	})
 	l.server.Del(t.Context(), l.key)
-	l.held()
+	l.newHolder()
 	l.wantQueued()
 }
 
 func TestAQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	l.held()
-	c := l.waits("")
+	l.newHolder()
+	c := l.newWaiter("")
 	q := redisstore.QueueKey(l.key)
 	for range 2 {
 		if ttl := l.server.PTTL(t.Context(), q).Val(); ttl < 50*time.Second || ttl > time.Minute {
@@ -187,7 +187,7 @@ func TestAnythingFitsIntoMetadata(t *testing.T) {
 	l := sharedLine(t)
 	for _, text := range []string{"a|b|c", "|", "with spaces: and colons ::", "\x00\xff\n", "1|2|3|4|5|6|7|8", "{ü}", " "} {
 		listener := l.listen()
-		holder := l.held()
+		holder := l.newHolder()
 		c := l.claim(listener.name)
 		c.Metadata, c.FenceCount = text, 2
 		l.acquire(c, store.Busy)
@@ -214,7 +214,7 @@ func TestAnythingFitsIntoMetadata(t *testing.T) {
 func TestTheServerSaysThatNobodyListens(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	l.held()
+	l.newHolder()
 	listener := l.listen()
 	for inbox, unsubscribed := range map[string]bool{listener.name: false, "latchkit:i:nobody": true, "": false} {
 		c := l.claim(inbox)
@@ -233,7 +233,7 @@ func TestTheServerSaysThatNobodyListens(t *testing.T) {
 func TestARepeatedAcquireDoesNotShortenALease(t *testing.T) {
 	t.Parallel()
 	l := sharedLine(t)
-	holder := l.held()
+	holder := l.newHolder()
 	longer := holder
 	longer.TTL = time.Hour
 	l.renew(longer, store.Granted)

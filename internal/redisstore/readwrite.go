@@ -51,7 +51,7 @@ var _, _ store.Notifier = listeningReadWrite{}, listeningReadWriteCluster{}
 // Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.readWrite.Acquire(ctx, c)
 }
@@ -60,20 +60,20 @@ func (l listeningReadWriteCluster) Acquire(ctx context.Context, c store.Claim) (
 // BeginAcquire.
 func (l listeningReadWriteCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.readWrite.BeginAcquire(ctx, c)
 }
 
 // BeginRenew marks the channels of readers as used, because readers learn through these channels
 // that a writer waits. Then it calls the embedded BeginRenew.
-func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
-			l.use(c.Key)
+			l.markUsed(c.Key)
 		}
 	}
-	l.readWrite.BeginRenew(ctx, cs, answered)
+	l.readWrite.BeginRenew(ctx, cs, onAnswer)
 }
 
 // Renew marks the channels of readers as used, because readers learn through these channels that a
@@ -81,7 +81,7 @@ func (l listeningReadWriteCluster) BeginRenew(ctx context.Context, cs []store.Cl
 func (l listeningReadWriteCluster) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	for _, c := range cs {
 		if c.Mode == store.Shared && c.Inbox != "" {
-			l.use(c.Key)
+			l.markUsed(c.Key)
 		}
 	}
 	return l.readWrite.Renew(ctx, cs)
@@ -101,10 +101,12 @@ func NewReadWrite(c Client, cfg Settings) (store.Store, error) {
 	return nil, err
 }
 
-// ReaderEntry returns a claim's entry in R. The entry must not change while the token lives.
+// ReaderEntry returns the entry of the claim c in R. The entry must not change while the token
+// lives.
 func ReaderEntry(c store.Claim) string { return c.Owner + "|" + cmp.Or(c.Inbox, "-") }
 
-// PhaseNoteKey names the note that a revocation leaves for all readers of a phase.
+// PhaseNoteKey returns the key of the note that a revocation leaves for all readers of a phase. The
+// parameter fence is the fence of the phase.
 func PhaseNoteKey(key string, fence uint64) string {
 	return TombstoneKey(key, strconv.FormatUint(fence, 10))
 }
@@ -117,7 +119,7 @@ func (s readWrite) Acquire(ctx context.Context, c store.Claim) (store.Grant, err
 func (s readWrite) acquire(c store.Claim) *question {
 	waits, reader := "", "0"
 	if c.Queue {
-		waits = waitsAs(c)
+		waits = waiterPart(c)
 	}
 	if c.Mode == store.Shared {
 		reader = "1"
@@ -125,11 +127,11 @@ func (s readWrite) acquire(c store.Claim) *question {
 	words := rwAcquireScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key), TombstoneKey(c.Key, c.Owner), DoneKey(c.Key)},
 		c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata, waits, ReaderEntry(c), reader)
-	return s.question(rwAcquireScript, words, entered, 0)
+	return s.question(rwAcquireScript, words, readPhaseAcquire, 0)
 }
 
-// entered reads the answer to an acquire.
-func entered(_ *question, text string) (store.Grant, error) {
+// readPhaseAcquire returns the grant that text, the answer to an acquire, contains.
+func readPhaseAcquire(_ *question, text string) (store.Grant, error) {
 	g, ok := phaseGrantOf(text)
 	if !ok {
 		return store.Grant{}, Unreadable("acquire")
@@ -142,7 +144,8 @@ func (s readWrite) BeginAcquire(ctx context.Context, c store.Claim) calls.Questi
 	return s.begin(ctx, s.acquire(c))
 }
 
-// phaseGrantOf reads the answer to an acquire.
+// phaseGrantOf returns the grant that text, the answer to an acquire, contains, and false if text
+// has another form.
 func phaseGrantOf(text string) (store.Grant, bool) {
 	entered, ok := strings.CutPrefix(text, "entered ")
 	if !ok {
@@ -168,30 +171,30 @@ func (s readWrite) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, 
 	if s.cluster != nil {
 		Cluster(s).Each(Batches(cs, SlotOf), renew)
 	} else {
-		for _, b := range Batches(cs, anywhere) {
+		for _, b := range Batches(cs, sameGroup) {
 			renew(b)
 		}
 	}
-	return answers(grants)
+	return errorOfAll(grants)
 }
 
 // BeginRenew does the work of Renew, and delivers the answers of each node when they come.
-func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
-	group := anywhere
+func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
+	group := sameGroup
 	if s.cluster != nil {
 		group = SlotOf
 	}
 	grants := make([]store.Grant, len(cs))
-	for _, b := range inParts(Batches(cs, group)) {
+	for _, b := range splitBatches(Batches(cs, group)) {
 		b.readers = true
-		s.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
+		s.beginRenewal(ctx, b, grants, onAnswer, func() { s.complete(ctx, b, grants) })
 	}
 }
 
 // complete renews one by one the leases whose slot moves. After that, complete looks up the leases
 // that are not ours.
 func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
-	for _, one := range b.alone(grants) {
+	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)
 	}
 	s.lookUp(ctx, b, grants)
@@ -229,7 +232,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	c.Owner = fmt.Sprintf("%s:%d", SharedToken, c.Fence)
 	s.renew(ctx, &Batch{all: []store.Claim{c}, Places: []int{0}}, grants[i:i+1])
 	if g := &grants[i]; g.State == store.Granted {
-		queued, err := do(ctx, s.Renewals, link.Renewal, "exists", QueueKey(c.Key))
+		queued, err := runCommand(ctx, s.Renewals, link.Renewal, "exists", QueueKey(c.Key))
 		g.Writer = err == nil && queued == "1"
 	}
 }
@@ -248,13 +251,13 @@ func (s readWrite) release(c store.Claim) *question {
 	}
 	words := rwReleaseScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key), r.tombstone, DoneKey(c.Key), r.nextTombstone, phase},
-		c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.entry, r.next, r.nextTTL, ReaderEntry(c), releaser(c))
-	return releasing(rwReleaseScript, words)
+		c.Owner, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.entry, r.next, r.nextTTL, ReaderEntry(c), traceSuffix(c))
+	return releaseQuestion(rwReleaseScript, words)
 }
 
-// releaser returns the text about the releasing claim that the next holder gets: "|" and the
-// claim's traceparent, or "".
-func releaser(c store.Claim) string {
+// traceSuffix returns the text that the next holder gets about the release of c: "|" and the
+// traceparent of c, or "" if c has no traceparent.
+func traceSuffix(c store.Claim) string {
 	if trace, _ := store.Signature(c.Metadata); trace != "" {
 		return "|" + trace
 	}
@@ -267,15 +270,15 @@ func (s readWrite) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 }
 
 // ReleaseBeside makes a release for which no caller waits.
-func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
+func (s readWrite) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { answered(q.Answer()) }
-	return s.beside(ctx, q, when)
+	q.OnAnswer = func(*link.Call) { onAnswer(q.Answer()) }
+	return s.sendBeside(ctx, q, when)
 }
 
 // Undo repeats a release until it is confirmed.
 func (s readWrite) Undo(ch calls.Chore) {
-	s.undo(ch, func(c store.Claim, answered func(store.Grant, error)) { s.sendUndo(s.release(c), answered) })
+	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) { s.sendUndo(s.release(c), onAnswer) })
 }
 
 // Downgrade runs rw_downgrade.lua.
@@ -283,7 +286,7 @@ func (s readWrite) Downgrade(ctx context.Context, c store.Claim) (store.Grant, e
 	words := rwDowngradeScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
 		c.Owner, Millis(c.TTL), ReaderEntry(c), strconv.FormatUint(c.Fence, 10))
-	g, err := s.question(rwDowngradeScript, words, downgraded, 0).ask(ctx, s.Steps)
+	g, err := s.question(rwDowngradeScript, words, readDowngrade, 0).ask(ctx, s.Steps)
 	switch g.State {
 	case store.Granted:
 		g.Fence, g.FenceCount = c.Fence, 1
@@ -296,8 +299,8 @@ func (s readWrite) Downgrade(ctx context.Context, c store.Claim) (store.Grant, e
 	return g, err
 }
 
-// downgraded reads the answer to a downgrade.
-func downgraded(_ *question, text string) (store.Grant, error) {
+// readDowngrade returns the grant that text, the answer to a downgrade, contains.
+func readDowngrade(_ *question, text string) (store.Grant, error) {
 	r := Reply{text}
 	switch ours, at := r.Word(), r.Time(); ours {
 	case "1":
@@ -310,11 +313,11 @@ func downgraded(_ *question, text string) (store.Grant, error) {
 
 // Inspect runs rw_inspect.lua.
 func (s readWrite) Inspect(ctx context.Context, key string) (store.Info, error) {
-	info, _, err := s.look(ctx, key)
+	info, _, err := s.inspect(ctx, key)
 	return info, err
 }
 
-func (s readWrite) look(ctx context.Context, key string) (store.Info, LeaseText, error) {
+func (s readWrite) inspect(ctx context.Context, key string) (store.Info, LeaseText, error) {
 	info, text, err := s.ReadReaders(ctx, key)
 	if err != nil || !info.Held {
 		return info, LeaseText{}, err
@@ -336,7 +339,7 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 	var reading []store.Reader
 	for i := range count {
 		left := r.Duration()
-		entry, ok := r.counted()
+		entry, ok := r.countedPart()
 		if !ok {
 			return store.Info{}, "", Unreadable("inspect")
 		}
@@ -354,11 +357,11 @@ func (s Single) ReadReaders(ctx context.Context, key string) (store.Info, string
 // as Single does. It revokes all readers of a phase together, because they share one fence, and
 // leaves a note for these readers. The name of the note contains the fence.
 func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
-	info, holder, err := s.look(ctx, key)
+	info, holder, err := s.inspect(ctx, key)
 	if err != nil {
 		return store.Grant{}, err
 	}
-	if there, err := breakable(info, holder, fence); !there {
+	if there, err := revocable(info, holder, fence); !there {
 		return store.Grant{State: store.NotOurs}, err
 	}
 	note := TombstoneKey(key, holder.Token)
@@ -367,7 +370,7 @@ func (s readWrite) Revoke(ctx context.Context, key string, fence uint64, reason 
 	}
 	v, err := rwBreakScript.Run(ctx, s.Client,
 		[]string{key, QueueKey(key), CounterKey(key), ReadersKey(key), note},
-		holder.begins(), "revoked:"+reason, Millis(noteFor(info)))
+		holder.textPrefix(), "revoked:"+reason, Millis(noteTTL(info)))
 	if err != nil {
 		return store.Grant{}, err
 	}

@@ -57,12 +57,12 @@ func TestReadersThatTheServerForgotKeepWritersOut(t *testing.T) {
 	}
 }
 
-// claimOf returns the claim of a writer.
+// claimOf returns the claim of a new writer of the key.
 func claimOf(key string) store.Claim {
 	return store.Claim{Key: key, Owner: rand.Text(), TTL: time.Minute, FenceCount: 1}
 }
 
-// stateOf checks the state of an answer.
+// stateOf returns a function that checks that an answer has the state want.
 func stateOf(t *testing.T, want store.State) func(store.Grant, error) store.Grant {
 	return func(g store.Grant, err error) store.Grant {
 		t.Helper()

@@ -22,7 +22,7 @@ func Refused(err error) error {
 	var network *net.OpError
 	switch {
 	case errors.As(err, &reply):
-		return refusedBy(code(reply.Error()), err)
+		return refusedBy(errorCode(reply.Error()), err)
 	case errors.As(err, &network) && network.Op == "dial",
 		errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted),
 		errors.Is(err, link.ErrHangs), errors.Is(err, link.ErrNoState), errors.Is(err, link.ErrLeft):
@@ -33,12 +33,12 @@ func Refused(err error) error {
 	return err
 }
 
-// refusedBy returns what an error reply means. If an operator must act, the text of the error also
-// contains the remedy.
+// refusedBy returns the Refusal that an error reply with the given code means, or err if the
+// meaning is unknown. If an operator must act, the text of the error also contains the remedy.
 func refusedBy(code string, err error) error {
 	switch code {
 	case "TRYAGAIN": // a slot moves
-		return &store.Refusal{Temporary: true, Err: moving{err}}
+		return &store.Refusal{Temporary: true, Err: movingError{err}}
 	case "LOADING", "READONLY", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MOVED", "ASK":
 		return &store.Refusal{Temporary: true, Err: err}
 	case "WRONGTYPE":
@@ -46,7 +46,7 @@ func refusedBy(code string, err error) error {
 	case "OOM":
 		return &store.Refusal{Err: fmt.Errorf("the server is out of memory; raise maxmemory or free memory (%w)", err)}
 	case "NOPERM":
-		return forbidden(err)
+		return forbiddenError(err)
 	case "MISCONF":
 		return &store.Refusal{Err: fmt.Errorf("the server refuses writes because it cannot save; see its log (%w)", err)}
 	case "NOREPLICAS":
@@ -58,21 +58,22 @@ func refusedBy(code string, err error) error {
 	case redis.IsAuthError(err):
 		return &store.Refusal{Err: fmt.Errorf("the server rejects the client's login; check the user and the password in the client's options (%w)", err)}
 	case code == "ERR" && strings.Contains(err.Error(), "The user executing the script can't"): // Redis 7: NOPERM inside a script
-		return forbidden(err)
+		return forbiddenError(err)
 	case code == "ERR":
 		return &store.Refusal{Err: err}
 	}
 	return err // the code is unknown: a proxy may have sent this reply after it had forwarded the call
 }
 
-func forbidden(err error) error {
+func forbiddenError(err error) error {
 	return &store.Refusal{Err: fmt.Errorf("the server's ACL forbids a command or key that locks need; docs/operations.md lists them (%w)", err)}
 }
 
-// code returns the first word of an error reply. Redis before 7.0, and its substitutes, put a text
-// before the error of a command inside a script. This text is like "ERR Error running script (call
-// to f_…): @user_script:12: ", and sometimes a '-' comes before the error.
-func code(reply string) string {
+// errorCode returns the first word of an error reply, which names the kind of error. Redis before
+// 7.0, and its substitutes, put a text before the error of a command inside a script. This text is
+// like "ERR Error running script (call to f_…): @user_script:12: ", and sometimes a '-' comes
+// before the error.
+func errorCode(reply string) string {
 	if rest, ok := strings.CutPrefix(reply, "ERR Error "); ok {
 		for part := range strings.SplitSeq(rest, ": ") {
 			word, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(part), "-"), " ")
@@ -85,11 +86,11 @@ func code(reply string) string {
 	return word
 }
 
-// moving is an error reply that a script gets while its slot moves.
-type moving struct{ error }
+// movingError is the error reply to a script whose slot moves.
+type movingError struct{ error }
 
 // Is makes errors.Is find ErrMoving.
-func (moving) Is(target error) bool { return target == store.ErrMoving }
+func (movingError) Is(target error) bool { return target == store.ErrMoving }
 
 // Unwrap returns the reply.
-func (m moving) Unwrap() error { return m.error }
+func (m movingError) Unwrap() error { return m.error }

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Batch is the claims that one script renews.
+// Batch has the claims that one script renews.
 type Batch struct {
 	handed  bool // the leases came by hand-off, and this call confirms them
 	readers bool // the Store has readers
@@ -33,7 +33,8 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 // first returns the first claim of the batch.
 func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
 
-// Batches divides claims by the group of their key, and by whether their leases came by hand-off.
+// Batches divides the claims cs into batches: by the result of the function group for the claim's
+// key, and by whether the claim's lease came by hand-off.
 func Batches(cs []store.Claim, group func(key string) uint16) []*Batch {
 	type kind struct {
 		handed bool
@@ -87,8 +88,9 @@ func (b *Batch) confirmation() *Call {
 	return confirmScript.Call(keys, args...)
 }
 
-// Fill puts an answer into the grants of the batch. The parameter short is the reason why the
-// answer does not count for leases that are still ours; nil: the answer counts.
+// Fill puts text, the answer to the batch's call, into the grants of the batch. The parameter short
+// is the reason why the answer does not count for leases that are still ours; nil: the answer
+// counts.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -113,40 +115,41 @@ func (b *Batch) Fail(grants []store.Grant, err error) {
 	}
 }
 
-// anywhere puts all keys of one server into the same group.
-func anywhere(string) uint16 { return 0 }
+// sameGroup returns the same group for all keys, because one server has all of them.
+func sameGroup(string) uint16 { return 0 }
 
 // Renew runs renew.lua for all claims in one call. For leases that came by hand-off, it runs
 // confirm.lua in another call.
 func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	for _, b := range Batches(cs, anywhere) {
+	for _, b := range Batches(cs, sameGroup) {
 		s.renew(ctx, b, grants)
 	}
 	return s.Renewed(ctx, cs, grants)
 }
 
-// renew sends one batch.
+// renew sends the batch b, waits for the answer, and puts it into grants.
 func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
 	call := b.call().link()
-	call.Acked = s.acks.asked()
+	call.Acked = s.acks.required()
 	text, err := s.Renewals.Do(ctx, call)
-	b.answered(call, text, err, s.acks, grants)
+	b.fillAnswer(call, text, err, s.acks, grants)
 }
 
-// Renewed completes the answers: it looks up once each lease that is not ours, because it may have
-// been revoked.
+// Renewed completes grants, the answers to a renewal of cs. For each lease that is not ours,
+// Renewed looks up once whether the lease was revoked.
 func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Grant) ([]store.Grant, error) {
 	all := &Batch{all: cs}
 	for i := range cs {
 		all.Places = append(all.Places, i)
 	}
 	s.lookUp(ctx, all, grants)
-	return answers(grants)
+	return errorOfAll(grants)
 }
 
-// answers returns the grants. If no grant has an answer, it returns the reason as the error.
-func answers(grants []store.Grant) ([]store.Grant, error) {
+// errorOfAll returns the grants and no error if at least one grant has an answer. If all grants
+// have errors, it returns the first of these errors.
+func errorOfAll(grants []store.Grant) ([]store.Grant, error) {
 	for _, g := range grants {
 		if g.Err == nil {
 			return grants, nil
@@ -158,9 +161,9 @@ func answers(grants []store.Grant) ([]store.Grant, error) {
 	return nil, grants[0].Err
 }
 
-// lookUp finds out whether leases that are not ours were revoked. After a restart of the server
-// without data, a process loses all its leases at once, so lookUp reads all their notes at the same
-// time.
+// lookUp finds out which leases of the batch were revoked, and records this in grants. It reads
+// only the notes of leases that are not ours. After a restart of the server without data, a process
+// loses all its leases at once, so lookUp reads all their notes at the same time.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
 	for _, i := range b.Places {
@@ -176,19 +179,20 @@ func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	work.Wait()
 }
 
-// Revoked reads the note that break.lua leaves. If the note cannot be read, the lease counts as
-// lost without a reason. Revoked uses GETEX, because a client may send read commands to a replica,
-// which may lag.
+// Revoked reads the note that break.lua leaves for the owner of c. It returns the reason of the
+// revocation, and whether there is a note. If the note cannot be read, the lease counts as lost
+// without a reason. Revoked uses GETEX, because a client may send read commands to a replica, which
+// may lag.
 func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok bool) {
-	reason, ok = s.noted(ctx, TombstoneKey(c.Key, c.Owner))
+	reason, ok = s.readNote(ctx, TombstoneKey(c.Key, c.Owner))
 	if !ok && c.Fence != 0 {
-		return s.noted(ctx, PhaseNoteKey(c.Key, c.Fence))
+		return s.readNote(ctx, PhaseNoteKey(c.Key, c.Fence))
 	}
 	return reason, ok
 }
 
-func (s Single) noted(ctx context.Context, note string) (reason string, ok bool) {
-	v, err := do(ctx, s.Renewals, link.Renewal, "getex", note)
+func (s Single) readNote(ctx context.Context, note string) (reason string, ok bool) {
+	v, err := runCommand(ctx, s.Renewals, link.Renewal, "getex", note)
 	if err != nil {
 		return "", false
 	}

@@ -30,7 +30,8 @@ type LeaseText struct {
 	Metadata string
 }
 
-// ParseLease reads L. A value of another form belongs to another library or program.
+// ParseLease parses text, the value of L. It returns false for a value of another form, which
+// belongs to another library or program.
 func ParseLease(text string) (LeaseText, bool) {
 	token, rest, _ := strings.Cut(text, ":")
 	fenceText, rest, _ := strings.Cut(rest, ":")
@@ -49,9 +50,9 @@ func ParseLease(text string) (LeaseText, bool) {
 	return LeaseText{token, fence, block, metadata}, true
 }
 
-func holderOf(text string, left time.Duration) store.Holder {
+func holderOf(text string, remaining time.Duration) store.Holder {
 	h, ours := ParseLease(text)
-	return store.Holder{Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == KeptToken}
+	return store.Holder{Fence: h.Fence, Left: remaining, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == KeptToken}
 }
 
 // Millis returns d in milliseconds, rounded up. So the server keeps a lease at least as long as
@@ -71,8 +72,8 @@ func (r *Reply) Word() string {
 	return word
 }
 
-// counted reads a part that is preceded by its length in bytes.
-func (r *Reply) counted() (part string, ok bool) {
+// countedPart reads the next part, in front of which the reply has the length of the part in bytes.
+func (r *Reply) countedPart() (part string, ok bool) {
 	n := r.Integer()
 	if n < 0 || n > int64(len(r.Rest)) {
 		return "", false
@@ -101,8 +102,8 @@ func (r *Reply) Duration() time.Duration {
 
 const noKey = -2 * time.Millisecond
 
-// Unreadable returns the error for an answer of the wrong form. The parameter what names the
-// script.
-func Unreadable(what string) error {
-	return fmt.Errorf("the server's answer to %s cannot be read; check for a proxy between server and client", what)
+// Unreadable returns the error for an answer of the wrong form. The parameter script is the name of
+// the script.
+func Unreadable(script string) error {
+	return fmt.Errorf("the server's answer to %s cannot be read; check for a proxy between server and client", script)
 }

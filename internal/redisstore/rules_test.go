@@ -16,7 +16,8 @@ import (
 // These tests check rules that each script must keep, whatever its caller does. The tests send the
 // script files without changes.
 
-// scriptText returns a script with its fragments before it.
+// scriptText returns the concatenated texts of the named files: a script, with its fragments before
+// it.
 func scriptText(t *testing.T, names ...string) string {
 	t.Helper()
 	var all strings.Builder
@@ -51,26 +52,26 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 		keys   []string
 		args   []any
 	}{
-		"acquire of a held key":     {file(t, "acquire", "grant", "hand", "queue"), []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
-		"acquire_all":               {file(t, "acquire_all", "grant"), []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
-		"release":                   {file(t, "release", "grant", "hand", "queue", "once"), []string{"L", "Q", "C", "X"}, []any{token, ""}},
-		"renew":                     {file(t, "renew"), []string{"L"}, []any{token, 1000}},
-		"confirm":                   {file(t, "confirm"), []string{"L", "Q"}, []any{token, 1000}},
-		"join":                      {file(t, "join"), []string{"L", "J"}, []any{token, "secret", 1000, 0, 0, 0}},
-		"leave":                     {file(t, "leave"), []string{"L", "J"}, []any{token}},
-		"delegate":                  {file(t, "delegate"), []string{"L", "J"}, []any{token, "secret", 1, 1, 1000}},
-		"break":                     {file(t, "break", "grant", "hand"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"free":                      {file(t, "free"), []string{"L"}, []any{token, 0}},
-		"rw_acquire, a writer":      {file(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
-		"rw_acquire, a reader":      {file(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
-		"rw_release":                {file(t, "rw_release", "grant", "hand", "readers", "queue", "once"), held("L", "Q", "R"), []any{token, 0, 0, 0, "", "", 0, token + "|-", ""}},
-		"rw_renew":                  {file(t, "rw_renew"), []string{"L", "Q", "R"}, []any{token, 1000, token + "|-", 1}},
-		"rw_downgrade":              {file(t, "rw_downgrade", "grant", "hand", "readers"), []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
-		"rw_break":                  {file(t, "rw_break", "grant", "hand", "readers"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
-		"sem_acquire of a held key": {file(t, "sem_acquire", "grant", "hand", "permits", "queue"), []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
-		"sem_release":               {file(t, "sem_release", "grant", "hand", "permits", "once"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
-		"sem_renew":                 {file(t, "sem_renew"), []string{"L", "Q", "P", "U"}, []any{token, 1000}},
-		"sem_break":                 {file(t, "sem_break", "grant", "hand", "permits"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token, 1, "revoked:", 1000}},
+		"acquire of a held key":     {scriptWith(t, "acquire", "grant", "hand", "queue"), []string{"H", "Q", "C", "X"}, []any{token, 60000, 1}},
+		"acquire_all":               {scriptWith(t, "acquire_all", "grant"), []string{"H", "Q", "C", "X", "D"}, []any{token, 60000, 1, "0", ""}},
+		"release":                   {scriptWith(t, "release", "grant", "hand", "queue", "once"), []string{"L", "Q", "C", "X"}, []any{token, ""}},
+		"renew":                     {scriptWith(t, "renew"), []string{"L"}, []any{token, 1000}},
+		"confirm":                   {scriptWith(t, "confirm"), []string{"L", "Q"}, []any{token, 1000}},
+		"join":                      {scriptWith(t, "join"), []string{"L", "J"}, []any{token, "secret", 1000, 0, 0, 0}},
+		"leave":                     {scriptWith(t, "leave"), []string{"L", "J"}, []any{token}},
+		"delegate":                  {scriptWith(t, "delegate"), []string{"L", "J"}, []any{token, "secret", 1, 1, 1000}},
+		"break":                     {scriptWith(t, "break", "grant", "hand"), []string{"L", "Q", "C", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"free":                      {scriptWith(t, "free"), []string{"L"}, []any{token, 0}},
+		"rw_acquire, a writer":      {scriptWith(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "0"}},
+		"rw_acquire, a reader":      {scriptWith(t, "rw_acquire", "grant", "hand", "readers", "queue"), held("H", "Q", "R")[:6], []any{token, 60000, 1, "0", "", "", token + "|-", "1"}},
+		"rw_release":                {scriptWith(t, "rw_release", "grant", "hand", "readers", "queue", "once"), held("L", "Q", "R"), []any{token, 0, 0, 0, "", "", 0, token + "|-", ""}},
+		"rw_renew":                  {scriptWith(t, "rw_renew"), []string{"L", "Q", "R"}, []any{token, 1000, token + "|-", 1}},
+		"rw_downgrade":              {scriptWith(t, "rw_downgrade", "grant", "hand", "readers"), []string{"L", "Q", "C", "R"}, []any{token, 1000, token + "|-", 1}},
+		"rw_break":                  {scriptWith(t, "rw_break", "grant", "hand", "readers"), []string{"L", "Q", "C", "R", "X"}, []any{token + ":1:", "revoked:", 1000}},
+		"sem_acquire of a held key": {scriptWith(t, "sem_acquire", "grant", "hand", "permits", "queue"), []string{"H", "Q", "C", "P", "U", "X"}, []any{token, 60000, 1, 1, 2}},
+		"sem_release":               {scriptWith(t, "sem_release", "grant", "hand", "permits", "once"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token}},
+		"sem_renew":                 {scriptWith(t, "sem_renew"), []string{"L", "Q", "P", "U"}, []any{token, 1000}},
+		"sem_break":                 {scriptWith(t, "sem_break", "grant", "hand", "permits"), []string{"L", "Q", "C", "P", "U", "X"}, []any{token, 1, "revoked:", 1000}},
 	} {
 		answer, err := c.Eval(t.Context(), call.script.Text, call.keys, call.args...).Result()
 		if err == nil || !strings.Contains(err.Error(), "READONLY") {
@@ -79,8 +80,8 @@ func TestALaggingReplicaNeverSaysNo(t *testing.T) {
 	}
 }
 
-// file returns the script of that name, with the fragments that the script uses.
-func file(t *testing.T, name string, fragments ...string) Script {
+// scriptWith returns the script with the given name, with the given fragments.
+func scriptWith(t *testing.T, name string, fragments ...string) Script {
 	t.Helper()
 	var texts []string
 	for _, fragment := range fragments {
@@ -97,7 +98,7 @@ func TestTheCounterKeepsItsDigitsAtTheEndOfASecond(t *testing.T) {
 	// The block is 0.1 s long, so it crosses the end of a second in a tenth of all calls.
 	const block = 99999
 	for i, crossed := 0, false; !crossed; i++ {
-		fence, counter := acquired(t, c, fmt.Sprint(i), block)
+		fence, counter := acquireFree(t, c, fmt.Sprint(i), block)
 		if len(counter) != 16 || counter < fence {
 			t.Fatalf("call %d: fence %s, counter %s", i, fence, counter)
 		}
@@ -117,15 +118,15 @@ func TestACounterAheadOfTheClockGivesOneFence(t *testing.T) {
 		if err := c.Set(t.Context(), "C"+name, start, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if fence, counter := acquired(t, c, name, 64); fence != counter || fence != fmt.Sprint(start+1) {
+		if fence, counter := acquireFree(t, c, name, 64); fence != counter || fence != fmt.Sprint(start+1) {
 			t.Errorf("%v ahead: fence %s, counter %s, want both %d", ahead, fence, counter, start+1)
 		}
 	}
 }
 
-// acquired acquires a free key by acquire.lua. It returns the first fence of the block, and the
-// counter.
-func acquired(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
+// acquireFree acquires the free key with the given name by acquire.lua. It returns the first fence
+// of the block, and the counter.
+func acquireFree(t *testing.T, c *redis.Client, name string, block int) (fence, counter string) {
 	t.Helper()
 	text := strings.Replace(scriptText(t, "acquire"), "\n-- fragments\n", "\n"+scriptText(t, "grant", "hand", "queue"), 1)
 	token := strings.Repeat("T", tokenBytes)

@@ -60,16 +60,16 @@ func (s Single) keysOf(ctx context.Context, cluster ClusterClient, pattern strin
 	return found.sorted(), nil
 }
 
-// keySet has each key once: a scan may show a key twice.
+// keySet is a set of keys. A scan may return a key twice, but the set has it once.
 type keySet map[string]struct{}
 
 func (s keySet) add(key string)   { s[key] = struct{}{} }
 func (s keySet) sorted() []string { return slices.Sorted(maps.Keys(s)) }
 
-// scan finds the keys of one server that are leases or have a queue. All keys are scanned twice:
-// for leases, which may have any name, and for queues, whose names contain the names of their
-// leases. The parameter most is the largest number of keys that a script may get. On a Cluster,
-// most is 1, because any slot may be moving.
+// scan calls the function found for each key of one server that is a lease or has a queue, and
+// matches the pattern. All keys are scanned twice: for leases, which may have any name, and for
+// queues, whose names contain the names of their leases. The parameter most is the largest number
+// of keys that a script may get. On a Cluster, most is 1, because any slot may be moving.
 func (s Single) scan(ctx context.Context, server Client, pattern string, most int, found func(string)) error {
 	err := pages(ctx, server, pattern, "string", func(keys []string) error {
 		keys = slices.DeleteFunc(keys, func(key string) bool { return strings.HasPrefix(key, store.ReservedPrefix) })

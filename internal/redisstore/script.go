@@ -16,14 +16,14 @@ type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// do sends a command once. The answer is one string. The command's second word, if it has one, is
-// a key.
-func do(ctx context.Context, to link.Sender, class link.Class, words ...any) (string, error) {
+// runCommand sends the command with the given words once, by sender, and returns the answer, which
+// is one string. The second word, if there is one, is a key.
+func runCommand(ctx context.Context, sender link.Sender, class link.Class, words ...any) (string, error) {
 	key := ""
 	if len(words) > 1 {
 		key, _ = words[1].(string)
 	}
-	return to.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
+	return sender.Do(ctx, &link.Call{Words: words, Key: key, Class: class})
 }
 
 // Script is a Lua file. The header of the file describes the script's keys, arguments and results,
@@ -47,17 +47,17 @@ func NewScript(text string, fragments ...string) Script {
 	return Script{Script: link.NewScript(text), Text: text, class: link.Step}
 }
 
-// as returns a copy of the script. The calls of the copy have the urgency of class.
-func (s Script) as(class link.Class) Script {
+// withClass returns a copy of the script whose calls have the urgency of class.
+func (s Script) withClass(class link.Class) Script {
 	s.class = class
 	return s
 }
 
 // Run executes the script once, and waits for its answer. The arguments args are strings and
 // int64s.
-func (s Script) Run(ctx context.Context, to link.Sender, keys []string, args ...any) (string, error) {
+func (s Script) Run(ctx context.Context, sender link.Sender, keys []string, args ...any) (string, error) {
 	call := Call{script: s, Words: s.Words(keys, args...)}
-	return call.Run(ctx, to)
+	return call.Run(ctx, sender)
 }
 
 // Call is a script that is about to be run.
@@ -66,7 +66,7 @@ type Call struct {
 	Words  []any
 }
 
-// Call prepares a run of the script.
+// Call returns a call of the script with the given keys and arguments, and does not send it.
 func (s Script) Call(keys []string, args ...any) *Call {
 	return &Call{script: s, Words: s.Words(keys, args...)}
 }
@@ -77,17 +77,17 @@ func (s Script) Call(keys []string, args ...any) *Call {
 func (c *Call) Again() Call { return Call{script: c.script, Words: slices.Clone(c.Words)} }
 
 // Run executes the call once, and waits for its answer.
-func (c *Call) Run(ctx context.Context, to link.Sender) (string, error) {
-	v, err := to.Do(ctx, c.link())
+func (c *Call) Run(ctx context.Context, sender link.Sender) (string, error) {
+	v, err := sender.Do(ctx, c.link())
 	if err != nil {
 		return "", Refused(err)
 	}
 	return v, nil
 }
 
-// Begin executes the call once, with the urgency of class. The function answered receives the
+// Begin executes the call once, with the urgency of class. The function onAnswer receives the
 // answer on any goroutine, and must not wait for anything.
-func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, answered func(string, error)) {
+func (c *Call) Begin(ctx context.Context, links *link.Links, class link.Class, onAnswer func(string, error)) {
 	l := c.link()
 	l.Class = class
 	l.OnAnswer = func(l *link.Call) {
@@ -95,9 +95,9 @@ func (c *Call) Begin(ctx context.Context, to *link.Links, class link.Class, answ
 		if err != nil {
 			err = Refused(err)
 		}
-		answered(text, err)
+		onAnswer(text, err)
 	}
-	to.Put(ctx, l)
+	links.Put(ctx, l)
 }
 
 // link returns the call in the form of package link. A script's first key is a plain string in the
@@ -107,15 +107,15 @@ func (c *Call) link() *link.Call {
 	return &link.Call{Script: c.script.Script, Words: c.Words, Key: key, Class: c.script.class}
 }
 
-// short returns the words of a call. Empty words at the end of the keys and of the arguments are
-// left out, because the script takes "" or 0 for a missing word. Each word costs the server as much
-// as a line of Lua.
-func (s Script) short(keys []string, args ...any) []any {
-	return s.shortIn(new(link.Room), keys, args...)
+// shortWords returns the words of a call of the script. It leaves out empty words at the end of the
+// keys and at the end of the arguments, because the script takes "" or 0 for a missing word. Each
+// word costs the server as much as a line of Lua.
+func (s Script) shortWords(keys []string, args ...any) []any {
+	return s.shortWordsIn(new(link.Room), keys, args...)
 }
 
-// shortIn does the work of short in a Room, which has memory for the words.
-func (s Script) shortIn(r *link.Room, keys []string, args ...any) []any {
+// shortWordsIn does the work of shortWords in the memory of r.
+func (s Script) shortWordsIn(r *link.Room, keys []string, args ...any) []any {
 	for keys[len(keys)-1] == "" {
 		keys = keys[:len(keys)-1]
 	}
@@ -207,35 +207,35 @@ var (
 
 	acquireScript    = NewScript(acquireLua, grantLua, handLua, queueLua)
 	acquireAllScript = NewScript(acquireAllLua, grantLua)
-	renewScript      = NewScript(renewLua).as(link.Renewal)
-	confirmScript    = NewScript(confirmLua).as(link.Renewal)
-	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).as(link.Release)
+	renewScript      = NewScript(renewLua).withClass(link.Renewal)
+	confirmScript    = NewScript(confirmLua).withClass(link.Renewal)
+	releaseScript    = NewScript(releaseLua, grantLua, handLua, queueLua, onceLua).withClass(link.Release)
 	acquiresTogether = &link.Together{Script: link.NewScript(acquireEachLua), Keys: 4, Args: []int{0, 1, 2, 4}}
 	releasesTogether = &link.Together{Script: link.NewScript(releaseEachLua), Keys: 2, Args: []int{0}}
-	freeScript       = NewScript(freeLua).as(link.Release)
-	undoneScript     = NewScript(undoneLua).as(link.Release)
+	freeScript       = NewScript(freeLua).withClass(link.Release)
+	undoneScript     = NewScript(undoneLua).withClass(link.Release)
 	breakScript      = NewScript(breakLua, grantLua, handLua)
 	inspectScript    = NewScript(inspectLua)
 	leasesScript     = NewScript(leasesLua)
 	waitersScript    = NewScript(waitersLua, grantLua, handLua)
 	raiseFenceScript = NewScript(raiseFenceLua)
 	delegateScript   = NewScript(delegateLua)
-	joinScript       = NewScript(joinLua).as(link.Renewal)
-	leaveScript      = NewScript(leaveLua).as(link.Release)
+	joinScript       = NewScript(joinLua).withClass(link.Renewal)
+	leaveScript      = NewScript(leaveLua).withClass(link.Release)
 
 	rwAcquireScript   = NewScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
-	rwRenewScript     = NewScript(rwRenewLua).as(link.Renewal)
-	rwPartScript      = NewScript(rwPartLua).as(link.Renewal)
-	rwReleaseScript   = NewScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua).as(link.Release)
+	rwRenewScript     = NewScript(rwRenewLua).withClass(link.Renewal)
+	rwPartScript      = NewScript(rwPartLua).withClass(link.Renewal)
+	rwReleaseScript   = NewScript(rwReleaseLua, grantLua, handLua, queueLua, onceLua, readersLua).withClass(link.Release)
 	rwDowngradeScript = NewScript(rwDowngradeLua, grantLua, handLua, readersLua)
 	rwBreakScript     = NewScript(rwBreakLua, grantLua, handLua, readersLua)
 	rwInspectScript   = NewScript(rwInspectLua)
 
 	semAcquireScript = NewScript(semAcquireLua, grantLua, handLua, queueLua, permitsLua)
-	semReleaseScript = NewScript(semReleaseLua, grantLua, handLua, onceLua, permitsLua).as(link.Release)
-	semRenewScript   = NewScript(semRenewLua).as(link.Renewal)
-	semPartScript    = NewScript(semPartLua).as(link.Renewal)
-	semUseScript     = NewScript(semUseLua).as(link.Renewal)
+	semReleaseScript = NewScript(semReleaseLua, grantLua, handLua, onceLua, permitsLua).withClass(link.Release)
+	semRenewScript   = NewScript(semRenewLua).withClass(link.Renewal)
+	semPartScript    = NewScript(semPartLua).withClass(link.Renewal)
+	semUseScript     = NewScript(semUseLua).withClass(link.Renewal)
 	semBreakScript   = NewScript(semBreakLua, grantLua, handLua, permitsLua)
 	semInspectScript = NewScript(semInspectLua)
 )

@@ -51,7 +51,7 @@ var _, _ store.Notifier = listeningSemaphore{}, listeningSemaphoreCluster{}
 // Acquire marks the channel as used if the claim has an inbox, and then calls the embedded Acquire.
 func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.semaphore.Acquire(ctx, c)
 }
@@ -60,7 +60,7 @@ func (l listeningSemaphoreCluster) Acquire(ctx context.Context, c store.Claim) (
 // BeginAcquire.
 func (l listeningSemaphoreCluster) BeginAcquire(ctx context.Context, c store.Claim) calls.Question {
 	if c.Inbox != "" {
-		l.use(c.Key)
+		l.markUsed(c.Key)
 	}
 	return l.semaphore.BeginAcquire(ctx, c)
 }
@@ -82,8 +82,8 @@ func NewSemaphore(c Client, cfg Settings) (store.Store, error) {
 // Permits makes semaphore a Permitter, so the Engine may send claims with a Limit.
 func (s semaphore) Permits() {}
 
-// limited returns the claim with a Limit and a Weight, because the scripts need both.
-func limited(c store.Claim) store.Claim {
+// withLimit returns c with a Limit and a Weight, because the scripts need both.
+func withLimit(c store.Claim) store.Claim {
 	c.Limit, c.Weight = max(c.Limit, 1), max(c.Weight, 1)
 	return c
 }
@@ -93,31 +93,31 @@ func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, err
 	if q := s.acquire(c); q != nil {
 		return q.ask(ctx, s.single.Steps)
 	}
-	return store.Grant{}, tooHeavy(c)
+	return store.Grant{}, weightError(c)
 }
 
 // acquire returns the question of an acquire, or nil when the claim's Weight exceeds its Limit.
 func (s semaphore) acquire(c store.Claim) *question {
 	waits, done, once := "", "", ""
-	c = limited(c)
+	c = withLimit(c)
 	if c.Weight > c.Limit {
 		return nil
 	}
 	if c.Queue {
-		waits = waitsAs(c)
+		waits = waiterPart(c)
 	}
 	if c.Once > 0 {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
-	words := semAcquireScript.short(
+	words := semAcquireScript.shortWords(
 		[]string{c.Key, queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), tombstone, done},
 		c.Owner, Millis(c.TTL), int64(block), int64(c.Weight), int64(c.Limit), waits, c.Metadata, once)
-	return s.single.question(semAcquireScript, words, fromAcquire, block)
+	return s.single.question(semAcquireScript, words, readAcquire, block)
 }
 
-func tooHeavy(c store.Claim) error {
+func weightError(c store.Claim) error {
 	return &store.Refusal{Err: fmt.Errorf("%w: %d units can never be free, because the limit is %d; lower the Weight or raise the Limit", store.ErrUnsupported, c.Weight, max(c.Limit, 1))}
 }
 
@@ -126,13 +126,13 @@ func (s semaphore) BeginAcquire(ctx context.Context, c store.Claim) calls.Questi
 	if q := s.acquire(c); q != nil {
 		return s.single.begin(ctx, q)
 	}
-	all := newSteps()
+	all := newMultiQuestion()
 	all.first = new(link.Call)
-	all.finish(store.Grant{}, tooHeavy(c))
+	all.finish(store.Grant{}, weightError(c))
 	return all
 }
 
-// permitsCall returns the call of sem_renew.lua.
+// permitsCall returns the call of sem_renew.lua that renews the permits of the batch.
 func (b *Batch) permitsCall() *Call {
 	keys := make([]string, 0, 4*len(b.Places))
 	args := make([]any, 0, 2*len(b.Places))
@@ -144,11 +144,11 @@ func (b *Batch) permitsCall() *Call {
 }
 
 func (s semaphore) batches(cs []store.Claim) []*Batch {
-	group := anywhere
+	group := sameGroup
 	if s.cluster != nil {
 		group = SlotOf
 	}
-	all := inParts(Batches(cs, group))
+	all := splitBatches(Batches(cs, group))
 	for _, b := range all {
 		b.permits = true
 	}
@@ -158,32 +158,33 @@ func (s semaphore) batches(cs []store.Claim) []*Batch {
 // Renew runs sem_renew.lua, on a cluster once for each slot.
 func (s semaphore) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	grants := make([]store.Grant, len(cs))
-	s.moving().Each(s.batches(cs), func(b *Batch) {
+	s.singleKeySteps().Each(s.batches(cs), func(b *Batch) {
 		s.single.renew(ctx, b, grants)
 		s.complete(ctx, b, grants)
 	})
-	return answers(grants)
+	return errorOfAll(grants)
 }
 
 // BeginRenew does the work of Renew, and delivers the answers of each node when they come.
-func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for _, b := range s.batches(cs) {
-		s.single.beginRenewal(ctx, b, grants, answered, func() { s.complete(ctx, b, grants) })
+		s.single.beginRenewal(ctx, b, grants, onAnswer, func() { s.complete(ctx, b, grants) })
 	}
 }
 
 // complete renews one by one the permits whose slot moves. After that, complete looks up the
 // permits that are not ours.
 func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant) {
-	for _, one := range b.alone(grants) {
+	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)
 	}
 	s.single.lookUp(ctx, b, grants)
 }
 
-// moving returns a Cluster, because its steps of one key each work while a slot moves.
-func (s semaphore) moving() Cluster { return Cluster{s.single, s.cluster} }
+// singleKeySteps returns the semaphore's Store as a Cluster. The steps of a Cluster that use one
+// key each work while a slot moves.
+func (s semaphore) singleKeySteps() Cluster { return Cluster{s.single, s.cluster} }
 
 // renewAlone renews one permit while its slot moves. The first step renews the permit. Further
 // steps renew U and L, which must last as long as the permit. While the permit lasts and L shows
@@ -197,7 +198,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 		return
 	}
 	if part == "0" {
-		s.moving().renewAlone(ctx, b, grants)
+		s.singleKeySteps().renewAlone(ctx, b, grants)
 		return
 	}
 	if _, err := semUseScript.Run(ctx, s.single.Renewals, []string{UsesKey(c.Key)}, c.Owner, Millis(c.TTL)); err != nil {
@@ -211,7 +212,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 // Release runs sem_release.lua.
 func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.release(c).ask(ctx, s.single.Steps)
-	if !movesSlots(err) || c.Complete && c.Once > 0 {
+	if !slotMoves(err) || c.Complete && c.Once > 0 {
 		return g, err
 	}
 	return s.releaseAlone(ctx, c)
@@ -219,24 +220,24 @@ func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, err
 
 func (s semaphore) release(c store.Claim) *question {
 	if c.Queue {
-		c = limited(c)
+		c = withLimit(c)
 	}
 	r := releaseOf(c)
 	done := ""
 	if r.done > 0 {
 		done = DoneKey(c.Key)
 	}
-	words := semReleaseScript.short(
+	words := semReleaseScript.shortWords(
 		[]string{c.Key, r.queue, CounterKey(c.Key), PermitsKey(c.Key), UsesKey(c.Key), r.tombstone, done},
 		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done))
-	return releasing(semReleaseScript, words)
+	return releaseQuestion(semReleaseScript, words)
 }
 
 // BeginRelease does the work of Release for a caller that may leave before the answer arrives.
 func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Question {
-	q, all := s.release(c), newSteps()
+	q, all := s.release(c), newMultiQuestion()
 	all.first = &q.Call
-	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, all.finish) }
+	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, all.finish) }
 	s.single.links.Send(ctx, &q.Call)
 	return all
 }
@@ -245,34 +246,34 @@ func (s semaphore) BeginRelease(ctx context.Context, c store.Claim) calls.Questi
 func (s semaphore) Prompt(key string) bool { return s.single.Prompt(key) }
 
 // ReleaseBeside makes a release for which no caller waits.
-func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, answered func(store.Grant, error)) (recall func() bool) {
+func (s semaphore) ReleaseBeside(ctx context.Context, c store.Claim, when calls.When, onAnswer func(store.Grant, error)) (recall func() bool) {
 	q := s.release(c)
-	q.OnAnswer = func(*link.Call) { s.goOn(ctx, q, c, answered) }
-	return s.single.beside(ctx, q, when)
+	q.OnAnswer = func(*link.Call) { s.continueRelease(ctx, q, c, onAnswer) }
+	return s.single.sendBeside(ctx, q, when)
 }
 
 // Undo repeats a release until it is confirmed.
 func (s semaphore) Undo(ch calls.Chore) {
-	s.single.undo(ch, func(c store.Claim, answered func(store.Grant, error)) {
+	s.single.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
 		q := s.release(c)
 		q.Class = link.Undo
-		q.OnAnswer = func(*link.Call) { s.goOn(context.Background(), q, c, answered) }
+		q.OnAnswer = func(*link.Call) { s.continueRelease(context.Background(), q, c, onAnswer) }
 		s.single.links.Put(context.Background(), &q.Call)
 	})
 }
 
-// goOn handles the answer to the first call of a release, and makes further calls if the slot
-// moves.
-func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answered func(store.Grant, error)) {
+// continueRelease handles the answer to the first call of a release, and makes further calls if the
+// slot moves.
+func (s semaphore) continueRelease(ctx context.Context, q *question, c store.Claim, onAnswer func(store.Grant, error)) {
 	g, err := q.Answer()
-	if !movesSlots(err) || c.Complete && c.Once > 0 {
-		answered(g, err)
+	if !slotMoves(err) || c.Complete && c.Once > 0 {
+		onAnswer(g, err)
 		return
 	}
 	s.single.links.Go(func() {
-		ctx, cancel := soon(ctx)
+		ctx, cancel := completionContext(ctx)
 		defer cancel()
-		answered(s.releaseAlone(ctx, c))
+		onAnswer(s.releaseAlone(ctx, c))
 	})
 }
 
@@ -280,7 +281,7 @@ func (s semaphore) goOn(ctx context.Context, q *question, c store.Claim, answere
 // P, because P and U must have the same size. So releaseAlone makes the permit run out now, or
 // after KeepFor, and a later script takes the permit back.
 func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := s.moving().releaseAlone(ctx, limited(c))
+	g, err := s.singleKeySteps().releaseAlone(ctx, withLimit(c))
 	if err != nil || g.State != store.NotOurs {
 		return g, err
 	}

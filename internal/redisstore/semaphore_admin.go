@@ -12,31 +12,31 @@ import (
 
 // Inspect runs sem_inspect.lua.
 func (s semaphore) Inspect(ctx context.Context, key string) (store.Info, error) {
-	found, err := s.look(ctx, key)
+	found, err := s.inspect(ctx, key)
 	return found.info, err
 }
 
-// found is the result of sem_inspect.lua: the holder in L, and the permits with their tokens.
-type found struct {
+// permitInfo has the result of sem_inspect.lua: the holder in L, and the permits with their tokens.
+type permitInfo struct {
 	info   store.Info
 	holder LeaseText
 	tokens []string // the tokens of info.Permits
 }
 
-func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
+func (s semaphore) inspect(ctx context.Context, key string) (f permitInfo, err error) {
 	v, err := semInspectScript.Run(ctx, s.single.Client, []string{key, QueueKey(key), PermitsKey(key), UsesKey(key)})
 	if err != nil {
-		return found{}, err
+		return permitInfo{}, err
 	}
 	r := Reply{v}
 	now, left, waiters := r.Time(), r.Duration(), int(r.Integer())
 	count, limit := int(r.Integer()), int(r.Integer())
 	for range count {
 		token, left := r.Word(), r.Duration()
-		use, ok := r.counted()
+		use, ok := r.countedPart()
 		p, readable := permitOf(use)
 		if !ok || !readable {
-			return found{}, Unreadable("inspect")
+			return permitInfo{}, Unreadable("inspect")
 		}
 		_ = r.Word() // skips the space after the use
 		p.Left, p.Kept = left, strings.HasPrefix(token, KeptToken+"-")
@@ -49,7 +49,7 @@ func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
 	permits, used := f.info.Permits, f.info.Used
 	info, text, err := infoOf(now, left, waiters, r.Rest)
 	if err != nil {
-		return found{}, err
+		return permitInfo{}, err
 	}
 	f.info = info
 	f.info.Permits, f.info.Used = permits, used
@@ -68,7 +68,7 @@ func (s semaphore) look(ctx context.Context, key string) (f found, err error) {
 	return f, nil
 }
 
-// permitOf reads the value of a permit in U.
+// permitOf parses use, the value of a permit in U. It returns false if the value has another form.
 func permitOf(use string) (p store.Permit, ok bool) {
 	parts := strings.SplitN(use, "|", 7)
 	if len(parts) != 7 {
@@ -86,7 +86,7 @@ func permitOf(use string) (p store.Permit, ok bool) {
 // permits has handed the whole key to one holder, Revoke revokes this holder, as the Store without
 // permits does.
 func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
-	f, err := s.look(ctx, key)
+	f, err := s.inspect(ctx, key)
 	if err != nil {
 		return store.Grant{}, err
 	}
@@ -96,7 +96,7 @@ func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason 
 		}
 		v, err := semBreakScript.Run(ctx, s.single.Client,
 			[]string{key, QueueKey(key), CounterKey(key), PermitsKey(key), UsesKey(key), TombstoneKey(key, f.tokens[i])},
-			f.tokens[i], strconv.FormatUint(fence, 10), "revoked:"+reason, Millis(noteFor(store.Info{Kept: p.Kept, Left: p.Left})))
+			f.tokens[i], strconv.FormatUint(fence, 10), "revoked:"+reason, Millis(noteTTL(store.Info{Kept: p.Kept, Left: p.Left})))
 		if err != nil {
 			return store.Grant{}, err
 		}
@@ -118,7 +118,7 @@ func (s semaphore) RaiseFence(ctx context.Context, key string, atLeast uint64) e
 // CheckServer looks at the client's options and at the server, or at every master of the cluster.
 func (s semaphore) CheckServer(ctx context.Context) []store.Warning {
 	if s.cluster != nil {
-		return s.moving().CheckServer(ctx)
+		return s.singleKeySteps().CheckServer(ctx)
 	}
 	return s.single.CheckServer(ctx)
 }

@@ -204,7 +204,7 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	var seen answers
-	client := cluster.Client(t, seen.counted)
+	client := cluster.Client(t, seen.countErrors)
 	s := locktest.SemaphoreStore(client)
 	key := "{sem}:" + rand.Text()
 	slot := int(redisstore.SlotOf(key))
@@ -241,7 +241,7 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	stateOf(t, store.Released)(s.Release(t.Context(), one))
 	three.KeepFor = time.Minute
 	stateOf(t, store.Released)(s.Release(t.Context(), three))
-	if seen.of("TRYAGAIN") == 0 || seen.of("ASK") == 0 {
+	if seen.countOf("TRYAGAIN") == 0 || seen.countOf("ASK") == 0 {
 		t.Fatal("positive control: no step was refused, or no call was sent to the target")
 	}
 	move.Finish()
@@ -251,7 +251,7 @@ func TestPermitsWhileTheirSlotMoves(t *testing.T) {
 	stateOf(t, store.NotOurs)(s.Release(t.Context(), one))
 	stateOf(t, store.Released)(s.Release(t.Context(), two))
 	granted(t, s, unitsOf(key, 1, 3))
-	if n := seen.of("CROSSSLOT"); n > 0 {
+	if n := seen.countOf("CROSSSLOT"); n > 0 {
 		t.Errorf("%d scripts went across slots", n)
 	}
 }

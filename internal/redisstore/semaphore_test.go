@@ -16,7 +16,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// unitsOf returns the claim of a new owner for some units of a key.
+// unitsOf returns the claim of a new owner for weight units of a key that has limit units.
 func unitsOf(key string, weight, limit int) store.Claim {
 	c := claimOf(key)
 	c.Weight, c.Limit, c.HandoffTTL = weight, limit, time.Second

@@ -28,21 +28,21 @@ func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 	})
 	client := set.Client(t)
 	ls := []*locker.Engine{newSingle(t, client), newSingle(t, set.Client(t))}
-	c := bustles(t, ls, []string{"a", "b"}, 4, locker.Rule{TTL: 5 * time.Second})
+	c := startBustle(t, ls, []string{"a", "b"}, 4, locker.Rule{TTL: 5 * time.Second})
 	known := acquire(t, ls[0], locker.Rule{Key: "known"})
 	client.IncrBy(t.Context(), "counter", 10)
 	for _, replica := range set.Servers[1:] {
 		direct := replica.Client(t)
 		eventually(t, "a replica knows lease and counter", func() bool { return direct.Exists(t.Context(), "known", "counter").Val() == 2 })
 	}
-	c.goesOn()
+	c.awaitSections()
 
 	pipe.Freeze()
 	lostLease := acquire(t, ls[0], locker.Rule{Key: "lost", TTL: 20 * time.Second})
 	waiter := queues(t, ls[1], locker.Rule{Key: "lost"}, client)
 	client.IncrBy(t.Context(), "counter", 10)
-	c.goesOn()
-	before := c.largest()
+	c.awaitSections()
+	before := c.largestFences()
 	if pipe.Kept() == 0 {
 		t.Fatal("positive control: no replication was kept back")
 	}
@@ -55,7 +55,7 @@ func TestASentinelFailoverThatLosesWrites(t *testing.T) {
 		t.Errorf("fence %d after %d", next.Fence(), lostLease.Fence())
 	}
 	release(t, next)
-	c.goesOn()
+	c.awaitSections()
 	if err := known.Context().Err(); err != nil {
 		t.Errorf("the lease that the replicas knew ended: %v", context.Cause(known.Context()))
 	}

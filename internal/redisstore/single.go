@@ -27,11 +27,11 @@ func New(c Client, cfg Settings) (store.Store, error) {
 		if _, ok := other.(ClusterClient); ok != isCluster {
 			return nil, fmt.Errorf("latchkit: WithRenewClient: a %T and a %T do not lead to the same server; give two clients of one server, or two of one cluster", other, c)
 		}
-		if err := cfg.Acks.suit(other); err != nil {
+		if err := cfg.Acks.checkClient(other); err != nil {
 			return nil, err
 		}
 	}
-	s := linked(clients, cfg)
+	s := singleWithLinks(clients, cfg)
 	if isCluster {
 		return listeningCluster{*NewCluster(s, cluster), NewShardSubscriptions(cluster)}, nil
 	}
@@ -50,13 +50,13 @@ type Settings struct {
 
 // NewSingle returns the Store of one server without a subscription. The Store sends its calls over
 // the given links, which lead to the server of c.
-func NewSingle(c Client, to *link.Links) Single {
-	return Single{Client: to, Steps: to, Renewals: to, server: c}
+func NewSingle(c Client, links *link.Links) Single {
+	return Single{Client: links, Steps: links, Renewals: links, server: c}
 }
 
-// linked returns the Store whose calls use links to the clients' server. Renewals use the links of
-// the last client.
-func linked(clients []Client, cfg Settings) Single {
+// singleWithLinks returns a Store that makes links to the server of the clients, and sends its
+// calls over these links. Renewals use the links of the last client.
+func singleWithLinks(clients []Client, cfg Settings) Single {
 	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
 	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
 	s.renewals = s.links
@@ -103,15 +103,15 @@ func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 func (s Single) acquire(c store.Claim) *question {
 	waits, done, once := "", "", ""
 	if c.Queue {
-		waits = waitsAs(c)
+		waits = waiterPart(c)
 	}
 	if c.Once > 0 {
 		done, once = DoneKey(c.Key), "1"
 	}
 	block := max(c.FenceCount, 1)
 	queue, tombstone := queueAndTombstone(c.Key, c.Owner)
-	q := s.question(acquireScript, nil, fromAcquire, block)
-	q.Key, q.Words = c.Key, acquireScript.shortIn(&q.room,
+	q := s.question(acquireScript, nil, readAcquire, block)
+	q.Key, q.Words = c.Key, acquireScript.shortWordsIn(&q.room,
 		[]string{c.Key, queue, CounterKey(c.Key), tombstone, done},
 		c.Owner, Millis(c.TTL), int64(block), waits, c.Metadata, once)
 	if once == "" {
@@ -120,19 +120,20 @@ func (s Single) acquire(c store.Claim) *question {
 	return q
 }
 
-// question returns a call of a script that grants a lease. If replicas must acknowledge the lease,
-// the call waits for them.
+// question returns a question that calls a script with the given words. The script grants a lease,
+// the function read parses its answer, and block is the number of fences that the call asks for. If
+// replicas must acknowledge the lease, the call waits for them.
 func (s Single) question(script Script, words []any, read func(*question, string) (store.Grant, error), block int) *question {
 	q := &question{read: read, acks: s.acks, block: block}
-	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.asked()
+	q.Script, q.Words, q.Class, q.Acked = script.Script, words, script.class, s.acks.required()
 	if len(words) > 3 {
 		q.Key, _ = words[3].(string)
 	}
 	return q
 }
 
-// fromAcquire reads the answer to an acquire.
-func fromAcquire(q *question, text string) (store.Grant, error) {
+// readAcquire returns the grant that text, the answer to the acquire q, contains.
+func readAcquire(q *question, text string) (store.Grant, error) {
 	g, ok := freshGrantOf(text, q.block)
 	if !ok {
 		g, ok = grantOf(text)
@@ -159,12 +160,12 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	}
 	var short error
 	if q.Acked {
-		short = s.acks.short(q.Acks())
+		short = s.acks.checkCount(q.Acks())
 	}
 	r := Reply{v}
 	grants := make([]store.Grant, len(cs))
 	for i := range grants {
-		text, ok := r.counted()
+		text, ok := r.countedPart()
 		if !ok {
 			return nil, Unreadable("acquire_all")
 		}
@@ -178,14 +179,14 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 	return grants, nil
 }
 
-// waitsAs returns the middle part of the claim's entry in the queue, which describes how the claim
-// waits. In the entry, the token comes before this part, and the metadata after it.
-func waitsAs(c store.Claim) string {
+// waiterPart returns the middle part of the entry of c in the queue. This part describes how the
+// claim waits. In the entry, the token comes before this part, and the metadata after it.
+func waiterPart(c store.Claim) string {
 	return cmp.Or(c.Inbox, "-") + "|" + strconv.FormatInt(max(Millis(c.HandoffTTL), 1), 10) + "|" + modeOf(c) +
 		"|" + strconv.Itoa(max(c.FenceCount, 1)) + "|" + AsksOnce(c)
 }
 
-// modeOf returns the mode in a claim's entry: 0 for a claim that wants the key alone, 1 for a
+// modeOf returns the mode in the queue entry of c: 0 for a claim that wants the key alone, 1 for a
 // reader, w/n for w of n units.
 func modeOf(c store.Claim) string {
 	if c.Limit > 0 {
@@ -194,11 +195,11 @@ func modeOf(c store.Claim) string {
 	return strconv.Itoa(int(c.Mode))
 }
 
-// QueueEntry returns a claim's entry in the queue: token|inbox|hand-ms|mode|block|once|metadata.
-// The entry must not change while the token lives.
-func QueueEntry(c store.Claim) string { return c.Owner + "|" + waitsAs(c) + "|" + c.Metadata }
+// QueueEntry returns the entry of the claim c in the queue:
+// token|inbox|hand-ms|mode|block|once|metadata. The entry must not change while the token lives.
+func QueueEntry(c store.Claim) string { return c.Owner + "|" + waiterPart(c) + "|" + c.Metadata }
 
-// AsksOnce returns "1" when a claim asks whether the work is done already, otherwise "0".
+// AsksOnce returns "1" when the claim c asks whether its work is done already, otherwise "0".
 func AsksOnce(c store.Claim) string {
 	if c.Once > 0 {
 		return "1"
@@ -206,8 +207,8 @@ func AsksOnce(c store.Claim) string {
 	return "0"
 }
 
-// freshGrantOf reads the answer to an acquire that has found the key free and got all the fences
-// that it asked for.
+// freshGrantOf returns the grant that text contains, if text is the answer to an acquire that has
+// found the key free and got all fences that it asked for. Otherwise it returns false.
 func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
 	at, text, _ := strings.Cut(text, " ")
 	micros, err := strconv.ParseInt(at, 10, 64)
@@ -218,7 +219,8 @@ func freshGrantOf(text string, block int) (g store.Grant, ok bool) {
 	return store.Grant{State: store.Granted, At: time.UnixMicro(micros), Fence: fence, FenceCount: block}, err == nil
 }
 
-// grantOf reads the answer to an acquire, or to an acquire that was sent with a release.
+// grantOf returns the grant that text contains, and false if text has another form. The text
+// answers an acquire, or an acquire that was sent with a release.
 func grantOf(text string) (g store.Grant, ok bool) {
 	r := Reply{text}
 	state := r.Word()
@@ -260,8 +262,8 @@ func (s Single) release(c store.Claim) *question {
 	if r.next != "" {
 		nextTombstone = r.nextTombstone
 	}
-	q := releasing(releaseScript, nil)
-	q.Key, q.Words = c.Key, releaseScript.shortIn(&q.room,
+	q := releaseQuestion(releaseScript, nil)
+	q.Key, q.Words = c.Key, releaseScript.shortWordsIn(&q.room,
 		[]string{c.Key, r.queue, CounterKey(c.Key), r.tombstone, done, nextTombstone},
 		c.Owner, r.entry, Millis(c.KeepFor), Millis(c.TombstoneTTL), Millis(r.done), r.next, r.nextTTL)
 	if c.KeepFor <= 0 && c.TombstoneTTL <= 0 && r.done <= 0 && r.next == "" {
@@ -270,9 +272,10 @@ func (s Single) release(c store.Claim) *question {
 	return q
 }
 
-// releasing returns a call that no replica needs to acknowledge: a release or a join.
-func releasing(script Script, words []any) *question {
-	q := &question{read: released}
+// releaseQuestion returns a question that calls a script with the given words. No replica needs to
+// acknowledge this call, which is a release or a join.
+func releaseQuestion(script Script, words []any) *question {
+	q := &question{read: readRelease}
 	q.Script, q.Words, q.Class = script.Script, words, script.class
 	if len(words) > 3 {
 		q.Key, _ = words[3].(string)
@@ -280,7 +283,7 @@ func releasing(script Script, words []any) *question {
 	return q
 }
 
-func released(_ *question, text string) (store.Grant, error) { return releasedOf(text) }
+func readRelease(_ *question, text string) (store.Grant, error) { return releasedOf(text) }
 
 // releaseCall has the arguments of a release that are not in the claim.
 type releaseCall struct {
@@ -307,7 +310,7 @@ func releaseOf(c store.Claim) releaseCall {
 	return r
 }
 
-// releasedOf reads the answer to a release.
+// releasedOf returns the grant that text, the answer to a release, contains.
 func releasedOf(text string) (g store.Grant, err error) {
 	r := Reply{text}
 	state := r.Word()

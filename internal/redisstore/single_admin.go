@@ -12,11 +12,11 @@ import (
 // Inspect runs inspect.lua. Inspect takes the time Since from the fence. If the counter was not
 // ahead of the clock at the grant, the fence is the server's clock in µs at that time.
 func (s Single) Inspect(ctx context.Context, key string) (store.Info, error) {
-	info, _, err := s.look(ctx, key)
+	info, _, err := s.inspect(ctx, key)
 	return info, err
 }
 
-func (s Single) look(ctx context.Context, key string) (info store.Info, holder LeaseText, err error) {
+func (s Single) inspect(ctx context.Context, key string) (info store.Info, holder LeaseText, err error) {
 	info, text, err := s.Read(ctx, key)
 	if err != nil || !info.Held {
 		return info, LeaseText{}, err
@@ -38,18 +38,20 @@ func (s Single) Read(ctx context.Context, key string) (info store.Info, text str
 	return infoOf(now, left, waiters, r.Rest)
 }
 
-// infoOf describes L without parsing it. Describe adds what the text of L contains.
-func infoOf(now time.Time, left time.Duration, waiters int, lease string) (store.Info, string, error) {
+// infoOf returns the Info of a key, without parsing lease, the value of L. Describe then adds the
+// contents of this value.
+func infoOf(now time.Time, remaining time.Duration, waiters int, lease string) (store.Info, string, error) {
 	if now.Equal(time.UnixMicro(0)) {
 		return store.Info{}, "", Unreadable("inspect")
 	}
-	if left == noKey {
+	if remaining == noKey {
 		return store.Info{Waiters: waiters}, "", nil
 	}
-	return store.Info{Held: true, Left: left, Waiters: waiters, Since: now}, lease, nil
+	return store.Info{Held: true, Left: remaining, Waiters: waiters, Since: now}, lease, nil
 }
 
-// Describe adds to i what the lease contains.
+// Describe adds the contents of the lease h to i. The parameter ours is false if a program other
+// than latchkit wrote the lease.
 func Describe(i *store.Info, h LeaseText, ours bool) {
 	i.Foreign, i.Fence, i.Metadata, i.Kept = !ours, h.Fence, h.Metadata, h.Token == KeptToken
 	if h.Token == SharedToken {
@@ -66,20 +68,20 @@ func Describe(i *store.Info, h LeaseText, ours bool) {
 // Revoke takes two steps, because the name of the note contains the holder's token, and a script
 // must get the names of all its keys. The second step changes nothing if the holder has changed.
 func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
-	info, holder, err := s.look(ctx, key)
+	info, holder, err := s.inspect(ctx, key)
 	if err != nil {
 		return store.Grant{}, err
 	}
-	if there, err := breakable(info, holder, fence); !there {
+	if there, err := revocable(info, holder, fence); !there {
 		return store.Grant{State: store.NotOurs}, err
 	}
-	note := noteFor(info)
+	note := noteTTL(info)
 	if info.Mode == store.Shared {
 		note = 0 // readers look for the note of their phase
 	}
 	v, err := breakScript.Run(ctx, s.Client,
 		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},
-		holder.begins(), "revoked:"+reason, Millis(note))
+		holder.textPrefix(), "revoked:"+reason, Millis(note))
 	if err != nil {
 		return store.Grant{}, err
 	}
@@ -89,13 +91,14 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	return store.Grant{State: store.Released}, nil
 }
 
-// begins returns the beginning of the lease's text. All kept keys have the same token, and all
-// phases of readers have the same token, so only the fence distinguishes such leases.
-func (l LeaseText) begins() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
+// textPrefix returns the beginning of the lease's text: its token and its fence. All kept keys have
+// the same token, and all phases of readers have the same token, so only the fence distinguishes
+// such leases.
+func (l LeaseText) textPrefix() string { return fmt.Sprintf("%s:%d:", l.Token, l.Fence) }
 
-// breakable reports whether a holder with the given fence holds the key. The error is the reason
+// revocable reports whether a holder with the given fence holds the key. The error is the reason
 // why the present holder cannot be revoked.
-func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
+func revocable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	switch {
 	case holder.Token == PermitsToken:
 		return false, &store.Refusal{Err: fmt.Errorf("%w: permits of a semaphore are held; revoke one of them with a Locker of NewSemaphore", store.ErrUnsupported)}
@@ -105,8 +108,9 @@ func breakable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is at least 1; all its fences belong to one holder
 }
 
-// noteFor returns how long the note for a revoked holder must exist.
-func noteFor(info store.Info) time.Duration {
+// noteTTL returns how long the note for a revoked holder must exist. The parameter info describes
+// the key before the revocation.
+func noteTTL(info store.Info) time.Duration {
 	if info.Kept {
 		return 0 // a kept key has no holder that reads the note
 	}

@@ -55,7 +55,7 @@ func (a *acquires) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// withinTheServers checks that the lease ends here before it ends on the server.
+// withinTheServers checks that the holder's lease ends before the server's lease ends.
 func withinTheServers(t *testing.T, c *redis.Client, lease *locker.Lease) {
 	t.Helper()
 	here, there := lease.Expires(), c.PTTL(t.Context(), lease.Key()).Val()
@@ -196,8 +196,8 @@ func TestNotesAboutManyLostLeasesAreReadTogether(t *testing.T) {
 
 // slowTrips makes each round trip of a client slow.
 type slowTrips struct {
-	by time.Duration
-	n  *atomic.Int32
+	delay time.Duration
+	n     *atomic.Int32
 }
 
 func (s slowTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -205,7 +205,7 @@ func (s slowTrips) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (s slowTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		s.n.Add(1)
-		<-time.After(s.by)
+		<-time.After(s.delay)
 		return next(ctx, cmd)
 	}
 }
@@ -213,7 +213,7 @@ func (s slowTrips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func (s slowTrips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		s.n.Add(1)
-		<-time.After(s.by)
+		<-time.After(s.delay)
 		return next(ctx, cmds)
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// befores are the states in which a call may find its key. Each function changes L, Q, C or X of a
-// key.
-var befores = []struct {
+// keyStates are the states in which a call may find its key. The function do of each state changes
+// L, Q, C or X of a key.
+var keyStates = []struct {
 	name string
 	do   func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }{
@@ -86,14 +86,14 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 				copy(answers, quick)
 				for i, k := range s.calls {
 					if answers[i] == "" {
-						left[k.before]++
+						left[k.prior]++
 					} else {
-						done[k.before]++
+						done[k.prior]++
 					}
 				}
 			}
 			if together {
-				s.order = inOrder(answers)
+				s.order = orderOf(answers)
 			}
 			for _, i := range s.order {
 				if answers[i] != "" {
@@ -109,7 +109,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 				}
 				answer, err := c.Eval(t.Context(), text, []string{k.l, k.q, k.c, k.x}, args...).Text()
 				if answers[i] = answer; err != nil {
-					answers[i] = code(err.Error())
+					answers[i] = errorCode(err.Error())
 				}
 			}
 			s.note(t, c, answers, together)
@@ -123,7 +123,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 			t.Errorf("no call was done together: %s", name)
 		}
 	}
-	for _, b := range befores {
+	for _, b := range keyStates {
 		if left[b.name] == 0 {
 			t.Errorf("no call was left out: %s", b.name)
 		}
@@ -131,9 +131,10 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	t.Logf("done %v, left out %v", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(left)))
 }
 
-// inOrder returns an order of calls: first the calls that one script made together, then the
-// others. The calls are concurrent, so every order is right, but both ways must use the same order.
-func inOrder(answers []string) (order []int) {
+// orderOf returns the order in which the calls with these answers count: first the calls that one
+// script made together, then the calls that were made alone. The calls are concurrent, so every
+// order is right. But both ways of the test must use the same order.
+func orderOf(answers []string) (order []int) {
 	for _, left := range []bool{false, true} {
 		for i, answer := range answers {
 			if (answer == "") == left {
@@ -153,16 +154,16 @@ type encounter struct {
 }
 
 type metCall struct {
-	l, q, c, x, token, before, meta string
-	block                           int
-	do                              func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
+	l, q, c, x, token, prior, meta string
+	block                          int
+	do                             func(ctx context.Context, p redis.Pipeliner, l, q, c, x, token string)
 }
 
 // newEncounter chooses n random calls. Some calls share a counter, and some calls share a key.
 func newEncounter(r *rand.Rand, n int) *encounter {
 	s := &encounter{releases: r.IntN(2) == 0, outcome: map[bool][]string{}}
 	for i := range n {
-		b := befores[r.IntN(len(befores))]
+		b := keyStates[r.IntN(len(keyStates))]
 		at := i
 		if r.IntN(8) == 0 {
 			at = r.IntN(n)
@@ -173,7 +174,7 @@ func newEncounter(r *rand.Rand, n int) *encounter {
 		}
 		s.calls = append(s.calls, metCall{
 			l: fmt.Sprint("L", at), q: fmt.Sprint("Q", at), c: fmt.Sprint("C", at*7%(n-3)), x: "X" + token, token: token,
-			before: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
+			prior: b.name, do: b.do, block: []int{1, 64}[r.IntN(2)], meta: []string{"", "worker 1"}[r.IntN(2)],
 		})
 	}
 	return s
@@ -213,7 +214,7 @@ func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, togeth
 			}
 		}
 		ttl := c.PTTL(t.Context(), k.l).Val() > 0
-		all = append(all, fmt.Sprintf("%s (%s): %s, lease of %s with %s, TTL %v, %s, queue %v, tombstone %q, counter %v", k.l, k.before,
+		all = append(all, fmt.Sprintf("%s (%s): %s, lease of %s with %s, TTL %v, %s, queue %v, tombstone %q, counter %v", k.l, k.prior,
 			kind, token, block, ttl, c.Type(t.Context(), k.l).Val(), c.ZRange(t.Context(), k.q, 0, -1).Val(),
 			c.Get(t.Context(), k.x).Val(), c.Exists(t.Context(), k.c).Val()))
 	}

@@ -24,7 +24,7 @@ func TestAcknowledgedObeysTheLaws(t *testing.T) {
 	}
 	t.Run("on a server", func(t *testing.T) {
 		t.Parallel()
-		lawsHold(t, func(*testing.T) site { return serverSite(t, r.server, patientReads) }, store)
+		checkLawsOn(t, func(*testing.T) site { return serverSite(t, r.server, patientReads) }, store)
 	})
 	t.Run("on a cluster", func(t *testing.T) {
 		t.Parallel()
@@ -54,7 +54,7 @@ func sentinelLaws(t *testing.T, set *redistest.SentinelSet, store func(c locker.
 	t.Helper()
 	master := set.Servers[0]
 	direct := master.Client(t)
-	lawsHold(t, func(*testing.T) site {
+	checkLawsOn(t, func(*testing.T) site {
 		return site{
 			direct: direct,
 			addrs:  []string{master.Addr()},
@@ -84,7 +84,7 @@ func TestClusterObeysTheLaws(t *testing.T) {
 func clusterLaws(t *testing.T, cluster *redistest.Cluster, store func(c locker.Client) locker.Store) {
 	t.Helper()
 	direct := cluster.Client(t)
-	lawsHold(t, func(*testing.T) site {
+	checkLawsOn(t, func(*testing.T) site {
 		return site{
 			direct: direct,
 			addrs:  cluster.Addrs(),
@@ -124,7 +124,7 @@ func TestTheLawsHoldOverTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lawsHold(t, over, store)
+			checkLawsOn(t, over, store)
 		})
 	}
 }

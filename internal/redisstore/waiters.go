@@ -37,7 +37,8 @@ func (s semaphore) Queue(ctx context.Context, key string) ([]store.Waiter, error
 	return s.single.Queue(ctx, key)
 }
 
-// waiterOf reads hand-ms|mode|block|once|metadata. For a permit the mode is weight/limit.
+// waiterOf returns the waiter that rest describes: hand-ms|mode|block|once|metadata. For a permit
+// the mode is weight/limit.
 func waiterOf(rest string) (w store.Waiter) {
 	fields := strings.SplitN(rest, "|", 5)
 	if len(fields) < 5 {
@@ -52,7 +53,7 @@ func waiterOf(rest string) (w store.Waiter) {
 	return w
 }
 
-// number reads a small number. A text that is not a number reads as 0.
+// number returns the small number in text, or 0 if text is not a number.
 func number(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -88,7 +89,7 @@ func (l *Line) Add(e Entry, w store.Waiter) {
 	l.Waiters = append(l.Waiters, w)
 }
 
-// Entries returns the server's clock, and the entries of the queue, in order.
+// Entries returns the time of the server's clock, and the entries of the key's queue, in order.
 func (s Single) Entries(ctx context.Context, key string) (at time.Time, all []Entry, err error) {
 	text, err := waitersScript.Run(ctx, s.Client, []string{key, QueueKey(key)})
 	if err != nil {
@@ -104,7 +105,7 @@ func (s Single) Entries(ctx context.Context, key string) (at time.Time, all []En
 			return at, nil, Unreadable("waiters")
 		}
 		listening := r.Word() != "0"
-		text, ok := r.counted()
+		text, ok := r.countedPart()
 		if !ok || !strings.HasPrefix(r.Rest, " ") {
 			return at, nil, Unreadable("waiters")
 		}
