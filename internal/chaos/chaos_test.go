@@ -26,9 +26,9 @@ type bundle struct {
 	key     string
 }
 
-// hurry is how long the client waits for a reply. The time is long enough for a real reply under
-// the race detector, and short enough for tests that wait until a call times out.
-const hurry = 300 * time.Millisecond
+// replyTimeout is the time for which the client waits for a reply. It is long enough for a real
+// reply under the race detector, and short enough for tests that wait until a call times out.
+const replyTimeout = 300 * time.Millisecond
 
 func setup(t *testing.T, mod ...func(*redis.Options)) bundle {
 	t.Helper()
@@ -38,7 +38,7 @@ func setup(t *testing.T, mod ...func(*redis.Options)) bundle {
 	return bundle{
 		proxy: proxy,
 		client: server.Client(t, append([]func(*redis.Options){func(o *redis.Options) {
-			o.Addr, o.MaxRetries, o.ReadTimeout = proxy.Addr(), -1, hurry
+			o.Addr, o.MaxRetries, o.ReadTimeout = proxy.Addr(), -1, replyTimeout
 		}}, mod...)...),
 		witness: server.Client(t),
 		key:     "chaos:" + rand.Text(),
@@ -150,7 +150,7 @@ func TestSwallowReplies(t *testing.T) {
 		swallowed := b.proxy.SwallowReplies(1, chaos.Containing(b.key))
 		start := time.Now()
 		err := b.client.Incr(t.Context(), b.key).Err()
-		if !timedOut(err) || time.Since(start) < hurry {
+		if !timedOut(err) || time.Since(start) < replyTimeout {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		swallowed.Await(t, 1)
@@ -249,7 +249,7 @@ func TestBlackHole(t *testing.T) {
 		hole := b.proxy.BlackHole()
 		must(t, b.witness.Publish(t.Context(), b.key, "late").Err())
 		hole.Await(t, 1)
-		if got, err := conn.receive(hurry); !timedOut(err) {
+		if got, err := conn.receive(replyTimeout); !timedOut(err) {
 			t.Errorf("received %q, %v", got, err)
 		}
 		hole.Lift()
@@ -347,14 +347,14 @@ func TestSubscriptions(t *testing.T) {
 			lost := b.proxy.SwallowReplies(1, chaos.Command("SUBSCRIBE"))
 			sub := b.client.Subscribe(ctx, b.key)
 			defer sub.Close()
-			// The client connects again if its greeting gets no reply within hurry.
+			// The client connects again if its greeting gets no reply within replyTimeout.
 			for end := time.Now().Add(10 * time.Second); lost.Hits() == 0 && time.Now().Before(end); {
-				if m, err := sub.ReceiveTimeout(ctx, hurry); err == nil {
+				if m, err := sub.ReceiveTimeout(ctx, replyTimeout); err == nil {
 					t.Errorf("received %v", m)
 				}
 			}
 			lost.Await(t, 1)
-			if m, err := sub.ReceiveTimeout(ctx, hurry); err == nil {
+			if m, err := sub.ReceiveTimeout(ctx, replyTimeout); err == nil {
 				t.Errorf("received %v", m)
 			}
 			if n := b.witness.PubSubNumSub(ctx, b.key).Val()[b.key]; n != 1 {
@@ -368,7 +368,7 @@ func receive[T any](t *testing.T, sub *redis.PubSub) T {
 	t.Helper()
 	end := time.Now().Add(10 * time.Second)
 	got, err := sub.ReceiveTimeout(t.Context(), 10*time.Second)
-	for err != nil && time.Now().Before(end) { // the client connects again if its greeting gets no reply within hurry
+	for err != nil && time.Now().Before(end) { // the client connects again if its greeting gets no reply within replyTimeout
 		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // the pause between two checks
 		got, err = sub.ReceiveTimeout(t.Context(), time.Until(end))
 	}
@@ -403,9 +403,9 @@ func (w wire) ask(command string) string {
 	return answer
 }
 
-func (w wire) receive(within time.Duration) (string, error) {
+func (w wire) receive(timeout time.Duration) (string, error) {
 	w.t.Helper()
-	must(w.t, w.SetReadDeadline(time.Now().Add(within)))
+	must(w.t, w.SetReadDeadline(time.Now().Add(timeout)))
 	answer := make([]byte, 1024) // there is room for every reply in these tests
 	n, err := w.Read(answer)
 	return string(answer[:n]), err

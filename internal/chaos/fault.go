@@ -20,11 +20,11 @@ type Fault struct {
 	kind  kind
 	match Match
 
-	mu     sync.Mutex
-	left   int           // number of requests that the fault may still hit
-	hits   int           // number of hits
-	struck chan struct{} // closed at the next hit
-	lifted chan struct{} // closed when the fault is lifted
+	mu        sync.Mutex
+	remaining int           // number of requests that the fault may still hit
+	hits      int           // number of hits
+	nextHit   chan struct{} // closed at the next hit
+	lifted    chan struct{} // closed when the fault is lifted
 }
 
 type kind int
@@ -37,7 +37,7 @@ const (
 )
 
 func newFault(kind kind, n int, match Match) *Fault {
-	return &Fault{kind: kind, match: match, left: n, struck: make(chan struct{}), lifted: make(chan struct{})}
+	return &Fault{kind: kind, match: match, remaining: n, nextHit: make(chan struct{}), lifted: make(chan struct{})}
 }
 
 // Hits returns how often the fault has hit.
@@ -54,7 +54,7 @@ func (f *Fault) Await(t testing.TB, n int) {
 	deadline := time.After(patience)
 	for {
 		f.mu.Lock()
-		hits, struck := f.hits, f.struck
+		hits, struck := f.hits, f.nextHit
 		f.mu.Unlock()
 		if hits >= n {
 			return
@@ -71,39 +71,39 @@ func (f *Fault) Await(t testing.TB, n int) {
 func (f *Fault) Lift() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.over() {
+	if !f.isLifted() {
 		close(f.lifted)
 	}
 }
 
-// pick reports whether the fault applies to this request. If so, pick lowers the number of requests
-// that the fault may still hit.
-func (f *Fault) pick(request message) bool {
+// claimRequest reports whether the fault applies to this request. If so, claimRequest lowers the
+// number of requests that the fault may still hit.
+func (f *Fault) claimRequest(request message) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over() || f.left == 0 || !f.match(request) {
+	if f.isLifted() || f.remaining == 0 || !f.match(request) {
 		return false
 	}
-	if f.left != Every {
-		f.left--
+	if f.remaining != Every {
+		f.remaining--
 	}
 	return true
 }
 
-// strike counts a hit. It returns false if the fault was lifted meanwhile.
-func (f *Fault) strike() bool {
+// countHit counts a hit. It returns false if the fault was lifted meanwhile.
+func (f *Fault) countHit() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over() {
+	if f.isLifted() {
 		return false
 	}
 	f.hits++
-	close(f.struck)
-	f.struck = make(chan struct{})
+	close(f.nextHit)
+	f.nextHit = make(chan struct{})
 	return true
 }
 
-func (f *Fault) over() bool {
+func (f *Fault) isLifted() bool {
 	select {
 	case <-f.lifted:
 		return true

@@ -10,9 +10,9 @@ import (
 
 // link is one client's connection, and the proxy's connection to the server for that client.
 type link struct {
-	proxy  *Proxy
-	client net.Conn
-	gone   chan struct{} // closed by close
+	proxy   *Proxy
+	client  net.Conn
+	closing chan struct{} // closed by close
 
 	mu      sync.Mutex
 	server  net.Conn // nil until connected
@@ -32,7 +32,7 @@ type exchange struct {
 func (l *link) serve() {
 	defer l.proxy.forget(l)
 	defer l.close()
-	if !l.admit(nil, blackhole) || !l.connect() {
+	if !l.awaitPassage(nil, blackhole) || !l.connect() {
 		return
 	}
 	var replies sync.WaitGroup
@@ -69,7 +69,7 @@ func (l *link) passRequests() {
 			break
 		}
 		l.proxy.count(request)
-		if !l.admit(request, holding, blackhole) {
+		if !l.awaitPassage(request, holding, blackhole) {
 			return
 		}
 		l.expectReply(request)
@@ -77,7 +77,7 @@ func (l *link) passRequests() {
 			break
 		}
 	}
-	if !l.admit(nil, blackhole) { // a black hole keeps the end of a connection too
+	if !l.awaitPassage(nil, blackhole) { // a black hole keeps the end of a connection too
 		return
 	}
 	// Only the sending half of the connection is closed. If the receiving half were closed too, the
@@ -94,10 +94,10 @@ func (l *link) passReplies() {
 	silent := false
 	for {
 		reply, err := readMessage(from)
-		if !l.admit(reply, blackhole) || err != nil {
+		if !l.awaitPassage(reply, blackhole) || err != nil {
 			return
 		}
-		if fault := l.answered(reply); fault != nil && fault.strike() {
+		if fault := l.takeFault(reply); fault != nil && fault.countHit() {
 			if fault.kind == losing {
 				return
 			}
@@ -111,43 +111,44 @@ func (l *link) passReplies() {
 	}
 }
 
-// admit waits while a fault of these kinds keeps the message. If the link was closed meanwhile,
-// admit returns false, and the message is dropped.
-func (l *link) admit(m message, kinds ...kind) bool {
+// awaitPassage waits while a fault of these kinds keeps the message m, and returns true when m may
+// be passed on. If the link was closed meanwhile, awaitPassage returns false, and the message is
+// dropped.
+func (l *link) awaitPassage(m message, kinds ...kind) bool {
 	for {
-		f := l.proxy.pick(m, kinds...)
+		f := l.proxy.findFault(m, kinds...)
 		if f == nil {
 			return true
 		}
-		if !f.strike() {
+		if !f.countHit() {
 			continue
 		}
 		select {
 		case <-f.lifted:
-		case <-l.gone:
+		case <-l.closing:
 			return false
 		}
 	}
 }
 
-// expectReply records that the request will get a reply, and which fault applies to this reply.
+// expectReply records that the request waits for a reply, and which fault applies to this reply.
 func (l *link) expectReply(request message) {
 	e := exchange{
 		command: strings.ToUpper(request.first()),
 		replies: 1,
-		fault:   l.proxy.pick(request, losing, swallowing),
+		fault:   l.proxy.findFault(request, losing, swallowing),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if subscription(e.command) {
+	if repliesByPush(e.command) {
 		l.listens = true
 		e.replies = max(1, request.words()-1)
 	}
 	l.waiting = append(l.waiting, e)
 }
 
-// answered finds the request that a reply belongs to, and returns the fault that applies to the
-// reply.
+// takeFault finds the waiting request that a reply belongs to, and returns the fault that applies
+// to the reply, or nil.
 //
 //	reply                         belongs to
 //	a push that confirms a        the oldest request, if this request
@@ -156,7 +157,7 @@ func (l *link) expectReply(request message) {
 //	any other reply               the oldest request
 //
 // RESP2 has no pushes. On a link that listens, a reply with the words of a push counts as a push.
-func (l *link) answered(reply message) *Fault {
+func (l *link) takeFault(reply message) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
@@ -165,7 +166,7 @@ func (l *link) answered(reply message) *Fault {
 	oldest := &l.waiting[0]
 	kind := strings.ToUpper(reply.first())
 	switch {
-	case reply[0] == '>' || l.listens && (subscription(kind) || strings.HasSuffix(kind, "MESSAGE")):
+	case reply[0] == '>' || l.listens && (repliesByPush(kind) || strings.HasSuffix(kind, "MESSAGE")):
 		if kind != oldest.command {
 			return nil
 		}
@@ -180,8 +181,8 @@ func (l *link) answered(reply message) *Fault {
 	return fault
 }
 
-// subscription reports whether the server confirms a command by pushes instead of a reply.
-func subscription(command string) bool {
+// repliesByPush reports whether the server confirms the given command by pushes instead of a reply.
+func repliesByPush(command string) bool {
 	return slices.Contains([]string{
 		"SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE",
 		"UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE",
@@ -195,7 +196,7 @@ func (l *link) close() {
 		return
 	}
 	l.closed = true
-	close(l.gone)
+	close(l.closing)
 	_ = l.client.Close()
 	if l.server != nil {
 		_ = l.server.Close()

@@ -63,7 +63,7 @@ func TestWhichRequestAReplyBelongsTo(t *testing.T) {
 			}
 			var got []string
 			for _, reply := range test.replies {
-				got = append(got, requestOf[l.answered(message(reply))])
+				got = append(got, requestOf[l.takeFault(message(reply))])
 			}
 			if !slices.Equal(got, test.want) {
 				t.Errorf("got  %q\nwant %q", got, test.want)

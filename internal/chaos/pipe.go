@@ -77,19 +77,19 @@ func (p *Pipe) accept() {
 }
 
 func (p *Pipe) serve(client net.Conn) {
-	defer p.own(client)()
+	defer p.closeLater(client)()
 	server, err := net.Dial("tcp", p.target)
 	if err != nil {
 		return
 	}
-	defer p.own(server)()
+	defer p.closeLater(server)()
 	// A replica's connection begins with a few commands. One of these commands is PSYNC, which
 	// shows that the client is a replica.
 	var replicates sync.Once
 	isReplica := make(chan struct{})
 	var back sync.WaitGroup
-	back.Go(func() { p.pass(client, server, isReplica, nil) })
-	p.pass(server, client, isReplica, func(said []byte) {
+	back.Go(func() { p.copyBytes(client, server, isReplica, nil) })
+	p.copyBytes(server, client, isReplica, func(said []byte) {
 		if bytes.Contains(said, []byte("PSYNC")) {
 			replicates.Do(func() { close(isReplica) })
 		}
@@ -97,9 +97,9 @@ func (p *Pipe) serve(client net.Conn) {
 	back.Wait()
 }
 
-// own registers a connection, so that the method close closes it. The returned function closes the
-// connection earlier.
-func (p *Pipe) own(c net.Conn) (release func()) {
+// closeLater registers the connection c, so that the method close closes it. The returned function
+// closes c earlier.
+func (p *Pipe) closeLater(c net.Conn) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -116,23 +116,25 @@ func (p *Pipe) own(c net.Conn) (release func()) {
 	}
 }
 
-// pass copies bytes until one side closes its connection, and then closes both connections.
-func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said []byte)) {
-	defer to.Close()
-	defer from.Close()
+// copyBytes copies bytes from src to dst until one side closes its connection, and then closes both
+// connections. The function observe gets each piece of data. A closed channel isReplica means that
+// a replica uses the connection, so Freeze keeps the pieces.
+func (p *Pipe) copyBytes(dst, src net.Conn, isReplica <-chan struct{}, observe func(data []byte)) {
+	defer dst.Close()
+	defer src.Close()
 	piece := make([]byte, 64<<10)
 	for {
-		n, err := from.Read(piece)
-		if hear != nil {
-			hear(piece[:n])
+		n, err := src.Read(piece)
+		if observe != nil {
+			observe(piece[:n])
 		}
 		if n > 0 {
 			select {
 			case <-isReplica:
-				p.wait()
+				p.awaitThaw()
 			default:
 			}
-			if _, err := to.Write(piece[:n]); err != nil {
+			if _, err := dst.Write(piece[:n]); err != nil {
 				return
 			}
 		}
@@ -142,8 +144,8 @@ func (p *Pipe) pass(to, from net.Conn, isReplica <-chan struct{}, hear func(said
 	}
 }
 
-// wait returns as soon as replication is not frozen.
-func (p *Pipe) wait() {
+// awaitThaw returns as soon as replication is not frozen.
+func (p *Pipe) awaitThaw() {
 	p.mu.Lock()
 	thawed := p.thawed
 	select {

@@ -105,13 +105,14 @@ func (p *Proxy) arm(f *Fault) *Fault {
 	return f
 }
 
-// pick returns the first fault of these kinds that applies to the message.
-func (p *Proxy) pick(m message, kinds ...kind) *Fault {
+// findFault returns the first fault of these kinds that applies to the message m, or nil if no
+// fault applies.
+func (p *Proxy) findFault(m message, kinds ...kind) *Fault {
 	p.mu.Lock()
 	faults := p.faults
 	p.mu.Unlock()
 	for _, f := range faults {
-		if slices.Contains(kinds, f.kind) && f.pick(m) {
+		if slices.Contains(kinds, f.kind) && f.claimRequest(m) {
 			return f
 		}
 	}
@@ -130,7 +131,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return // the listener was closed
 		}
-		l := &link{proxy: p, client: client, gone: make(chan struct{})}
+		l := &link{proxy: p, client: client, closing: make(chan struct{})}
 		p.mu.Lock()
 		p.links[l] = struct{}{}
 		closed := p.closed

@@ -18,26 +18,26 @@ func readMessage(r *bufio.Reader) (message, error) {
 	return appendMessage(nil, r)
 }
 
-func appendMessage(to message, r *bufio.Reader) (message, error) {
+func appendMessage(prefix message, r *bufio.Reader) (message, error) {
 	header, err := r.ReadBytes('\n')
-	to = append(to, header...)
+	prefix = append(prefix, header...)
 	if err != nil {
-		return to, err
+		return prefix, err
 	}
 	switch kind := header[0]; kind {
 	case '$', '=', '!': // bulk string, verbatim string, bulk error
 		n, err := length(header)
 		if err != nil || n < 0 {
-			return to, err
+			return prefix, err
 		}
-		start := len(to)
-		to = append(to, make([]byte, n+len("\r\n"))...)
-		_, err = io.ReadFull(r, to[start:])
-		return to, err
+		start := len(prefix)
+		prefix = append(prefix, make([]byte, n+len("\r\n"))...)
+		_, err = io.ReadFull(r, prefix[start:])
+		return prefix, err
 	case '*', '~', '>', '%', '|': // array, set, push, map, attributes
 		n, err := length(header)
 		if err != nil {
-			return to, err
+			return prefix, err
 		}
 		switch kind {
 		case '%':
@@ -46,13 +46,13 @@ func appendMessage(to message, r *bufio.Reader) (message, error) {
 			n = 2*n + 1
 		}
 		for range n { // -1 means no elements
-			if to, err = appendMessage(to, r); err != nil {
-				return to, err
+			if prefix, err = appendMessage(prefix, r); err != nil {
+				return prefix, err
 			}
 		}
-		return to, nil
+		return prefix, nil
 	default: // all other messages are one line, even an inline command
-		return to, nil
+		return prefix, nil
 	}
 }
 

@@ -23,9 +23,10 @@ const (
 // StuckAfter is the time after which a caller that still waits counts as stuck.
 const StuckAfter = 25 * time.Second
 
-// Eventually waits until a condition holds. Use Eventually for conditions that depend on another
-// process or connection.
-func Eventually(t *testing.T, what string, holds func() bool) {
+// Eventually waits until the function holds returns true. The parameter condition names the awaited
+// condition in the error. Use Eventually for conditions that depend on another process or
+// connection.
+func Eventually(t *testing.T, condition string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -34,31 +35,33 @@ func Eventually(t *testing.T, what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-bound:
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within a minute: %s", condition)
 		}
 	}
 }
 
-// Within checks that the function do takes no longer than promised + Slack.
-func Within(t *testing.T, promised time.Duration, what string, do func()) time.Duration {
+// Within checks that the function do takes no longer than promised + Slack, and returns how long it
+// took. The parameter action names the function in the error.
+func Within(t *testing.T, promised time.Duration, action string, do func()) time.Duration {
 	t.Helper()
 	start := time.Now()
 	do()
 	took := time.Since(start)
 	if took > promised+Slack {
-		t.Errorf("%s took %v, want %v and at most %v more", what, took, promised, Slack)
+		t.Errorf("%s took %v, want %v and at most %v more", action, took, promised, Slack)
 	}
-	t.Logf("%s took %v, promised are %v", what, took, promised)
+	t.Logf("%s took %v, promised are %v", action, took, promised)
 	return took
 }
 
-// Back checks that a call takes no longer than promised + Overstay + Room.
-func Back(t *testing.T, promised time.Duration, what string, call func()) {
+// Back checks that the function call takes no longer than promised + Overstay + Room. The parameter
+// action names the function in the error.
+func Back(t *testing.T, promised time.Duration, action string, call func()) {
 	t.Helper()
 	start := time.Now()
 	call()
 	if took := time.Since(start); took > promised+Overstay+Room {
-		t.Errorf("%s is back after %v, want %v and at most %v more", what, took, promised+Overstay, Room)
+		t.Errorf("%s is back after %v, want %v and at most %v more", action, took, promised+Overstay, Room)
 	}
 }
 

@@ -28,7 +28,8 @@ func Release(t *testing.T, lease *locker.Lease) {
 	}
 }
 
-// Lost awaits the end of a lease. The cause of the end must match each of the targets.
+// Lost waits for the end of the lease, and checks that the cause of the end matches each of the
+// targets.
 func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	t.Helper()
 	select {
@@ -39,7 +40,8 @@ func Lost(t *testing.T, lease *locker.Lease, targets ...error) {
 	WantErr(t, context.Cause(lease.Context()), lease.Key(), targets...)
 }
 
-// WantErr checks that err matches each of the targets, and is an *Error with this key.
+// WantErr checks that err matches each of the targets, and is an *Error with the given key. It
+// returns this *Error.
 func WantErr(t *testing.T, err error, key string, targets ...error) *locker.Error {
 	t.Helper()
 	for _, target := range targets {

@@ -23,7 +23,7 @@ type Pending struct {
 	At     time.Time // when the acquire ended
 }
 
-// Asks starts an acquire in the background.
+// Asks starts an acquire of the rule in the background, and returns it.
 func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	t.Helper()
 	p := &Pending{T: t, Rule: rule, Done: make(chan struct{})}
@@ -41,8 +41,8 @@ func Asks(t *testing.T, l locker.Locker, rule locker.Rule) *Pending {
 	return p
 }
 
-// Queues starts an acquire in the background. Queues returns when the entry of the acquire is in
-// the server's queue, behind all earlier entries.
+// Queues starts an acquire of the rule in the background, and returns it when the entry of the
+// acquire is in the server's queue, behind all earlier entries.
 func Queues(t *testing.T, l locker.Locker, rule locker.Rule, c redis.Cmdable) *Pending {
 	t.Helper()
 	before := entries(t, c, rule.Key)

@@ -50,10 +50,10 @@ func (v Visitors) Run(l *locker.Engine) []Visit {
 	return all
 }
 
-func (v Visitors) visit(l *locker.Engine, who string, mode locker.Mode) Visit {
+func (v Visitors) visit(l *locker.Engine, visitor string, mode locker.Mode) Visit {
 	ctx, cancel := context.WithTimeout(context.Background(), StuckAfter)
 	defer cancel()
-	s := Visit{Who: who, Mode: mode, Asked: time.Now().UnixNano()}
+	s := Visit{Who: visitor, Mode: mode, Asked: time.Now().UnixNano()}
 	lease, err := l.Acquire(ctx, locker.Rule{Key: v.Key, Mode: mode, TTL: 20 * time.Second})
 	if err != nil {
 		s.Failed = err.Error()

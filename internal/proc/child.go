@@ -19,7 +19,7 @@ type Child struct {
 	name    string
 	process *Process
 	stdin   io.Writer
-	said    *lines
+	output  *lines
 
 	// endKnown is true when the test has ended the child or has seen the child's end. If it is
 	// false, an exit code other than 0 is a failure.
@@ -46,8 +46,8 @@ func (p Program) Start(t testing.TB, args ...string) *Child {
 // standard output. Its standard error goes to t.Log, under the given name.
 func Start(t testing.TB, name string, cmd *exec.Cmd) *Child {
 	t.Helper()
-	c := &Child{t: t, name: name, said: newLines()}
-	cmd.Stdout = c.said
+	c := &Child{t: t, name: name, output: newLines()}
+	cmd.Stdout = c.output
 	cmd.Stderr = &logger{t: t, name: name}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Child) Expect(t testing.TB, prefix string) string {
 	deadline := time.After(patience)
 	for {
 		ended := c.ended() // ended is read before the last line is taken, so that no line is missed
-		line, ok := c.said.take()
+		line, ok := c.output.take()
 		switch {
 		case ok && strings.HasPrefix(line, prefix):
 			return strings.TrimSpace(strings.TrimPrefix(line, prefix))
@@ -86,7 +86,7 @@ func (c *Child) Expect(t testing.TB, prefix string) string {
 			t.Fatalf("%s ended with exit code %d before it said %q", c.name, c.process.ExitCode(), prefix)
 		}
 		select {
-		case <-c.said.more:
+		case <-c.output.more:
 		case <-c.process.Exited():
 		case <-deadline:
 			t.Fatalf("%s did not say %q within %v", c.name, prefix, patience)

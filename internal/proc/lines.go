@@ -38,7 +38,7 @@ func (l *lines) Write(text []byte) (int, error) {
 	}
 }
 
-// take returns the oldest line, if there is one.
+// take removes the oldest line and returns it, or returns false if there is no line.
 func (l *lines) take() (line string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ const (
 	// under the race detector. Only a failing test waits for that long.
 	patience = 30 * time.Second
 
-	// glance is the polling interval of waits for which the kernel has no event.
-	glance = 2 * time.Millisecond
+	// pollPause is the polling interval of waits for which the kernel has no event.
+	pollPause = 2 * time.Millisecond
 )
 
 // Process is a running child. [Launch] makes a Process; the zero value is not usable. Its methods
@@ -73,7 +73,7 @@ func (p *Process) Pause() error {
 
 // awaitStop returns when all threads of the process have stopped.
 func (p *Process) awaitStop() error {
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollPause)
 	defer look.Stop()
 	deadline := time.After(patience)
 	for !stopped(p.Pid()) {

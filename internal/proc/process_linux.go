@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// attributes gives the process its own group, and makes the kernel kill it when the test binary
-// dies. The kernel watches the thread that started the process. If a goroutine ends while it is
-// locked to its thread, the thread ends, and the children that it has started are killed. No test
-// has such a goroutine.
+// attributes returns the attributes of a new process: they give the process its own group, and make
+// the kernel kill it when the test binary dies. The kernel watches the thread that started the
+// process. If a goroutine ends while it is locked to its thread, the thread ends, and the children
+// that it has started are killed. No test has such a goroutine.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// stopped reports whether every thread of the process has stopped.
+// stopped reports whether every thread of the process pid has stopped.
 func stopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, thread := range threads {

@@ -59,7 +59,7 @@ func (c *Cluster) start(args []string) error {
 		}
 	}
 	for i, s := range c.nodes() {
-		err := s.once(func(ctx context.Context, r *redis.Client) error {
+		err := s.runOnce(func(ctx context.Context, r *redis.Client) error {
 			errs := []error{r.Do(ctx, "cluster", "set-config-epoch", i+1).Err()}
 			for _, other := range c.nodes()[:i] { // introduce all nodes to each other, because gossip would take seconds
 				errs = append(errs, r.ClusterMeet(ctx, loopback, strconv.Itoa(other.port)).Err())
@@ -71,7 +71,7 @@ func (c *Cluster) start(args []string) error {
 		}
 	}
 	for i, s := range c.Masters {
-		err := s.once(func(ctx context.Context, r *redis.Client) error {
+		err := s.runOnce(func(ctx context.Context, r *redis.Client) error {
 			return r.ClusterAddSlotsRange(ctx, clusterSlots*i/3, clusterSlots*(i+1)/3-1).Err()
 		})
 		if err != nil {
@@ -84,7 +84,7 @@ func (c *Cluster) start(args []string) error {
 			return err
 		}
 		// A replica can follow a master only when it knows the master.
-		err = s.await("follow its master", func(ctx context.Context, r *redis.Client) error {
+		err = s.awaitNoError("follow its master", func(ctx context.Context, r *redis.Client) error {
 			return r.ClusterReplicate(ctx, id).Err()
 		})
 		if err != nil {
@@ -101,7 +101,7 @@ func (c *Cluster) awaitReady() error {
 		want[s.Addr()], want[c.Replicas[i].Addr()] = "", s.Addr()
 	}
 	for _, s := range c.nodes() {
-		err := s.await("see the whole cluster", func(ctx context.Context, r *redis.Client) error {
+		err := s.awaitNoError("see the whole cluster", func(ctx context.Context, r *redis.Client) error {
 			info, err := r.ClusterInfo(ctx).Result()
 			if err != nil {
 				return err

@@ -11,19 +11,19 @@ import (
 
 // Pause stops the server with SIGSTOP, and returns when the server has stopped. Connections stay
 // open, and the kernel accepts new connections, but the server does not reply.
-func (s *Server) Pause() { s.own().Helper(); s.report(s.process.Pause()) }
+func (s *Server) Pause() { s.owner().Helper(); s.report(s.process.Pause()) }
 
 // Resume continues a paused server with SIGCONT. The server then serves the requests that have
 // arrived meanwhile.
-func (s *Server) Resume() { s.own().Helper(); s.report(s.process.Resume()) }
+func (s *Server) Resume() { s.owner().Helper(); s.report(s.process.Resume()) }
 
 // Kill ends the server with SIGKILL and waits until it is gone.
-func (s *Server) Kill() { s.own().Helper(); s.report(s.process.Kill()) }
+func (s *Server) Kill() { s.owner().Helper(); s.report(s.process.Kill()) }
 
 // Restart kills the server and starts it again on the same port. The server is then empty, as after
 // a crash without persistence.
 func (s *Server) Restart() {
-	s.own().Helper()
+	s.owner().Helper()
 	s.report(s.process.Kill())
 	deadline := time.Now().Add(patience)
 	for {
@@ -37,9 +37,9 @@ func (s *Server) Restart() {
 	}
 }
 
-// own returns the test that owns the server. A shared server has no owner, and for such a server
-// the method own panics. A fault of a shared server would make other tests fail at random.
-func (s *Server) own() testing.TB {
+// owner returns the test that owns the server. A shared server has no owner, and for such a server
+// the method owner panics. A fault of a shared server would make other tests fail at random.
+func (s *Server) owner() testing.TB {
 	if s.t == nil {
 		panic("redistest: a shared server must stay up; take one of this test's own with redistest.Start")
 	}

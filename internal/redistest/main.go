@@ -12,12 +12,12 @@ import (
 var shared sharedServer
 
 // Main is a whole TestMain: it runs the tests, stops the shared server and exits. The functions in
-// "after" are checks, such as a check for leaked goroutines. They run after the server has stopped,
-// if the tests have passed. An error of one check fails the package.
+// the parameter checks are checks such as a check for leaked goroutines. They run after the server
+// has stopped, if the tests have passed. An error of one check fails the package.
 //
 // The parameter m is the *testing.M, or a wrapper of it, such as the result of sqltest.Main.
-func Main(m interface{ Run() int }, after ...func() error) {
-	os.Exit(shared.run(m, after...))
+func Main(m interface{ Run() int }, checks ...func() error) {
+	os.Exit(shared.run(m, checks...))
 }
 
 // sharedServer starts its server when a test first uses it. Before open and after close, no test
@@ -29,12 +29,12 @@ type sharedServer struct {
 }
 
 // run runs the tests, and returns the exit code of the test binary.
-func (s *sharedServer) run(tests interface{ Run() int }, after ...func() error) int {
+func (s *sharedServer) run(tests interface{ Run() int }, checks ...func() error) int {
 	s.open()
 	code := tests.Run()
 	errs := []error{s.close()}
 	if code == 0 { // failed tests may leave goroutines and keys behind, so the checks run only without failures
-		for _, check := range after {
+		for _, check := range checks {
 			errs = append(errs, check())
 		}
 	}

@@ -30,7 +30,7 @@ func TestStart(t *testing.T) {
 	t.Run("gives each test another server", func(t *testing.T) {
 		t.Parallel()
 		one, other := Start(t), Start(t)
-		set(t, one.Client(t), "key")
+		setKey(t, one.Client(t), "key")
 		if exists(t, other.Client(t), "key") {
 			t.Error("the other server has the key")
 		}
@@ -131,7 +131,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a killed server refuses connections, a restarted one is empty", func(t *testing.T) {
 		t.Parallel()
 		s := Start(t)
-		set(t, s.Client(t), "key")
+		setKey(t, s.Client(t), "key")
 		addr := s.Addr()
 		s.Kill()
 		if conn, err := net.Dial("tcp", addr); err == nil {
@@ -151,7 +151,7 @@ func TestFaults(t *testing.T) {
 		t.Parallel()
 		s := Start(t)
 		client := s.Client(t)
-		set(t, client, "key")
+		setKey(t, client, "key")
 		s.Restart()
 		if exists(t, client, "key") {
 			t.Error("it still knows the key")
@@ -283,7 +283,7 @@ func config(t *testing.T, client *redis.Client, name string) string {
 	return settings[name]
 }
 
-func set(t *testing.T, client *redis.Client, key string) {
+func setKey(t *testing.T, client *redis.Client, key string) {
 	t.Helper()
 	if err := client.Set(t.Context(), key, "here", 0).Err(); err != nil {
 		t.Fatal(err)

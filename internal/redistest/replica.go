@@ -17,7 +17,7 @@ var quickSync = []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica
 
 // awaitSync returns when a replica has its master's data.
 func (s *Server) awaitSync() error {
-	return s.await("follow its master", func(ctx context.Context, c *redis.Client) error {
+	return s.awaitNoError("follow its master", func(ctx context.Context, c *redis.Client) error {
 		info, err := c.Info(ctx, "replication").Result()
 		if err == nil && !strings.Contains(info, "master_link_status:up") {
 			err = errors.New(info)
@@ -26,8 +26,9 @@ func (s *Server) awaitSync() error {
 	})
 }
 
-// await calls look again and again until look returns no error.
-func (s *Server) await(what string, look func(context.Context, *redis.Client) error) error {
+// awaitNoError calls the function look again and again, until look returns no error. The parameter
+// goal names the awaited state in the text of the error.
+func (s *Server) awaitNoError(goal string, look func(context.Context, *redis.Client) error) error {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, MaxRetries: -1})
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -38,9 +39,9 @@ func (s *Server) await(what string, look func(context.Context, *redis.Client) er
 			return nil
 		}
 		select {
-		case <-time.After(glance):
+		case <-time.After(pollPause):
 		case <-ctx.Done():
-			return fmt.Errorf("the server on %s did not %s within %v: %w\n%s", s.Addr(), what, patience, err, s.LogTail())
+			return fmt.Errorf("the server on %s did not %s within %v: %w\n%s", s.Addr(), goal, patience, err, s.LogTail())
 		}
 	}
 }

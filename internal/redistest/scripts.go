@@ -28,7 +28,7 @@ var (
 	lineBreak   = regexp.MustCompile(`\n--  +`)
 )
 
-// Counts reads the header of a script:
+// Counts returns the numbers of KEYS and ARGV that the header of a script lists:
 //
 //	-- KEYS: lease L · done mark D           two
 //	-- KEYS: lease L · [done mark D]         one or two
@@ -136,7 +136,8 @@ func (s scriptCheck) check(words []any) {
 	}
 }
 
-// badCall returns what is wrong with a command, or "".
+// badCall returns what is wrong with the numbers of KEYS and ARGV of a command, or "" if they are
+// right.
 func badCall(words []any) string {
 	if len(words) < 3 {
 		return ""

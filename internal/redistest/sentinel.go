@@ -88,7 +88,7 @@ func (s *SentinelSet) awaitReady() error {
 		}
 	}
 	for _, sentinel := range s.Sentinels {
-		err := sentinel.await("know the whole set", func(ctx context.Context, c *redis.Client) error {
+		err := sentinel.awaitNoError("know the whole set", func(ctx context.Context, c *redis.Client) error {
 			return knows(ctx, c, 2)
 		})
 		if err != nil {
@@ -98,8 +98,8 @@ func (s *SentinelSet) awaitReady() error {
 	return nil
 }
 
-// knows returns nil if a Sentinel sees the master, the given number of its replicas, and the two
-// other Sentinels.
+// knows returns nil if the Sentinel of c sees the master, the given number of its replicas, and the
+// two other Sentinels.
 func knows(ctx context.Context, c *redis.Client, replicas int) error {
 	sees := redis.NewMapStringStringCmd(ctx, "sentinel", "master", SentinelName)
 	if err := c.Process(ctx, sees); err != nil {
@@ -148,7 +148,7 @@ func (s *SentinelSet) Client(t testing.TB, mod ...func(*redis.FailoverOptions)) 
 func (s *SentinelSet) Promoted(t testing.TB) *Server {
 	t.Helper()
 	var promoted *Server
-	err := s.Sentinels[0].await("promote a replica", func(ctx context.Context, c *redis.Client) error {
+	err := s.Sentinels[0].awaitNoError("promote a replica", func(ctx context.Context, c *redis.Client) error {
 		where := redis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", SentinelName)
 		if err := c.Process(ctx, where); err != nil {
 			return err

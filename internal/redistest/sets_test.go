@@ -9,7 +9,7 @@ func TestStartSentinel(t *testing.T) {
 	t.Parallel()
 	s := StartSentinel(t)
 	client := s.Client(t)
-	set(t, client, "key")
+	setKey(t, client, "key")
 	first := s.Servers[0]
 	first.Kill()
 	promoted := s.Promoted(t)

@@ -11,7 +11,7 @@ import (
 
 // NodeID returns the name of this server among the nodes of a cluster.
 func (s *Server) NodeID() (id string, err error) {
-	err = s.once(func(ctx context.Context, c *redis.Client) error {
+	err = s.runOnce(func(ctx context.Context, c *redis.Client) error {
 		id, err = c.ClusterMyID(ctx).Result()
 		return err
 	})
@@ -38,9 +38,9 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins the move of a slot, but does not move any key yet. The source serves the keys that
-// it has, and replies ASK for all other keys. Both masters reply TRYAGAIN to a script whose keys
-// are not all on one master.
+// Migrate begins the move of a slot, but does not move any key yet. The source, the server from,
+// serves the keys that it has, and replies ASK for all other keys. Both masters reply TRYAGAIN to a
+// script whose keys are not all on one master.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	t.Helper()
 	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}
@@ -56,12 +56,12 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 	return m
 }
 
-// Carry moves the given keys to the target. Without an argument, it moves all keys of the slot.
-// Carry returns how many keys it has moved.
+// Carry moves the given keys of the slot to the target. Without an argument, it moves all keys of
+// the slot. Carry returns how many keys it has moved.
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
-	err := m.from.once(func(ctx context.Context, c *redis.Client) error {
+	err := m.from.runOnce(func(ctx context.Context, c *redis.Client) error {
 		for {
 			batch, err := keys, error(nil)
 			if len(keys) == 0 {
@@ -101,7 +101,7 @@ func (m *Move) Finish() {
 
 func (m *Move) must(s *Server, words ...any) {
 	m.t.Helper()
-	if err := s.once(func(ctx context.Context, c *redis.Client) error { return c.Do(ctx, words...).Err() }); err != nil {
+	if err := s.runOnce(func(ctx context.Context, c *redis.Client) error { return c.Do(ctx, words...).Err() }); err != nil {
 		m.t.Errorf("%v on %s: %v", words, s.Addr(), err)
 	}
 }
@@ -110,9 +110,9 @@ func (m *Move) must(s *Server, words ...any) {
 // when the replica serves the slots.
 func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	t.Helper()
-	err := replica.once(func(ctx context.Context, r *redis.Client) error { return r.ClusterFailover(ctx).Err() })
+	err := replica.runOnce(func(ctx context.Context, r *redis.Client) error { return r.ClusterFailover(ctx).Err() })
 	if err == nil {
-		err = replica.await("take its master's place", func(ctx context.Context, r *redis.Client) error {
+		err = replica.awaitNoError("take its master's place", func(ctx context.Context, r *redis.Client) error {
 			info, err := r.Info(ctx, "replication").Result()
 			if err == nil && !strings.Contains(info, "role:master") {
 				err = fmt.Errorf("it is none yet: %s", info)
@@ -127,8 +127,8 @@ func (c *Cluster) Failover(t testing.TB, replica *Server) {
 
 func clusterOK(info string) bool { return strings.Contains(info, "cluster_state:ok") }
 
-// once runs one operation on the server, on a separate connection.
-func (s *Server) once(ask func(context.Context, *redis.Client) error) error {
+// runOnce calls the function ask once, with a client that has a separate connection to the server.
+func (s *Server) runOnce(ask func(context.Context, *redis.Client) error) error {
 	client := redis.NewClient(&redis.Options{Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, MaxRetries: -1})
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -27,8 +27,8 @@ const (
 	// Only a broken or overloaded machine needs longer.
 	patience = 30 * time.Second
 
-	// glance is the pause between two checks of a starting server.
-	glance = 5 * time.Millisecond
+	// pollPause is the pause between two checks of a starting server.
+	pollPause = 5 * time.Millisecond
 
 	// A server keeps its port over a Restart, but does not listen meanwhile. In this time, the
 	// kernel must not give the port to an outgoing connection, for example of a client that tries
@@ -117,7 +117,7 @@ func (s *Server) configFile() (string, error) {
 
 // awaitAnswer returns when the server's own process, and no other process, replies on the port.
 func (s *Server) awaitAnswer() error {
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollPause)
 	defer look.Stop()
 	deadline := time.After(patience)
 	for {

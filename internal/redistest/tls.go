@@ -40,8 +40,8 @@ func StartTLS(t testing.TB, args ...string) *Server {
 
 const certFile, keyFile = "cert.pem", "key.pem"
 
-// certify makes a certificate for loopback in dir, and returns the configuration of clients that
-// trust it.
+// certify makes a certificate for the loopback address, in files in dir. It returns the
+// configuration of clients that trust this certificate.
 func certify(dir string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

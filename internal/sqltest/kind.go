@@ -79,8 +79,8 @@ func postgresArgs(s *Server) []string {
 	return args
 }
 
-// postgresReady reads postmaster.pid. This file has the process id in the first line, and the
-// status in the eighth line.
+// postgresReady reports whether the server is ready. It reads the file postmaster.pid, which has
+// the process id in the first line, and the status in the eighth line.
 func postgresReady(s *Server) bool {
 	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
 	lines := strings.Split(string(text), "\n")
@@ -101,7 +101,8 @@ func mariaArgs(s *Server) []string {
 	return args
 }
 
-// mariaReady reads the log. Each start makes a new log.
+// mariaReady reports whether the server's log shows that the server is ready. Each start makes a
+// new log.
 func mariaReady(s *Server) bool {
 	log, err := os.ReadFile(s.log)
 	return err == nil && strings.Contains(string(log), "ready for connections")

@@ -25,8 +25,8 @@ const (
 	// patience is the longest wait for a server to answer or to end.
 	patience = 60 * time.Second
 
-	// glance is the pause between two checks of a starting server.
-	glance = 10 * time.Millisecond
+	// pollPause is the pause between two checks of a starting server.
+	pollPause = 10 * time.Millisecond
 
 	// The ports are below the range in which the kernel picks ports for outgoing connections.
 	lowestPort, highestPort = 10000, 32000
@@ -111,7 +111,7 @@ func (s *Server) stop() error {
 
 // start prepares the folder and starts the server. If the port is in use, start tries another port.
 func (s *Server) start() error {
-	if err := s.settle(); err != nil {
+	if err := s.chooseAccount(); err != nil {
 		return err
 	}
 	if err := s.kind.prepare(s); err != nil {
@@ -127,10 +127,10 @@ func (s *Server) start() error {
 	return err
 }
 
-// settle chooses the account of the server process. PostgreSQL refuses to run as root. So root uses
-// the account that PostgreSQL's package has created, and makes this account the owner of the
+// chooseAccount sets the account of the server process. PostgreSQL refuses to run as root. So root
+// uses the account that PostgreSQL's package has created, and makes this account the owner of the
 // folder.
-func (s *Server) settle() error {
+func (s *Server) chooseAccount() error {
 	if s.kind != Postgres || os.Geteuid() != 0 {
 		return nil
 	}
@@ -147,8 +147,8 @@ func (s *Server) settle() error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
-// command returns a command for a program of the server's package. The program runs in the
-// server's folder with the server's account.
+// command returns a command that runs the program name of the server's package with args. The
+// program runs in the server's folder with the server's account.
 func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	program, err := find(name)
 	if err != nil {
@@ -163,8 +163,8 @@ func (s *Server) command(name string, args ...string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// find looks for a program in PATH and in the folders where Debian keeps servers. When there are
-// several versions, find takes the last version.
+// find returns the path of the program name. It looks in PATH and in the folders where Debian keeps
+// servers, and takes the last of several versions.
 func find(name string) (string, error) {
 	program, err := exec.LookPath(name)
 	if err == nil {
@@ -207,7 +207,7 @@ func (s *Server) listen() error {
 	if s.process, err = proc.Launch(cmd); err != nil {
 		return fmt.Errorf("start %v: %w", s.kind, err)
 	}
-	look := time.NewTicker(glance)
+	look := time.NewTicker(pollPause)
 	defer look.Stop()
 	deadline := time.After(patience)
 	for !s.kind.row().ready(s) {

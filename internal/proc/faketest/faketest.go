@@ -39,10 +39,10 @@ func Run(t testing.TB, body func(t testing.TB)) *Test {
 }
 
 // FailedWith reports whether a failure contains text.
-func (f *Test) FailedWith(text string) bool { return f.mentioned(&f.failures, text) }
+func (f *Test) FailedWith(text string) bool { return f.isMentioned(&f.failures, text) }
 
 // Logged reports whether a log line contains text.
-func (f *Test) Logged(text string) bool { return f.mentioned(&f.logs, text) }
+func (f *Test) Logged(text string) bool { return f.isMentioned(&f.logs, text) }
 
 // String returns all failures and logs, for the message of the real test.
 func (f *Test) String() string {
@@ -52,7 +52,7 @@ func (f *Test) String() string {
 }
 
 // Failed reports whether there was a failure.
-func (f *Test) Failed() bool { return f.mentioned(&f.failures, "") }
+func (f *Test) Failed() bool { return f.isMentioned(&f.failures, "") }
 
 // Cleanup records a function, which Run calls after the body.
 func (f *Test) Cleanup(cleanup func()) {
@@ -62,17 +62,17 @@ func (f *Test) Cleanup(cleanup func()) {
 }
 
 // Log records a log line.
-func (f *Test) Log(args ...any) { f.keep(&f.logs, fmt.Sprintln(args...)) }
+func (f *Test) Log(args ...any) { f.record(&f.logs, fmt.Sprintln(args...)) }
 
 // Logf records a log line.
-func (f *Test) Logf(format string, args ...any) { f.keep(&f.logs, fmt.Sprintf(format, args...)) }
+func (f *Test) Logf(format string, args ...any) { f.record(&f.logs, fmt.Sprintf(format, args...)) }
 
 // Error records a failure.
-func (f *Test) Error(args ...any) { f.keep(&f.failures, fmt.Sprintln(args...)) }
+func (f *Test) Error(args ...any) { f.record(&f.failures, fmt.Sprintln(args...)) }
 
 // Errorf records a failure.
 func (f *Test) Errorf(format string, args ...any) {
-	f.keep(&f.failures, fmt.Sprintf(format, args...))
+	f.record(&f.failures, fmt.Sprintf(format, args...))
 }
 
 // Fatal records a failure and ends the body.
@@ -87,14 +87,14 @@ func (f *Test) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-func (f *Test) keep(in *[]string, text string) {
+func (f *Test) record(list *[]string, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	*in = append(*in, text)
+	*list = append(*list, text)
 }
 
-func (f *Test) mentioned(in *[]string, text string) bool {
+func (f *Test) isMentioned(list *[]string, text string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.ContainsFunc(*in, func(s string) bool { return strings.Contains(s, text) })
+	return slices.ContainsFunc(*list, func(s string) bool { return strings.Contains(s, text) })
 }

@@ -42,11 +42,11 @@ var Account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 func Run[T any](t *testing.T, open func(t *testing.T) Adapter[T]) {
 	t.Helper()
 	for name, test := range map[string]func(*bank[T]){
-		"each call claims and commits":                         (*bank[T]).calls,
-		"an overtaken holder commits nothing":                  (*bank[T]).overtaken,
-		"an error and a panic leave nothing":                   (*bank[T]).fails,
+		"each call claims and commits":                         (*bank[T]).claimsAndCommits,
+		"an overtaken holder commits nothing":                  (*bank[T]).losesKey,
+		"an error and a panic leave nothing":                   (*bank[T]).failsCleanly,
 		"a transaction that ends by its text is noticed":       (*bank[T]).endsByText,
-		"an operation happens once":                            (*bank[T]).once,
+		"an operation happens once":                            (*bank[T]).doneOnce,
 		"a transaction that somebody else began is claimed in": (*bank[T]).inTx,
 		"a function that is nil is an error":                   (*bank[T]).noFunction,
 	} {
@@ -69,14 +69,14 @@ func (b *bank[T]) deposit(amount int) func(ctx context.Context, tx T) error {
 	return func(ctx context.Context, tx T) error { return b.Deposit(ctx, tx, amount) }
 }
 
-func (b *bank[T]) holds(want int) {
+func (b *bank[T]) wantBalance(want int) {
 	b.t.Helper()
 	if got := b.Balance(b.t); got != want {
 		b.t.Errorf("the account has %d, want %d", got, want)
 	}
 }
 
-func (b *bank[T]) calls() {
+func (b *bank[T]) claimsAndCommits() {
 	rules := []locker.Rule{Account, {Key: "account:2"}}
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		opt := sqllock.WithStrategy(strategy)
@@ -92,11 +92,11 @@ func (b *bank[T]) calls() {
 			b.t.Error(err)
 		}
 	}
-	b.holds(100 + 2*1111)
+	b.wantBalance(100 + 2*1111)
 }
 
-// While the outer function runs, its key is granted to a newer holder, which commits first.
-func (b *bank[T]) overtaken() {
+// losesKey lets the outer function lose its key to a newer holder, which commits first.
+func (b *bank[T]) losesKey() {
 	newer, err := locker.New(b.store.NewProcess())
 	if err != nil {
 		b.t.Fatal(err)
@@ -115,10 +115,10 @@ func (b *bank[T]) overtaken() {
 	if !errors.Is(err, sqllock.ErrStaleFence) {
 		b.t.Errorf("err = %v, want ErrStaleFence", err)
 	}
-	b.holds(150)
+	b.wantBalance(150)
 }
 
-func (b *bank[T]) fails() {
+func (b *bank[T]) failsCleanly() {
 	errOnPurpose := errors.New("on purpose")
 	fails := func(ctx context.Context, tx T) error {
 		return errors.Join(b.Deposit(ctx, tx, 10), errOnPurpose)
@@ -137,13 +137,13 @@ func (b *bank[T]) fails() {
 			panic(errOnPurpose)
 		})
 	}()
-	b.holds(100)
+	b.wantBalance(100)
 	rule := Account
 	rule.Wait = locker.NoWait // no wait, because the panic has released the lock
 	if err := b.Do(b.t.Context(), b.l, rule, b.deposit(1)); err != nil {
 		b.t.Errorf("after the panic: %v", err)
 	}
-	b.holds(101)
+	b.wantBalance(101)
 }
 
 func (b *bank[T]) endsByText() {
@@ -153,13 +153,13 @@ func (b *bank[T]) endsByText() {
 	if !errors.Is(err, sqllock.ErrEnded) {
 		b.t.Errorf("err = %v, want ErrEnded", err)
 	}
-	b.holds(100)
+	b.wantBalance(100)
 	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1)); err != nil {
 		b.t.Errorf("afterwards: %v", err)
 	}
 }
 
-func (b *bank[T]) once() {
+func (b *bank[T]) doneOnce() {
 	once := sqllock.WithOperation("invoice:4711")
 	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); err != nil {
 		b.t.Error(err)
@@ -167,7 +167,7 @@ func (b *bank[T]) once() {
 	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(10), once); !errors.Is(err, locker.ErrDone) {
 		b.t.Errorf("again: %v, want ErrDone", err)
 	}
-	b.holds(110)
+	b.wantBalance(110)
 }
 
 func (b *bank[T]) inTx() {
@@ -177,7 +177,7 @@ func (b *bank[T]) inTx() {
 	}); err != nil {
 		b.t.Error(err)
 	}
-	b.holds(110)
+	b.wantBalance(110)
 	if err := b.Do(b.t.Context(), b.l, Account, b.deposit(1), once); !errors.Is(err, locker.ErrDone) {
 		b.t.Errorf("again: %v, want ErrDone", err)
 	}
