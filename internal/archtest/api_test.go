@@ -67,24 +67,25 @@ func declarations(text string) string {
 	return clause + "\n" + comment.ReplaceAllString(text, "")
 }
 
-// checkAPI compares the texts of files with the same name.
-func checkAPI(before, now map[string]string) (problems []string) {
-	names := slices.AppendSeq(slices.Sorted(maps.Keys(before)), maps.Keys(now))
+// checkAPI compares the texts of files with the same name, and returns a problem for each file
+// whose text now differs from the recorded text.
+func checkAPI(recorded, now map[string]string) (problems []string) {
+	names := slices.AppendSeq(slices.Sorted(maps.Keys(recorded)), maps.Keys(now))
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		if before[name] != now[name] {
+		if recorded[name] != now[name] {
 			problems = append(problems, fmt.Sprintf("the exported API differs from internal/archtest/%s. If the change is intended, "+
 				"run `go test ./internal/archtest -update`, and describe in CHANGELOG.md what users notice and what they should do; "+
-				"a removed line (-) breaks users.%s%s", name, only("- ", before[name], now[name]), only("+ ", now[name], before[name])))
+				"a removed line (-) breaks users.%s%s", name, linesOnlyIn("- ", recorded[name], now[name]), linesOnlyIn("+ ", now[name], recorded[name])))
 		}
 	}
 	return problems
 }
 
-// only returns the lines of text that are not in other, each after the sign.
-func only(sign, text, other string) (lines string) {
+// linesOnlyIn returns the lines of text that are not in excluded, each with the sign before it.
+func linesOnlyIn(sign, text, excluded string) (lines string) {
 	for line := range strings.Lines(text) {
-		if !strings.Contains("\n"+other, "\n"+line) {
+		if !strings.Contains("\n"+excluded, "\n"+line) {
 			lines += "\n" + sign + strings.TrimSuffix(line, "\n")
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // the text of documents. The width is limited, because reviewers read prose beside code.
 const columns = 100
 
-// wide lists the files whose prose may be wider, each file with the reason.
-var wide = map[string]string{
+// wideFiles lists the files whose prose may be wider, each file with the reason.
+var wideFiles = map[string]string{
 	"ginlock/example_test.go": "the output of an example is one line",
 }
 
@@ -35,7 +35,7 @@ func checkColumns(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	for _, name := range find(t, tree, "*.go", "*.lua", "*.sql", "*.proto", "*.md", "Makefile") {
 		text := read(t, tree, name)
-		if wide[name] != "" || generated.MatchString(text) {
+		if wideFiles[name] != "" || generated.MatchString(text) {
 			continue
 		}
 		document, fenced, n := strings.HasSuffix(name, ".md"), false, 0

@@ -9,25 +9,25 @@ import (
 )
 
 var (
-	// saysNothing finds names of folders and Go files that do not describe the contents of the
+	// vagueName finds names of folders and Go files that do not describe the contents of the
 	// folder or file.
-	saysNothing = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
-	// leftBehind finds marks of unfinished work. The pattern consists of parts, so that it does
+	vagueName = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
+	// unfinished finds marks of unfinished work. The pattern consists of parts, so that it does
 	// not find itself.
-	leftBehind = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
+	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 )
 
 // checkHygiene finds marks of unfinished work, and names that fit any folder or file.
 func checkHygiene(t testing.TB, tree fs.FS) (problems []string) {
 	t.Helper()
 	for _, name := range find(t, tree, "*") {
-		if saysNothing.MatchString(name) {
+		if vagueName.MatchString(name) {
 			problems = append(problems, name+": the name fits everything: say what the folder or file holds or does")
 		}
 	}
 	for _, name := range find(t, tree, "*.go", "*.lua", "*.sql", "*.md", "*.proto") {
 		text := read(t, tree, name)
-		for _, at := range leftBehind.FindAllStringIndex(text, -1) {
+		for _, at := range unfinished.FindAllStringIndex(text, -1) {
 			problems = append(problems, fmt.Sprintf("%s:%d: %s: do it now, or open an issue",
 				name, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]]))
 		}

@@ -13,10 +13,10 @@ import (
 )
 
 // mayImport lists which packages or files of the root module may import which packages. Each row
-// has a reason. A package of the standard library needs a row only if the table "because" lists the
-// package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
+// has a reason. A package of the standard library needs a row only if the table "forbidden" lists
+// the package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
 // every package. Tests may import everything.
-var mayImport = []struct{ who, what, why string }{
+var mayImport = []struct{ importer, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
 	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
 	{"internal/archtest internal/archtest/circles", "", "they need only the standard library"},
@@ -90,10 +90,10 @@ var mayImport = []struct{ who, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// because lists imports that are forbidden unless a row of mayImport allows them, each with the
+// forbidden lists imports that are forbidden unless a row of mayImport allows them, each with the
 // reason. The first row whose pattern matches the import counts. A package that users import needs
 // a row in mayImport for each package of the standard library that this table lists.
-var because = []struct{ what, why string }{
+var forbidden = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},
 	{"expvar", "it registers handlers in the user's program"},
@@ -125,7 +125,7 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 	for _, dir := range slices.Sorted(maps.Keys(all)) {
 		known := false
 		for _, row := range mayImport {
-			known = known || slices.Contains(strings.Fields(row.who), dir)
+			known = known || slices.Contains(strings.Fields(row.importer), dir)
 		}
 		if !known {
 			problems = append(problems, fmt.Sprintf("package %s has no row in mayImport (internal/archtest/imports_test.go): "+
@@ -134,7 +134,7 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 		}
 		for _, file := range all[dir] {
 			for _, imported := range importsOf(t, tree, file) {
-				if why := refuse(dir, file, imported); why != "" {
+				if why := reasonAgainst(dir, file, imported); why != "" {
 					problems = append(problems, fmt.Sprintf("%s imports %s: %s. If it must be, add it to the rows of mayImport with the reason.", file, imported, why))
 				}
 			}
@@ -143,12 +143,12 @@ func checkImports(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// refuse returns the reason why a file of one package must not import another package, or "" if the
-// import is allowed.
-func refuse(dir, file, imported string) string {
+// reasonAgainst returns the reason why a file of one package must not import another package, or ""
+// if the import is allowed.
+func reasonAgainst(dir, file, imported string) string {
 	for _, row := range mayImport {
-		who := strings.Fields(row.who)
-		if (row.who == "*" || slices.Contains(who, dir) || slices.Contains(who, file)) && matches(row.what, imported) {
+		who := strings.Fields(row.importer)
+		if (row.importer == "*" || slices.Contains(who, dir) || slices.Contains(who, file)) && matches(row.what, imported) {
 			return ""
 		}
 	}
@@ -156,7 +156,7 @@ func refuse(dir, file, imported string) string {
 	if std && !public(dir) {
 		return ""
 	}
-	for _, b := range because {
+	for _, b := range forbidden {
 		if matches(b.what, imported) {
 			return b.why
 		}

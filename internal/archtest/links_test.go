@@ -19,8 +19,8 @@ var (
 	link = regexp.MustCompile(`\]\(\s*<?([^)<>\s]+)>?(?:\s+["']([^)]*)["'])?\s*\)`)
 	// section finds a heading. If a heading contains a link, only the text of the link counts.
 	section = regexp.MustCompile(`(?m)^#+ +(.+)$`)
-	// named finds the names of this repository's files that a document mentions without a link.
-	named = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
+	// fileName finds the names of this repository's files that a document mentions without a link.
+	fileName = regexp.MustCompile("`(?:[\\w.]+/)*([\\w]+\\.(?:go|lua))`")
 )
 
 // checkLinks checks the relative links of the documents, including links to headings. Each
@@ -37,14 +37,14 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	for _, name := range documents {
 		text := fenced.ReplaceAllString(read(t, tree, name), "")
 		for _, m := range link.FindAllStringSubmatch(inlineCode.ReplaceAllString(text, ""), -1) {
-			if why := broken(t, tree, name, m[1], m[2]); why != "" {
+			if why := linkFault(t, tree, name, m[1], m[2]); why != "" {
 				problems = append(problems, fmt.Sprintf("%s links to %s, %s", name, m[1], why))
 			}
 			if path.Base(name) == "README.md" {
 				linked[name+" "+path.Join(path.Dir(name), m[1])] = true
 			}
 		}
-		for _, m := range named.FindAllStringSubmatch(text, -1) {
+		for _, m := range fileName.FindAllStringSubmatch(text, -1) {
 			if !slices.Contains(files, m[1]) && name != "CHANGELOG.md" {
 				problems = append(problems, fmt.Sprintf("%s names the file %s, which does not exist: correct the name", name, m[1]))
 			}
@@ -59,9 +59,9 @@ func checkLinks(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// broken returns what is wrong with a link of a document, or "". Links to web pages are not
-// checked.
-func broken(t testing.TB, tree fs.FS, document, target, title string) string {
+// linkFault returns what is wrong with a link of a document to target, or "" if the link is right.
+// Links to web pages are not checked.
+func linkFault(t testing.TB, tree fs.FS, document, target, title string) string {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {

@@ -83,7 +83,7 @@ func checkLua(t testing.TB, tree fs.FS) (problems []string) {
 		for _, m := range luaCall.FindAllStringSubmatch(body, -1) {
 			delete(unused, m[2])
 		}
-		for _, why := range slices.Concat(badHeader(path.Base(file), text, body), badBody(body)) {
+		for _, why := range slices.Concat(headerFaults(path.Base(file), text, body), bodyFaults(body)) {
 			problems = append(problems, file+": "+why)
 		}
 	}
@@ -94,8 +94,8 @@ func checkLua(t testing.TB, tree fs.FS) (problems []string) {
 	return problems
 }
 
-// badHeader returns what is wrong with the header of a script.
-func badHeader(name, text, body string) (problems []string) {
+// headerFaults returns the faults of the header of the script with the given name, text and body.
+func headerFaults(name, text, body string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if !strings.HasPrefix(text, "-- "+name+": ") {
 		bad("begin with `-- %s: ` and what the script does", name)
@@ -136,8 +136,8 @@ func badHeader(name, text, body string) (problems []string) {
 	return problems
 }
 
-// badBody returns what is wrong with the body of a script.
-func badBody(body string) (problems []string) {
+// bodyFaults returns the faults of the body of a script.
+func bodyFaults(body string) (problems []string) {
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, m := range luaCall.FindAllStringSubmatch(body, -1) {
 		tried, command, key := m[1] != "", m[2], m[3]
@@ -178,7 +178,7 @@ return 1
 	if all := checkLua(t, treeOf(nil)); len(all) != len(luaCommands) || !strings.Contains(all[0], "no script uses DEL") {
 		t.Errorf("superfluous rows of luaCommands were not found: %q", all)
 	}
-	for _, c := range []struct{ old, with, want string }{
+	for _, c := range []struct{ old, replacement, want string }{
 		{"-- good.lua:", "-- other.lua:", "good.lua: begin with `-- good.lua: `"},
 		{"-- ARGV: token · ttl in ms · a thing\n", "-- ARGV: token · ttl in ms\n", "ARGV[3] is used, and the header lists 2"},
 		{"-- returns: 1\n", "", "the header has no `-- returns: `"},
@@ -189,7 +189,7 @@ return 1
 		{"redis.call('EXISTS'", "redis.pcall('EXISTS'", "redis.pcall of EXISTS"},
 		{"redis.call('EXISTS'", "redis.call(command", "name the command in the call"},
 	} {
-		expect(t, problems(strings.Replace(good, c.old, c.with, 1)), c.want)
+		expect(t, problems(strings.Replace(good, c.old, c.replacement, 1)), c.want)
 	}
 	part := strings.Replace(strings.Replace(good, "-- ARGV: token · ttl in ms · a thing\n", "", 1), "-- KEYS", "-- fragment: take(ttl)\n-- KEYS", 1)
 	expect(t, problems(part), "ARGV[1]: a fragment has no ARGV", "ARGV[2]: a fragment has no ARGV", "ARGV[3]: a fragment has no ARGV")

@@ -142,7 +142,7 @@ func checkNested(dir string, m modFile) (problems []string) {
 	return problems
 }
 
-// parse reads a go.mod or a go.work.
+// parse reads a go.mod or a go.work by the go command, and stores its contents in into.
 func parse(t testing.TB, dir, kind, name string, into any) {
 	t.Helper()
 	// read opens the file, so that the test's cached result depends on the file. The go command

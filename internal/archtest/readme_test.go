@@ -39,7 +39,7 @@ func checkReadme(t testing.TB, tree fs.FS) (problems []string) {
 		for _, b := range blocks {
 			file := text[max(b[2], 0):max(b[3], 0)]
 			code := trimmed(text[b[4]:b[5]])
-			if why := missing(compiled, file, code); why != "" {
+			if why := blockFault(compiled, file, code); why != "" {
 				first, _, _ := strings.Cut(code, "\n")
 				line := strings.Count(text[:b[4]], "\n")
 				bad("%s:%d: the block that begins with\n\t%s\n%s", name, line, first, why)
@@ -80,9 +80,9 @@ func examples(t testing.TB, tree fs.FS) (all []example) {
 	return all
 }
 
-// missing returns what to do about a block that is not compiled, or "". The parameter file names
-// the file that must contain the block; "" allows every file.
-func missing(compiled []example, file, code string) string {
+// blockFault returns what to do about the block code if no compiled example contains it, or "". The
+// parameter file names the file that must contain the block; "" allows every file.
+func blockFault(compiled []example, file, code string) string {
 	if code == "" {
 		return "is empty: remove it"
 	}
@@ -108,8 +108,8 @@ func missing(compiled []example, file, code string) string {
 		"write it there and copy it, line by line (only the indentation may differ)"
 }
 
-// trimmed removes the space around each line, and the blank lines at the beginning and at the end.
-// The indentation is not compared, because gofmt decides it.
+// trimmed returns text without the space around each line, and the blank lines at the beginning and
+// at the end. The indentation is not compared, because gofmt decides it.
 func trimmed(text string) string {
 	var lines []string
 	for line := range strings.Lines(strings.TrimSpace(text)) {

@@ -53,8 +53,8 @@ func root(t testing.TB) string {
 	}
 }
 
-// find returns the files, in all modules, whose name matches one of the patterns of [path.Match].
-// The folder testdata and hidden folders are left out.
+// find returns the files of tree, in all modules, whose name matches one of the patterns of
+// [path.Match]. The folder testdata and hidden folders are left out.
 func find(t testing.TB, tree fs.FS, patterns ...string) (found []string) {
 	t.Helper()
 	err := fs.WalkDir(tree, ".", func(name string, d fs.DirEntry, err error) error {
@@ -88,8 +88,8 @@ func exists(tree fs.FS, name string) bool {
 	return err == nil
 }
 
-// packages maps each folder of the root module to its Go files, without tests. The map contains the
-// files for all systems.
+// packages returns the Go files of each folder of the root module, without tests, by folder. The
+// map contains the files for all systems.
 func packages(t testing.TB, tree fs.FS) map[string][]string {
 	t.Helper()
 	modules := find(t, tree, "go.mod")
@@ -106,7 +106,8 @@ func packages(t testing.TB, tree fs.FS) map[string][]string {
 // public reports whether users can import the package in dir.
 func public(dir string) bool { return !slices.Contains(strings.Split(dir, "/"), "internal") }
 
-// goCommand runs the go command as if there were no go.work. The result is the command's output.
+// goCommand runs the go command in dir, as if there were no go.work, and returns the command's
+// output.
 func goCommand(t testing.TB, dir string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
@@ -148,7 +149,7 @@ func expect(t *testing.T, problems []string, want ...string) {
 	}
 }
 
-// treeOf makes a tree of files for the test of a rule.
+// treeOf returns a tree of files with the given contents, by path, for the test of a rule.
 func treeOf(files map[string]string) fs.FS {
 	tree := make(fstest.MapFS)
 	for name, text := range files {

@@ -33,7 +33,7 @@ type Breaker struct {
 // New returns a closed Breaker for l.
 func New(l locker.Locker) *Breaker { return &Breaker{locker: l} }
 
-// Failed opens b. Call it when an acquire of key has ended with locker.ErrUnavailable.
+// Failed opens b. Call Failed when an acquire of key has ended with locker.ErrUnavailable.
 func (b *Breaker) Failed(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,13 +52,13 @@ func (b *Breaker) Open() bool {
 	}
 	if !b.probing && !time.Now().Before(b.next) {
 		b.probing = true
-		go b.probe(b.key)
+		go b.probeServer(b.key)
 	}
 	return true
 }
 
-// probe closes b if the server answers.
-func (b *Breaker) probe(key string) {
+// probeServer sends a request for key to the server, and closes b if the server answers.
+func (b *Breaker) probeServer(key string) {
 	answered := false
 	defer func() { // deferred, because the Locker may panic
 		b.mu.Lock()
@@ -69,13 +69,14 @@ func (b *Breaker) probe(key string) {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := b.ask(ctx, key)
+	err := b.request(ctx, key)
 	answered = !errors.Is(err, locker.ErrUnavailable) && ctx.Err() == nil
 }
 
-// ask sends a request for key to the server. The request is an Inspect, which takes no lock. If the
-// Locker has no Inspect, ask tries to acquire the lock without waiting, and releases the lock.
-func (b *Breaker) ask(ctx context.Context, key string) error {
+// request sends a request for key to the server. The request is an Inspect, which takes no lock. If
+// the Locker has no Inspect, the request is an acquire without a wait, and the lock is then
+// released.
+func (b *Breaker) request(ctx context.Context, key string) error {
 	if i, ok := b.locker.(interface {
 		Inspect(ctx context.Context, key string) (locker.Info, error)
 	}); ok {

@@ -16,13 +16,13 @@ import (
 // call takes 5 s.
 type server struct {
 	locker.Locker
-	down atomic.Bool
-	asks atomic.Int32
+	unreachable atomic.Bool
+	asks        atomic.Int32
 }
 
 func (s *server) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
 	s.asks.Add(1)
-	if !s.down.Load() {
+	if !s.unreachable.Load() {
 		return s.Locker.Acquire(ctx, r)
 	}
 	select {
@@ -32,25 +32,25 @@ func (s *server) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, err
 	return nil, locker.ErrUnavailable
 }
 
-// inspected is a server that has Inspect, so that a probe needs no lock.
-type inspected struct{ *server }
+// inspectServer is a server that has Inspect, so that a probe needs no lock.
+type inspectServer struct{ *server }
 
-func (i inspected) Inspect(context.Context, string) (locker.Info, error) {
+func (i inspectServer) Inspect(context.Context, string) (locker.Info, error) {
 	i.asks.Add(1)
-	if i.down.Load() {
+	if i.unreachable.Load() {
 		return locker.Info{}, locker.ErrUnavailable
 	}
 	return locker.Info{}, nil
 }
 
-func (inspected) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
+func (inspectServer) Acquire(context.Context, locker.Rule) (*locker.Lease, error) {
 	panic("a probe must take nothing where Inspect does")
 }
 
 func TestAnOutageIsNoticedOnceAndItsEndByAProbe(t *testing.T) {
 	for name, wrap := range map[string]func(*server) locker.Locker{
 		"by Acquire": func(s *server) locker.Locker { return s },
-		"by Inspect": func(s *server) locker.Locker { return inspected{s} },
+		"by Inspect": func(s *server) locker.Locker { return inspectServer{s} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestAnOutageIsNoticedOnceAndItsEndByAProbe(t *testing.T) {
 				if b.Open() {
 					t.Fatal("a new Breaker is open")
 				}
-				s.down.Store(true)
+				s.unreachable.Store(true)
 				b.Failed("order:42")
 				for range 100 { // these requests come during an outage of 10 s
 					began := time.Now()
@@ -75,7 +75,7 @@ func TestAnOutageIsNoticedOnceAndItsEndByAProbe(t *testing.T) {
 				if n := s.asks.Load(); n < 3 || n > 10 {
 					t.Errorf("%d probes in 10 s", n)
 				}
-				s.down.Store(false)
+				s.unreachable.Store(false)
 				for range 50 {
 					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // virtual time
 					b.Open()

@@ -21,26 +21,26 @@ type polling struct {
 	client *redislock.Client
 
 	mu     sync.Mutex
-	held   map[owned]*obtained
-	undone map[owned]time.Time // the owners that must not get a lock any more, each with the end of this prohibition
-	sweep  int                 // tidy runs when both maps together have this size
+	held   map[keyOwner]*ownedLock
+	undone map[keyOwner]time.Time // the owners that must not get a lock any more, each with the end of this prohibition
+	tidyAt int                    // tidy runs when both maps together have this size
 }
 
-// owned is a key and one of its owners.
-type owned struct{ key, owner string }
+// keyOwner has a key and one of its owners.
+type keyOwner struct{ key, owner string }
 
-// obtained is a lock that redislock has obtained.
-type obtained struct {
+// ownedLock is a lock that redislock has obtained.
+type ownedLock struct {
 	*redislock.Lock
-	until time.Time // the latest time at which the key expires; guarded by the Store's mutex
+	latestEnd time.Time // the latest time at which the key expires; guarded by the Store's mutex
 
 	renewing sync.Mutex    // locked while the lock is refreshed
-	asked    time.Duration // the TTL of the last Obtain or Refresh
+	lastTTL  time.Duration // the TTL of the last Obtain or Refresh
 }
 
 // New makes the Store.
 func New(c *redislock.Client) *polling {
-	return &polling{client: c, held: make(map[owned]*obtained), undone: make(map[owned]time.Time), sweep: 64}
+	return &polling{client: c, held: make(map[keyOwner]*ownedLock), undone: make(map[keyOwner]time.Time), tidyAt: 64}
 }
 
 var _ store.Store = (*polling)(nil)
@@ -68,7 +68,7 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 	case err != nil:
 		return store.Grant{}, redisstore.Refused(err)
 	}
-	if _, undone := p.remember(c, lock); undone { // the caller has given up the acquire while the call was under way
+	if _, undone := p.addLock(c, lock); undone { // the caller has given up the acquire while the call was under way
 		if _, err := p.Release(context.WithoutCancel(ctx), c); err != nil {
 			return store.Grant{}, err
 		}
@@ -82,11 +82,11 @@ func (p *polling) Acquire(ctx context.Context, c store.Claim) (store.Grant, erro
 // character is not a colon, because another Locker would take such a value for one of its own
 // leases.
 func (p *polling) obtain(ctx context.Context, c store.Claim) (*redislock.Lock, error) {
-	return p.client.Obtain(ctx, c.Key, whole(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
+	return p.client.Obtain(ctx, c.Key, wholeMillis(c.TTL), &redislock.Options{Token: c.Owner + "|", Metadata: c.Metadata})
 }
 
-// whole rounds d up to whole milliseconds, because redislock rounds down.
-func whole(d time.Duration) time.Duration {
+// wholeMillis returns d, rounded up to whole milliseconds, because redislock rounds down.
+func wholeMillis(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 
@@ -125,7 +125,7 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 	}
 	o.renewing.Lock()
 	defer o.renewing.Unlock()
-	if c.TTL < o.asked {
+	if c.TTL < o.lastTTL {
 		left, err := o.TTL(ctx)
 		switch {
 		case err != nil:
@@ -134,9 +134,9 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 			return store.Grant{State: store.Granted}, nil
 		}
 	}
-	o.asked = c.TTL
-	p.keep(o, c.TTL)
-	switch err := o.Refresh(ctx, whole(c.TTL), nil); {
+	o.lastTTL = c.TTL
+	p.recordEnd(o, c.TTL)
+	switch err := o.Refresh(ctx, wholeMillis(c.TTL), nil); {
 	case errors.Is(err, redislock.ErrNotObtained):
 		p.forget(c)
 		return store.Grant{State: store.NotOurs}, nil
@@ -151,18 +151,18 @@ func (p *polling) renew(ctx context.Context, c store.Claim) (store.Grant, error)
 // for this owner and releases the lock.
 func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
-		p.undo(c)
+		p.forbid(c)
 	}
 	o := p.find(c)
 	if o == nil {
 		if c.TombstoneTTL == 0 {
 			return store.Grant{State: store.NotOurs}, nil
 		}
-		return store.Grant{State: store.NotOurs}, p.clear(ctx, c)
+		return store.Grant{State: store.NotOurs}, p.releaseUnknown(ctx, c)
 	}
 	var err error
 	if c.KeepFor > 0 {
-		err = o.Refresh(ctx, whole(c.KeepFor), nil)
+		err = o.Refresh(ctx, wholeMillis(c.KeepFor), nil)
 	} else {
 		err = o.Release(ctx)
 	}
@@ -177,8 +177,8 @@ func (p *polling) Release(ctx context.Context, c store.Claim) (store.Grant, erro
 	return store.Grant{State: store.Released}, nil
 }
 
-// clear makes sure that an owner whose state is unknown has no lock.
-func (p *polling) clear(ctx context.Context, c store.Claim) error {
+// releaseUnknown makes sure that the owner of c, whose state is unknown, has no lock.
+func (p *polling) releaseUnknown(ctx context.Context, c store.Claim) error {
 	lock, err := p.obtain(ctx, c)
 	if err == nil {
 		err = lock.Release(ctx)
@@ -192,36 +192,37 @@ func (p *polling) clear(ctx context.Context, c store.Claim) error {
 	}
 }
 
-func (p *polling) find(c store.Claim) *obtained {
+func (p *polling) find(c store.Claim) *ownedLock {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.held[owned{c.Key, c.Owner}]
+	return p.held[keyOwner{c.Key, c.Owner}]
 }
 
-// keep records that the lock was refreshed with the given ttl.
-func (p *polling) keep(o *obtained, ttl time.Duration) {
+// recordEnd records the end of the lock o, which was obtained or refreshed with the given ttl.
+func (p *polling) recordEnd(o *ownedLock, ttl time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if until := time.Now().Add(ttl); until.After(o.until) {
-		o.until = until
+	if until := time.Now().Add(ttl); until.After(o.latestEnd) {
+		o.latestEnd = until
 	}
 }
 
-// undo records that the owner must not get a lock any more.
-func (p *polling) undo(c store.Claim) {
+// forbid records that the owner of c must not get a lock any more.
+func (p *polling) forbid(c store.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tidy()
-	p.undone[owned{c.Key, c.Owner}] = time.Now().Add(c.TombstoneTTL)
+	p.undone[keyOwner{c.Key, c.Owner}] = time.Now().Add(c.TombstoneTTL)
 }
 
-// remember adds a lock, and reports whether its owner was undone meanwhile.
-func (p *polling) remember(c store.Claim, lock *redislock.Lock) (o *obtained, undone bool) {
+// addLock adds lock as the lock of the owner of c, and reports whether this owner was undone
+// meanwhile.
+func (p *polling) addLock(c store.Claim, lock *redislock.Lock) (o *ownedLock, undone bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.tidy()
-	id := owned{c.Key, c.Owner}
-	o = &obtained{Lock: lock, asked: c.TTL, until: time.Now().Add(c.TTL)}
+	id := keyOwner{c.Key, c.Owner}
+	o = &ownedLock{Lock: lock, lastTTL: c.TTL, latestEnd: time.Now().Add(c.TTL)}
 	p.held[id] = o
 	return o, time.Now().Before(p.undone[id])
 }
@@ -229,18 +230,18 @@ func (p *polling) remember(c store.Claim, lock *redislock.Lock) (o *obtained, un
 func (p *polling) forget(c store.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.held, owned{c.Key, c.Owner})
+	delete(p.held, keyOwner{c.Key, c.Owner})
 }
 
 // tidy drops expired entries: locks that expired without a release, and owners that were undone
 // long ago. The caller holds p.mu.
 func (p *polling) tidy() {
-	if len(p.held)+len(p.undone) < p.sweep {
+	if len(p.held)+len(p.undone) < p.tidyAt {
 		return
 	}
 	now := time.Now()
 	for id, o := range p.held {
-		if o.until.Add(time.Minute).Before(now) {
+		if o.latestEnd.Add(time.Minute).Before(now) {
 			delete(p.held, id)
 		}
 	}
@@ -249,5 +250,5 @@ func (p *polling) tidy() {
 			delete(p.undone, id)
 		}
 	}
-	p.sweep = max(64, 2*(len(p.held)+len(p.undone)))
+	p.tidyAt = max(64, 2*(len(p.held)+len(p.undone)))
 }

@@ -16,8 +16,9 @@ import (
 // the lease is not ours, and is the last attempt.
 const tries = 16
 
-// change writes to a lease if the claim's owner holds it, and reports whether the owner held the
-// lease. Each attempt has three steps:
+// change writes to the lease of c if the owner of c holds it, and reports whether the owner held
+// the lease. The function write adds the commands of the change to p; left is the time that the
+// lease has left. Each attempt has three steps:
 //
 //	WATCH   the server remembers the key for this connection
 //	GET     and PTTL: is the owner still the holder?
@@ -34,7 +35,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 				return nil
 			}
 			var left time.Duration
-			ours, left, failure = holds(ctx, tx, c)
+			ours, left, failure = isHolder(ctx, tx, c)
 			if failure != nil || !ours {
 				return failure
 			}
@@ -44,7 +45,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 				return nil
 			})
 			if failure = err; sent && failure == nil {
-				ours = found(cmds[0])
+				ours = foundKey(cmds[0])
 			}
 			return nil // the result does not depend on this error: the variable failure has the outcome of EXEC
 		}, c.Key)
@@ -67,8 +68,8 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 	return false, &store.Refusal{Temporary: true, Err: fmt.Errorf("other clients wrote the key during each of %d attempts to change it", tries)}
 }
 
-// holds reports whether the claim's owner holds the key, and how much time the lease has left.
-func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left time.Duration, err error) {
+// isHolder reports whether the owner of c holds the key, and how much time the lease has left.
+func isHolder(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left time.Duration, err error) {
 	var value *redis.StringCmd
 	var ttl *redis.DurationCmd
 	_, err = tx.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -81,10 +82,10 @@ func holds(ctx context.Context, tx *redis.Tx, c store.Claim) (ours bool, left ti
 	return err == nil && parse(value.Val(), 0).owner == c.Owner && c.Owner != "", ttl.Val(), err
 }
 
-// found reports whether PEXPIRE or DEL has found its key. The key may be missing, because a server
-// before 6.0.9 executes a transaction even if a watched key has run out.
-func found(first redis.Cmder) bool {
-	cmd, ok := first.(once)
+// foundKey reports whether the command first, a PEXPIRE or a DEL, has found its key. The key may be
+// missing, because a server before 6.0.9 executes a transaction even if a watched key has run out.
+func foundKey(first redis.Cmder) bool {
+	cmd, ok := first.(noRetryCmd)
 	if !ok {
 		return true
 	}
@@ -92,12 +93,14 @@ func found(first redis.Cmder) bool {
 	return !isNumber || n > 0
 }
 
-// once is a command of a transaction. The client go-redis must not repeat it, because only the
-// Engine knows which calls may be repeated.
-type once struct{ *redis.Cmd }
+// noRetryCmd is a command of a transaction. The client go-redis must not repeat it, because only
+// the Engine knows which calls may be repeated.
+type noRetryCmd struct{ *redis.Cmd }
 
-func newOnce(ctx context.Context, words ...any) once { return once{redis.NewCmd(ctx, words...)} }
+func newNoRetryCmd(ctx context.Context, words ...any) noRetryCmd {
+	return noRetryCmd{redis.NewCmd(ctx, words...)}
+}
 
 // NoRetry keeps go-redis from sending the command again. The repetition would repeat the whole
 // transaction.
-func (once) NoRetry() bool { return true }
+func (noRetryCmd) NoRetry() bool { return true }

@@ -18,11 +18,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// between is a hook that calls a function before each MULTI, after WATCH and GET have read the key.
-type between struct{ call func(n int) }
+// stepHook is a hook that calls the function call before each MULTI, after WATCH and GET have read
+// the key.
+type stepHook struct{ call func(n int) }
 
-// betweenSteps makes a Store whose client has a hook of the type "between". The hook does not count
-// the acquire of the test.
+// betweenSteps makes a Store whose client has a stepHook, which calls the function call. The hook
+// does not count the acquire of the test.
 func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Claim, *redis.Client) {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -33,13 +34,13 @@ func betweenSteps(t *testing.T, call func(n int)) (*scriptless.Store, store.Clai
 		t.Fatalf("%v, %v", g.State, err)
 	}
 	var n atomic.Int32
-	client.AddHook(between{func(int) { call(int(n.Add(1))) }})
+	client.AddHook(stepHook{func(int) { call(int(n.Add(1))) }})
 	return s, c, other
 }
 
-func (between) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (between) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (b between) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (stepHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (stepHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (b stepHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if cmds[0].Name() == "multi" {
 			b.call(0)

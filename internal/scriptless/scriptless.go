@@ -41,7 +41,7 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 	if err := s.Validate(c); err != nil {
 		return store.Grant{}, &store.Refusal{Err: err}
 	}
-	set := newOnce(ctx, "set", c.Key, valueOf(c.Owner, c.Metadata), "px", redisstore.Millis(c.TTL), "nx")
+	set := newNoRetryCmd(ctx, "set", c.Key, valueOf(c.Owner, c.Metadata), "px", redisstore.Millis(c.TTL), "nx")
 	var value *redis.StringCmd
 	var left *redis.DurationCmd
 	var undone, done *redis.IntCmd
@@ -51,7 +51,7 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 		undone, done = p.Exists(ctx, redisstore.TombstoneKey(c.Key, c.Owner)), p.Exists(ctx, redisstore.DoneKey(c.Key))
 		return nil
 	})
-	if err := failure(cmds, err); err != nil {
+	if err := firstFailure(cmds, err); err != nil {
 		return store.Grant{}, refused(err)
 	}
 	taken := set.Err() == nil
@@ -74,7 +74,8 @@ func (s *Store) Acquire(ctx context.Context, c store.Claim) (store.Grant, error)
 // even a caller that finds the key busy.
 var granted = store.Grant{State: store.Granted, FenceCount: 1}
 
-// giveBack releases the lease that an acquire took but must not keep, and answers with state.
+// giveBack releases the lease that an acquire took but must not keep, and returns a grant with the
+// given state. The parameter ours is true if the owner of c holds the lease.
 func (s *Store) giveBack(ctx context.Context, c store.Claim, ours bool, state store.State) (store.Grant, error) {
 	if ours {
 		c.KeepFor, c.Complete, c.TombstoneTTL = 0, false, 0
@@ -111,11 +112,11 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 }
 
 // renew lengthens one lease if the lease has less time left than the TTL. If the lease is not ours,
-// renew returns the grant "otherwise".
-func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant) (store.Grant, error) {
+// renew returns notOursGrant.
+func (s *Store) renew(ctx context.Context, c store.Claim, notOursGrant store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {
-			_ = p.Process(ctx, newOnce(ctx, "pexpire", c.Key, redisstore.Millis(c.TTL)))
+			_ = p.Process(ctx, newNoRetryCmd(ctx, "pexpire", c.Key, redisstore.Millis(c.TTL)))
 		}
 	})
 	switch {
@@ -124,26 +125,26 @@ func (s *Store) renew(ctx context.Context, c store.Claim, otherwise store.Grant)
 	case ours:
 		return granted, nil
 	}
-	return otherwise, nil
+	return notOursGrant, nil
 }
 
 // Release deletes the key, or keeps the key for KeepFor without an owner. With a TombstoneTTL, it
 // first makes sure that a late Acquire of the owner takes nothing.
 func (s *Store) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if c.TombstoneTTL > 0 {
-		if err := s.client.Set(ctx, redisstore.TombstoneKey(c.Key, c.Owner), "undone", whole(c.TombstoneTTL)).Err(); err != nil {
+		if err := s.client.Set(ctx, redisstore.TombstoneKey(c.Key, c.Owner), "undone", wholeMillis(c.TombstoneTTL)).Err(); err != nil {
 			return store.Grant{}, refused(err)
 		}
 	}
 	completes := c.Complete && c.Once > 0
 	ours, err := s.change(ctx, c, func(_ time.Duration, p redis.Pipeliner) {
 		if c.KeepFor > 0 {
-			_ = p.Process(ctx, newOnce(ctx, "set", c.Key, valueOf("", ""), "px", redisstore.Millis(c.KeepFor), "xx"))
+			_ = p.Process(ctx, newNoRetryCmd(ctx, "set", c.Key, valueOf("", ""), "px", redisstore.Millis(c.KeepFor), "xx"))
 		} else {
-			_ = p.Process(ctx, newOnce(ctx, "del", c.Key))
+			_ = p.Process(ctx, newNoRetryCmd(ctx, "del", c.Key))
 		}
 		if completes {
-			p.Set(ctx, redisstore.DoneKey(c.Key), "1", whole(c.Once))
+			p.Set(ctx, redisstore.DoneKey(c.Key), "1", wholeMillis(c.Once))
 		}
 	})
 	switch {
@@ -182,9 +183,9 @@ func (s *Store) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return store.Info{Held: true, Kept: h.Kept, Foreign: h.Foreign, Left: h.Left, Metadata: h.Metadata}, nil
 }
 
-// failure returns the first error of a transaction that is not redis.Nil. The error redis.Nil is no
-// failure: SET NX has found the key taken, or GET has found no key.
-func failure(cmds []redis.Cmder, err error) error {
+// firstFailure returns the first error of a transaction that is not redis.Nil. The error redis.Nil
+// is no failure: SET NX has found the key taken, or GET has found no key.
+func firstFailure(cmds []redis.Cmder, err error) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
@@ -196,8 +197,8 @@ func failure(cmds []redis.Cmder, err error) error {
 	return nil
 }
 
-// whole rounds d up to whole milliseconds.
-func whole(d time.Duration) time.Duration {
+// wholeMillis returns d, rounded up to whole milliseconds.
+func wholeMillis(d time.Duration) time.Duration {
 	return time.Duration(redisstore.Millis(d)) * time.Millisecond
 }
 

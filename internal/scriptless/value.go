@@ -8,12 +8,14 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// first is the beginning of each lease's value: scriptless|OWNER|METADATA. METADATA is escaped, so
-// no value contains a colon, and no Locker with scripts takes the value for a lease of its own. A
-// lease without an owner is a kept key.
-const first = "scriptless|"
+// valuePrefix is the first word of each lease's value, which has the form
+// scriptless|OWNER|METADATA. METADATA is escaped, so no value contains a colon, and no Locker with
+// scripts takes the value for a lease of its own. A lease without an owner is a kept key.
+const valuePrefix = "scriptless|"
 
-func valueOf(owner, metadata string) string { return first + owner + "|" + url.QueryEscape(metadata) }
+func valueOf(owner, metadata string) string {
+	return valuePrefix + owner + "|" + url.QueryEscape(metadata)
+}
 
 // holder is the holder of a key.
 type holder struct {
@@ -21,10 +23,11 @@ type holder struct {
 	owner string // "" for a foreign holder, and for a key that is kept
 }
 
-// parse parses the value of a key. The parameter left is negative for a key without an expiry.
-func parse(value string, left time.Duration) holder {
-	h := holder{Holder: store.Holder{Left: left, Foreign: true}}
-	rest, ok := strings.CutPrefix(value, first)
+// parse returns the holder that value, the value of a key, describes. The parameter remaining is
+// negative for a key without an expiry.
+func parse(value string, remaining time.Duration) holder {
+	h := holder{Holder: store.Holder{Left: remaining, Foreign: true}}
+	rest, ok := strings.CutPrefix(value, valuePrefix)
 	if !ok {
 		return h
 	}

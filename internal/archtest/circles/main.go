@@ -29,7 +29,7 @@ func main() {
 		for _, c := range p.circles() {
 			fmt.Printf("  a circle of %d files, %d lines: %s\n", len(c), total(p.lines, c), strings.Join(c, " "))
 		}
-		shared := p.shared(3)
+		shared := p.sharedNames(3)
 		fmt.Printf("  %d unexported names have three or more receivers\n", len(shared))
 		for _, s := range shared {
 			fmt.Println("    " + s)
@@ -128,8 +128,8 @@ func receiver(d *ast.FuncDecl) string {
 	}
 }
 
-// uniquely returns the file that declares a name, or "" if several files declare it.
-func (p *pkg) uniquely(name string) string {
+// declaringFile returns the only file that declares name, or "" if several files declare it.
+func (p *pkg) declaringFile(name string) string {
 	if len(p.declares[name]) != 1 {
 		return ""
 	}
@@ -145,7 +145,7 @@ func (p *pkg) circles() [][]string {
 	next := make(map[string][]string)
 	for file, names := range p.uses {
 		for name := range names {
-			if to := p.uniquely(name); to != "" && to != file {
+			if to := p.declaringFile(name); to != "" && to != file {
 				next[file] = append(next[file], to)
 			}
 		}
@@ -187,8 +187,8 @@ func (p *pkg) circles() [][]string {
 	return all
 }
 
-// shared returns the unexported names that at least n types have, the most shared name first.
-func (p *pkg) shared(n int) []string {
+// sharedNames returns the unexported names that at least n types have, the most shared name first.
+func (p *pkg) sharedNames(n int) []string {
 	var all []string
 	for _, name := range slices.SortedFunc(maps.Keys(p.receivers), func(a, b string) int {
 		return len(p.receivers[b]) - len(p.receivers[a])
