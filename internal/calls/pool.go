@@ -141,7 +141,7 @@ func (cs *Pool) Do(job func()) {
 	c.work <- struct{}{}
 }
 
-// run executes tasks until work is closed.
+// run executes the worker's tasks until the channel work is closed.
 func (c *worker) run() {
 	defer c.pool.live.Leave()
 	for range c.work {

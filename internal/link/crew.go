@@ -27,7 +27,7 @@ const idleFor = 30 * time.Second
 // job is a piece of work for a goroutine of the crew.
 type job interface{ run() }
 
-// jobFunc is a function as a job.
+// jobFunc is a job that consists of one function.
 type jobFunc func()
 
 func (f jobFunc) run() { f() }

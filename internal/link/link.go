@@ -111,7 +111,7 @@ func bounded(o *redis.Options) bool {
 	return short(o.ReadTimeout) && short(o.WriteTimeout)
 }
 
-// lane returns the lane of a call.
+// lane returns the link's lane for the call c.
 func (l *link) lane(c *Call) *lane {
 	if c.Acked {
 		return &l.acked
@@ -266,7 +266,7 @@ func (l *link) addChore(ch Chore) bool {
 	return true
 }
 
-// stopTimers stops the timers of a link.
+// stopTimers stops the timers of the link's lanes, and replaces the present slot of direct calls.
 func (l *link) stopTimers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

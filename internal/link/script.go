@@ -20,13 +20,13 @@ type Script struct {
 	sha  any // a string, boxed once for all calls
 }
 
-// NewScript returns a script.
+// NewScript returns the Script with the given Lua text.
 func NewScript(text string) *Script {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // not for security
 	return &Script{text: text, sha: hex.EncodeToString(sum[:])}
 }
 
-// Text returns the program.
+// Text returns the Lua text of the script.
 func (s *Script) Text() string { return s.text }
 
 // Room is memory for the words of a short call, in one piece. The zero value of a Room is ready for
@@ -127,7 +127,7 @@ func (w *Writer) Text(text string) {
 	w.words = append(w.words, &w.texts[len(w.texts)-1])
 }
 
-// Number writes a number.
+// Number writes the number n as the next word.
 func (w *Writer) Number(n int64) {
 	w.numbers = append(w.numbers, n)
 	w.words = append(w.words, &w.numbers[len(w.numbers)-1])

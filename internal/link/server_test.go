@@ -480,7 +480,7 @@ func TestADeadServerProvesThatNothingWasSent(t *testing.T) {
 	}
 }
 
-// One WAIT covers all writes of its flight.
+// One WAIT is enough for all writes of its flight.
 func TestOneWaitIsSentForEachFlight(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--repl-diskless-sync-delay", "0")

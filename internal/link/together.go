@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Together is a script that makes several calls of another script at once. A Together makes a call
-// only if this other script would handle the call in its usual way. One call of this script costs
+// Together is a script that makes several calls of another script at once. The script makes a call
+// only if the other script would handle this call in its usual way. One call of this script costs
 // the server and the client a fraction of the cost of the single calls. The script returns the
 // answers with line feeds between them. An empty answer means that the script has left out a call,
 // which is then sent by itself. The script may leave out any call. An error of the script must

@@ -21,10 +21,11 @@ type question struct {
 // Answered is signalled when the answer has arrived.
 func (q *question) Answered() <-chan struct{} { return q.Done() }
 
-// Answer returns the server's answer.
+// Answer returns the grant in the server's answer, or the error. Answer may be called after a
+// receive from Answered.
 func (q *question) Answer() (store.Grant, error) { return q.readGrant(q.Take()) }
 
-// Abandon stops waiting for the call.
+// Abandon gives up the call. The result sent reports whether the call may have been sent.
 func (q *question) Abandon() (sent bool) { return q.Leave() }
 
 // readGrant returns the grant that the answer text contains, or the error. An answer without the
@@ -199,7 +200,7 @@ type multiQuestion struct {
 
 func newMultiQuestion() *multiQuestion { return &multiQuestion{done: make(chan struct{}, 1)} }
 
-// finish sets the answer.
+// finish sets the answer, and signals Answered.
 func (s *multiQuestion) finish(g store.Grant, err error) {
 	s.grant, s.err = g, err
 	s.done <- struct{}{}
@@ -208,10 +209,10 @@ func (s *multiQuestion) finish(g store.Grant, err error) {
 // Answered is signalled when the answer has arrived.
 func (s *multiQuestion) Answered() <-chan struct{} { return s.done }
 
-// Answer returns the result.
+// Answer returns the answer that finish has set.
 func (s *multiQuestion) Answer() (store.Grant, error) { return s.grant, s.err }
 
-// Abandon stops waiting for the answer.
+// Abandon gives up the calls. The result sent reports whether the first call may have been sent.
 func (s *multiQuestion) Abandon() (sent bool) { return s.first.Leave() }
 
 // completionContext returns a context, with the values of ctx, for the calls that complete an

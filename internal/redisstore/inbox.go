@@ -107,7 +107,7 @@ func (s *Subscriptions) stop() {
 	s.work.Wait()
 }
 
-// Inbox returns the channel of the key's slot.
+// Inbox returns the channel of the key's slot, or "" while this channel is not live.
 func (s *Subscriptions) Inbox(key string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -89,7 +89,7 @@ func (l *line) run() {
 	}
 }
 
-// read handles the node's messages.
+// read receives and handles the node's messages until the line is lost.
 func (l *line) read() {
 	asked := false
 	for {

@@ -12,7 +12,7 @@ import (
 
 var _ store.Joiner = Single{}
 
-// Delegate runs delegate.lua.
+// Delegate runs delegate.lua, which stores the delegation p with the lease of c.
 func (s Single) Delegate(ctx context.Context, c store.Claim, p store.Delegation, within time.Duration) (store.Grant, error) {
 	v, err := delegateScript.Run(ctx, s.Client, []string{c.Key, JoinsKey(c.Key)},
 		c.Owner, digestOf(p), strconv.FormatUint(p.Fence, 10), int64(p.Depth), Millis(within))
@@ -22,7 +22,7 @@ func (s Single) Delegate(ctx context.Context, c store.Claim, p store.Delegation,
 	return joinGrant(v, "delegate")
 }
 
-// Join runs join.lua.
+// Join runs join.lua for the claim c, and returns the grant in its answer.
 func (s Single) Join(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.join(c).ask(ctx, s.Client)
 }
@@ -43,7 +43,7 @@ func (s Single) join(c store.Claim) *question {
 	return q
 }
 
-// Leave runs leave.lua.
+// Leave runs leave.lua for the claim c, and returns the grant in its answer.
 func (s Single) Leave(ctx context.Context, c store.Claim) (store.Grant, error) {
 	v, err := leaveScript.Run(ctx, s.Client, []string{c.Key, JoinsKey(c.Key)}, c.Owner)
 	if err != nil {

@@ -111,7 +111,7 @@ func PhaseNoteKey(key string, fence uint64) string {
 	return TombstoneKey(key, strconv.FormatUint(fence, 10))
 }
 
-// Acquire runs rw_acquire.lua.
+// Acquire runs rw_acquire.lua for the claim c, and returns the grant in its answer.
 func (s readWrite) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.acquire(c).ask(ctx, s.Steps)
 }
@@ -281,7 +281,7 @@ func (s readWrite) Undo(ch calls.Chore) {
 	s.undo(ch, func(c store.Claim, onAnswer func(store.Grant, error)) { s.sendUndo(s.release(c), onAnswer) })
 }
 
-// Downgrade runs rw_downgrade.lua.
+// Downgrade runs rw_downgrade.lua for the claim c, and returns the grant in its answer.
 func (s readWrite) Downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	words := rwDowngradeScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
@@ -311,7 +311,7 @@ func readDowngrade(_ *question, text string) (store.Grant, error) {
 	return store.Grant{}, Unreadable("downgrade")
 }
 
-// Inspect runs rw_inspect.lua.
+// Inspect runs rw_inspect.lua for the key, and returns the Info in its answer.
 func (s readWrite) Inspect(ctx context.Context, key string) (store.Info, error) {
 	info, _, err := s.inspect(ctx, key)
 	return info, err

@@ -89,8 +89,8 @@ func errorCode(reply string) string {
 // movingError is the error reply to a script whose slot moves.
 type movingError struct{ error }
 
-// Is makes errors.Is find ErrMoving.
+// Is reports whether target is ErrMoving, so that errors.Is finds ErrMoving.
 func (movingError) Is(target error) bool { return target == store.ErrMoving }
 
-// Unwrap returns the reply.
+// Unwrap returns the error reply.
 func (m movingError) Unwrap() error { return m.error }

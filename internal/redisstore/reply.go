@@ -65,7 +65,7 @@ func Millis(d time.Duration) int64 {
 // yet. A missing word reads as zero, so the callers check the first word.
 type Reply struct{ Rest string }
 
-// Word reads the next word.
+// Word reads the next word of the reply, and returns it.
 func (r *Reply) Word() string {
 	word, rest, _ := strings.Cut(r.Rest, " ")
 	r.Rest = rest
@@ -82,7 +82,7 @@ func (r *Reply) countedPart() (part string, ok bool) {
 	return part, true
 }
 
-// Integer reads a number. A word that is not a number reads as 0.
+// Integer reads the next word, and returns its number, or 0 if the word is not a number.
 func (r *Reply) Integer() int64 {
 	n, err := strconv.ParseInt(r.Word(), 10, 64)
 	if err != nil {
@@ -91,11 +91,11 @@ func (r *Reply) Integer() int64 {
 	return n
 }
 
-// Time reads a time in µs.
+// Time reads the next word, a time in µs, and returns this time.
 func (r *Reply) Time() time.Time { return time.UnixMicro(r.Integer()) }
 
-// Duration reads a PTTL. The result is negative for a key without an expiry, and noKey for a
-// missing key.
+// Duration reads the next word, a PTTL, and returns this duration. The result is negative for a key
+// without an expiry, and noKey for a missing key.
 func (r *Reply) Duration() time.Duration {
 	return time.Duration(r.Integer()) * time.Millisecond
 }

@@ -16,7 +16,7 @@ import (
 // pageSize is how many keys a server looks at in one step of a scan.
 const pageSize = 500
 
-// Keys scans the server.
+// Keys returns the keys of the server that are leases or have a queue, and match the pattern.
 func (s Single) Keys(ctx context.Context, pattern string) ([]string, error) {
 	found := make(keySet)
 	if err := s.scan(ctx, s.server, pattern, pageSize, found.add); err != nil {
@@ -25,12 +25,13 @@ func (s Single) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return found.sorted(), nil
 }
 
-// Keys scans every master.
+// Keys returns the keys of all masters that are leases or have a queue, and match the pattern.
 func (s Cluster) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return s.keysOf(ctx, s.cluster, pattern)
 }
 
-// Keys scans the server, or every master.
+// Keys returns the keys of the server, or of all masters, that are leases or have a queue, and
+// match the pattern.
 func (s readWrite) Keys(ctx context.Context, pattern string) ([]string, error) {
 	if s.cluster != nil {
 		return s.keysOf(ctx, s.cluster, pattern)
@@ -38,12 +39,14 @@ func (s readWrite) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return s.Single.Keys(ctx, pattern)
 }
 
-// Keys scans the server, or every master.
+// Keys returns the keys of the server, or of all masters, that are leases or have a queue, and
+// match the pattern.
 func (s semaphore) Keys(ctx context.Context, pattern string) ([]string, error) {
 	return readWrite{s.single, s.cluster}.Keys(ctx, pattern)
 }
 
-// keysOf scans every master of a cluster. The masters are scanned at the same time.
+// keysOf returns the sorted keys of all masters of the cluster that match the pattern. It scans the
+// masters at the same time.
 func (s Single) keysOf(ctx context.Context, cluster ClusterClient, pattern string) ([]string, error) {
 	found := make(keySet)
 	var mu sync.Mutex

@@ -88,7 +88,7 @@ func withLimit(c store.Claim) store.Claim {
 	return c
 }
 
-// Acquire runs sem_acquire.lua.
+// Acquire runs sem_acquire.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if q := s.acquire(c); q != nil {
 		return q.ask(ctx, s.single.Steps)
@@ -209,7 +209,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	s.single.renew(ctx, &Batch{all: []store.Claim{c}, Places: []int{0}}, grants[i:i+1])
 }
 
-// Release runs sem_release.lua.
+// Release runs sem_release.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	g, err := s.release(c).ask(ctx, s.single.Steps)
 	if !slotMoves(err) || c.Complete && c.Once > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Inspect runs sem_inspect.lua.
+// Inspect runs sem_inspect.lua for the key, and returns the Info in its answer.
 func (s semaphore) Inspect(ctx context.Context, key string) (store.Info, error) {
 	found, err := s.inspect(ctx, key)
 	return found.info, err
@@ -110,7 +110,7 @@ func (s semaphore) Revoke(ctx context.Context, key string, fence uint64, reason 
 	return s.single.Revoke(ctx, key, fence, reason)
 }
 
-// RaiseFence runs raise_fence.lua.
+// RaiseFence runs raise_fence.lua, which raises the key's fence counter to at least atLeast.
 func (s semaphore) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	return s.single.RaiseFence(ctx, key, atLeast)
 }

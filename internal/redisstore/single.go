@@ -95,7 +95,7 @@ var _ interface {
 // CarriesNext makes Single a Carrier, so the Engine may send releases with a Next.
 func (s Single) CarriesNext() {}
 
-// Acquire runs acquire.lua.
+// Acquire runs acquire.lua for the claim c, and returns the grant in its answer.
 func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return s.acquire(c).ask(ctx, s.Steps)
 }

@@ -122,7 +122,7 @@ func noteTTL(info store.Info) time.Duration {
 // 2255.
 const largestFence = 1<<53 - 1<<32
 
-// RaiseFence runs raise_fence.lua.
+// RaiseFence runs raise_fence.lua, which raises the key's fence counter to at least atLeast.
 func (s Single) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	if atLeast > largestFence {
 		return &store.Refusal{Err: fmt.Errorf("%w: the largest possible fence is %d", store.ErrUnsupported, uint64(largestFence))}

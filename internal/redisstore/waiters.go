@@ -19,7 +19,7 @@ type Entry struct {
 	Rest      string // the text after the inbox
 }
 
-// Queue runs waiters.lua.
+// Queue runs waiters.lua, and returns the waiters in the key's queue.
 func (s Single) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	_, entries, err := s.Entries(ctx, key)
 	if err != nil {

@@ -20,12 +20,12 @@ func (s *Server) NodeID() (id string, err error) {
 
 // Move is the move of one slot from one master of a [Cluster] to another.
 type Move struct {
-	t        testing.TB
-	cluster  *Cluster
-	slot     int
-	from, to *Server
-	fromID   string
-	toID     string
+	t              testing.TB
+	cluster        *Cluster
+	slot           int
+	source, target *Server
+	fromID         string
+	toID           string
 }
 
 // Owner returns the master that served the slot at the start, and its index among the masters.
@@ -38,21 +38,21 @@ func (c *Cluster) Owner(slot int) (*Server, int) {
 	panic(fmt.Sprintf("redistest: there is no slot %d", slot))
 }
 
-// Migrate begins the move of a slot, but does not move any key yet. The source, the server from,
-// serves the keys that it has, and replies ASK for all other keys. Both masters reply TRYAGAIN to a
-// script whose keys are not all on one master.
-func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
+// Migrate begins the move of a slot, but does not move any key yet. The source serves the keys that
+// it has, and replies ASK for all other keys. Both masters reply TRYAGAIN to a script whose keys
+// are not all on one master.
+func (c *Cluster) Migrate(t testing.TB, slot int, source, target *Server) *Move {
 	t.Helper()
-	m := &Move{t: t, cluster: c, slot: slot, from: from, to: to}
+	m := &Move{t: t, cluster: c, slot: slot, source: source, target: target}
 	var err error
-	if m.fromID, err = from.NodeID(); err != nil {
+	if m.fromID, err = source.NodeID(); err != nil {
 		t.Fatal(err)
 	}
-	if m.toID, err = to.NodeID(); err != nil {
+	if m.toID, err = target.NodeID(); err != nil {
 		t.Fatal(err)
 	}
-	m.must(to, "cluster", "setslot", slot, "importing", m.fromID)
-	m.must(from, "cluster", "setslot", slot, "migrating", m.toID)
+	m.must(target, "cluster", "setslot", slot, "importing", m.fromID)
+	m.must(source, "cluster", "setslot", slot, "migrating", m.toID)
 	return m
 }
 
@@ -61,7 +61,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server) *Move {
 func (m *Move) Carry(keys ...string) int {
 	m.t.Helper()
 	carried := 0
-	err := m.from.runOnce(func(ctx context.Context, c *redis.Client) error {
+	err := m.source.runOnce(func(ctx context.Context, c *redis.Client) error {
 		for {
 			batch, err := keys, error(nil)
 			if len(keys) == 0 {
@@ -71,7 +71,7 @@ func (m *Move) Carry(keys ...string) int {
 				return err
 			}
 			for _, key := range batch {
-				answer, err := c.Migrate(ctx, loopback, fmt.Sprint(m.to.port), key, 0, patience).Result()
+				answer, err := c.Migrate(ctx, loopback, fmt.Sprint(m.target.port), key, 0, patience).Result()
 				if err != nil {
 					return err
 				}
@@ -95,8 +95,8 @@ func (m *Move) Carry(keys ...string) int {
 func (m *Move) Finish() {
 	m.t.Helper()
 	m.Carry()
-	m.must(m.to, "cluster", "setslot", m.slot, "node", m.toID)
-	m.must(m.from, "cluster", "setslot", m.slot, "node", m.toID)
+	m.must(m.target, "cluster", "setslot", m.slot, "node", m.toID)
+	m.must(m.source, "cluster", "setslot", m.slot, "node", m.toID)
 }
 
 func (m *Move) must(s *Server, words ...any) {
