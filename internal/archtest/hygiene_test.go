@@ -12,9 +12,9 @@ var (
 	// vagueName finds names of folders and Go files that do not describe the contents of the
 	// folder or file.
 	vagueName = regexp.MustCompile(`(^|/)(common|helpers?|misc|pkg|utils?)(/|(_test)?\.go$)`)
-	// unfinished finds marks of unfinished work. The pattern consists of parts, so that it does
+	// unfinishedMark finds marks of unfinished work. The pattern consists of parts, so that it does
 	// not find itself.
-	unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
+	unfinishedMark = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`)
 )
 
 // checkHygiene finds marks of unfinished work, and names that fit any folder or file.
@@ -27,7 +27,7 @@ func checkHygiene(t testing.TB, tree fs.FS) (problems []string) {
 	}
 	for _, name := range find(t, tree, "*.go", "*.lua", "*.sql", "*.md", "*.proto") {
 		text := read(t, tree, name)
-		for _, at := range unfinished.FindAllStringIndex(text, -1) {
+		for _, at := range unfinishedMark.FindAllStringIndex(text, -1) {
 			problems = append(problems, fmt.Sprintf("%s:%d: %s: do it now, or open an issue",
 				name, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]]))
 		}

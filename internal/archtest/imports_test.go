@@ -13,9 +13,9 @@ import (
 )
 
 // mayImport lists which packages or files of the root module may import which packages. Each row
-// has a reason. A package of the standard library needs a row only if the table "forbidden" lists
-// the package. "./x" is a package of this module, "x/..." is x and all packages below x, and "*" is
-// every package. Tests may import everything.
+// has a reason. A package of the standard library needs a row only if the table forbiddenImports
+// lists the package. "./x" is a package of this module, "x/..." is x and all packages below x, and
+// "*" is every package. Tests may import everything.
 var mayImport = []struct{ importer, what, why string }{
 	{"*", "./internal/errtype", "errors.AsType, which Go 1.25 lacks"},
 	{"internal/errtype internal/typednil internal/proc internal/proc/faketest", "", "they need only the standard library"},
@@ -90,10 +90,10 @@ var mayImport = []struct{ importer, what, why string }{
 	{"internal/chaos", "./internal/proc ./internal/redistest", "a fault may be a signal, or may hit a server"},
 }
 
-// forbidden lists imports that are forbidden unless a row of mayImport allows them, each with the
-// reason. The first row whose pattern matches the import counts. A package that users import needs
-// a row in mayImport for each package of the standard library that this table lists.
-var forbidden = []struct{ what, why string }{
+// forbiddenImports lists imports that are forbidden unless a row of mayImport allows them, each
+// with the reason. The first row whose pattern matches the import counts. A package that users
+// import needs a row in mayImport for each package of the standard library that this table lists.
+var forbiddenImports = []struct{ what, why string }{
 	{"C", "latchkit is built without cgo, so it is built everywhere"},
 	{"database/sql/...", "databases are sqllock's business"},
 	{"expvar", "it registers handlers in the user's program"},
@@ -156,7 +156,7 @@ func reasonAgainst(dir, file, imported string) string {
 	if std && !public(dir) {
 		return ""
 	}
-	for _, b := range forbidden {
+	for _, b := range forbiddenImports {
 		if matches(b.what, imported) {
 			return b.why
 		}

@@ -81,7 +81,7 @@ func (cs *Pool) Begin(ctx context.Context, do step, claim store.Claim) Question 
 		close(r)
 		return r
 	}
-	c := cs.take()
+	c := cs.takeWorker()
 	c.step, c.ctx, c.claim = do, ctx, claim
 	c.fate.Store(UnderWay)
 	c.work <- struct{}{}
@@ -136,7 +136,7 @@ func Ask[T any](cs *Pool, call func() (T, error)) <-chan Answer[T] {
 
 // Do runs job on a goroutine of its own.
 func (cs *Pool) Do(job func()) {
-	c := cs.take()
+	c := cs.takeWorker()
 	c.job = job
 	c.work <- struct{}{}
 }
@@ -160,9 +160,9 @@ func (c *worker) run() {
 	}
 }
 
-// take returns an idle worker, or a new worker if no worker is idle. No call is refused, because a
-// Release after Close must still be sent.
-func (cs *Pool) take() *worker {
+// takeWorker returns an idle worker, or a new worker if no worker is idle. No call is refused,
+// because a Release after Close must still be sent.
+func (cs *Pool) takeWorker() *worker {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if n := len(cs.idle); n > 0 {

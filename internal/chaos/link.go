@@ -134,7 +134,7 @@ func (l *link) awaitPassage(m message, kinds ...kind) bool {
 // expectReply records that the request waits for a reply, and which fault applies to this reply.
 func (l *link) expectReply(request message) {
 	e := exchange{
-		command: strings.ToUpper(request.first()),
+		command: strings.ToUpper(request.firstWord()),
 		replies: 1,
 		fault:   l.proxy.findFault(request, losing, swallowing),
 	}
@@ -142,7 +142,7 @@ func (l *link) expectReply(request message) {
 	defer l.mu.Unlock()
 	if repliesByPush(e.command) {
 		l.listens = true
-		e.replies = max(1, request.words()-1)
+		e.replies = max(1, request.wordCount()-1)
 	}
 	l.waiting = append(l.waiting, e)
 }
@@ -164,7 +164,7 @@ func (l *link) takeFault(reply message) *Fault {
 		return nil
 	}
 	oldest := &l.waiting[0]
-	kind := strings.ToUpper(reply.first())
+	kind := strings.ToUpper(reply.firstWord())
 	switch {
 	case reply[0] == '>' || l.listens && (repliesByPush(kind) || strings.HasSuffix(kind, "MESSAGE")):
 		if kind != oldest.command {

@@ -17,5 +17,5 @@ func Containing(text string) Match {
 
 // Command selects requests by the name of their command, in upper or lower case.
 func Command(name string) Match {
-	return func(request []byte) bool { return strings.EqualFold(message(request).first(), name) }
+	return func(request []byte) bool { return strings.EqualFold(message(request).firstWord(), name) }
 }

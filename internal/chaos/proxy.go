@@ -122,7 +122,7 @@ func (p *Proxy) findFault(m message, kinds ...kind) *Fault {
 func (p *Proxy) count(request message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.commands[strings.ToUpper(request.first())]++
+	p.commands[strings.ToUpper(request.firstWord())]++
 }
 
 func (p *Proxy) accept() {

@@ -64,9 +64,9 @@ func length(header []byte) (int, error) {
 	return n, nil
 }
 
-// first returns the first word of a message: the command of a request, or the kind of a push. The
-// word is empty if a reply does not begin with a string.
-func (m message) first() string {
+// firstWord returns the first word of a message: the command of a request, or the kind of a push.
+// The word is empty if a reply does not begin with a string.
+func (m message) firstWord() string {
 	if len(m) > 0 && (m[0] == '*' || m[0] == '>') {
 		parts := strings.SplitN(string(m), "\r\n", 4) // the parts are *n, $n, the word, and the rest
 		if len(parts) < 4 || parts[1][0] != '$' {
@@ -80,8 +80,8 @@ func (m message) first() string {
 	return ""
 }
 
-// words returns the number of words in a request.
-func (m message) words() int {
+// wordCount returns the number of words in a request.
+func (m message) wordCount() int {
 	if header, _, found := bytes.Cut(m, []byte("\r\n")); found && m[0] == '*' {
 		n, _ := length(header)
 		return n

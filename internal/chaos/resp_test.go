@@ -66,8 +66,8 @@ func TestWordsOfMessage(t *testing.T) {
 		"*1\r\n*2\r\n+one\r\n+two\r\n":                  {"", 1},
 	} {
 		m := message(wire)
-		if m.first() != want.first || m[0] != '>' && m.words() != want.words {
-			t.Errorf("%q: first %q of %d, want %q of %d", wire, m.first(), m.words(), want.first, want.words)
+		if m.firstWord() != want.first || m[0] != '>' && m.wordCount() != want.words {
+			t.Errorf("%q: first %q of %d, want %q of %d", wire, m.firstWord(), m.wordCount(), want.first, want.words)
 		}
 	}
 }

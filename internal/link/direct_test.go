@@ -11,7 +11,7 @@ import (
 // makePrompt sends one flight that is answered at once, so the link becomes prompt.
 func makePrompt(t *testing.T, ls *Links) {
 	t.Helper()
-	c := named("prompt", Step)
+	c := namedCall("prompt", Step)
 	ls.Send(t.Context(), c)
 	checkAnswered(t, c, time.Second)
 	synctest.Wait()
@@ -24,7 +24,7 @@ func TestALoneCallIsMadeOnItsCallersGoroutine(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 		makePrompt(t, ls)
 		for i := range 3 {
-			c := named(fmt.Sprint(i), Step)
+			c := namedCall(fmt.Sprint(i), Step)
 			if ls.Send(t.Context(), c); !isAnswered(c) {
 				t.Error("the answer is not there when Send returns")
 			}
@@ -45,7 +45,7 @@ func TestACallGoesByFlight(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, true, true, func(t *testing.T, _ *fake, ls *Links) {
 				makePrompt(t, ls)
-				c := named("x", Step)
+				c := namedCall("x", Step)
 				change(ls, c)
 				if c.markListed(t.Context(), time.Now()); ls.single.tryDirect(c) {
 					t.Error("it was made directly")
@@ -60,17 +60,17 @@ func TestADirectCallThatTakesLongClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		makePrompt(t, ls)
 		f.setDelay(promptWithin)
-		slow := named("slow", Step)
+		slow := namedCall("slow", Step)
 		ls.Send(t.Context(), slow)
 		checkAnswered(t, slow, time.Microsecond)
 		f.setDelay(time.Millisecond) // the delay ensures that a flight is not answered before Send returns
-		byFlight := named("by flight", Step)
+		byFlight := namedCall("by flight", Step)
 		if ls.Send(t.Context(), byFlight); isAnswered(byFlight) {
 			t.Error("the next call was made directly too")
 		}
 		checkAnswered(t, byFlight, time.Second)
 		synctest.Wait()
-		again := named("again", Step)
+		again := namedCall("again", Step)
 		if ls.Send(t.Context(), again); !isAnswered(again) {
 			t.Error("a flight that was answered soon does not open the way")
 		}
@@ -85,13 +85,13 @@ func TestADirectCallThatHangsIsBackWithin250Milliseconds(t *testing.T) {
 			bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 				f.obeys = true
 				makePrompt(t, ls)
-				ls.Send(t.Context(), named("begins a slot", Step))
+				ls.Send(t.Context(), namedCall("begins a slot", Step))
 				time.Sleep(into) //nolint:forbidigo // in a bubble
 				f.stop()
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				began := time.Now()
-				c := named("hangs", Step)
+				c := namedCall("hangs", Step)
 				if ls.Send(ctx, c); !isAnswered(c) {
 					t.Error("positive control: the call was not made directly")
 				}
@@ -108,7 +108,7 @@ func TestACallThatFailsClosesTheWay(t *testing.T) {
 	bubble(t, true, true, func(t *testing.T, f *fake, ls *Links) {
 		makePrompt(t, ls)
 		f.breakWith(errNo)
-		c := named("x", Step)
+		c := namedCall("x", Step)
 		ls.Send(t.Context(), c)
 		checkFails(t, c, errNo, time.Microsecond)
 		if readLink(ls, func(l *link) bool { return l.prompt }) {

@@ -145,8 +145,8 @@ func readLink[T any](ls *Links, read func(l *link) T) T {
 	return read(ls.single)
 }
 
-// named returns a call whose answer is its name.
-func named(name string, class Class) *Call {
+// namedCall returns a call whose answer is its name.
+func namedCall(name string, class Class) *Call {
 	return &Call{Words: []any{"echo", name}, Class: class, Key: name}
 }
 

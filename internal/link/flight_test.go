@@ -16,7 +16,7 @@ func TestCallsThatMeetTravelTogether(t *testing.T) {
 		f.setDelay(time.Millisecond)
 		var calls []*Call
 		for i := range 5 {
-			c := named(fmt.Sprint(i), Step)
+			c := namedCall(fmt.Sprint(i), Step)
 			ls.Send(t.Context(), c)
 			calls = append(calls, c)
 		}
@@ -32,11 +32,11 @@ func TestCallsThatMeetTravelTogether(t *testing.T) {
 func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		ls.Put(t.Context(), named("first", Step))
+		ls.Put(t.Context(), namedCall("first", Step))
 		synctest.Wait()
 		for class, n := range []int{Renewal: 20, Release: 20, Step: 200, Undo: 40} {
 			for i := range n {
-				ls.Put(t.Context(), named(fmt.Sprint(class, i), Class(class)))
+				ls.Put(t.Context(), namedCall(fmt.Sprint(class, i), Class(class)))
 			}
 		}
 		f.resume()
@@ -62,10 +62,10 @@ func TestAFlightTakesTheMostUrgentCallsAndSomeUndos(t *testing.T) {
 func TestALongCommandLeavesRoomForNoOther(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(time.Millisecond)
-		ls.Put(t.Context(), named("first", Step))
-		long := named("long", Step)
+		ls.Put(t.Context(), namedCall("first", Step))
+		long := namedCall("long", Step)
 		long.Words = append(long.Words, string(make([]byte, mostBytes)))
-		last := named("last", Step)
+		last := namedCall("last", Step)
 		ls.Put(t.Context(), long)
 		ls.Put(t.Context(), last)
 		checkAnswered(t, last, time.Second)
@@ -87,13 +87,13 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 			makePrompt(t, ls)
 			before := len(f.sentFlights())
 			readLink(ls, func(l *link) bool { l.plain.usual = 1; return true })
-			ls.Put(t.Context(), named("first", Step))
+			ls.Put(t.Context(), namedCall("first", Step))
 			for i := range 2 {
-				large := named(fmt.Sprint("large", i), Renewal)
+				large := namedCall(fmt.Sprint("large", i), Renewal)
 				large.Words = append(large.Words, string(make([]byte, largeCall)))
 				ls.Put(t.Context(), large)
 			}
-			small := named("small", Step)
+			small := namedCall("small", Step)
 			ls.Put(t.Context(), small)
 			checkAnswered(t, small, time.Second)
 			synctest.Wait()
@@ -108,7 +108,7 @@ func TestALargeCallTravelsWithoutAnotherOneToAServerThatIsNear(t *testing.T) {
 func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		hangs := named("hangs", Step)
+		hangs := namedCall("hangs", Step)
 		ls.Put(t.Context(), hangs)
 		synctest.Wait()
 		began := time.Now()
@@ -116,11 +116,11 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 		held := f.stopped
 		f.stopped = nil
 		f.mu.Unlock()
-		goesRound := named("goes round", Step)
+		goesRound := namedCall("goes round", Step)
 		ls.Put(t.Context(), goesRound)
 		checkAnswered(t, goesRound, promptWithin+time.Millisecond)
 		checkFails(t, hangs, ErrNoAnswer, flightFor+slotLength-time.Since(began))
-		after := named("after", Step) // the lane is free again, although the goroutine of the hung flight still hangs
+		after := namedCall("after", Step) // the lane is free again, although the goroutine of the hung flight still hangs
 		ls.Put(t.Context(), after)
 		checkAnswered(t, after, time.Microsecond)
 		close(held)
@@ -131,7 +131,7 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
 		for i := range 200 { // the calls begin within 800 ms
-			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}
 		if f.mostTogether() > 16 || f.mostTogether() < 10 {
@@ -149,7 +149,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 				f.stop()
 				refused := 0
 				for range 10 * 60 * 10 {
-					c := named("x", Step)
+					c := namedCall("x", Step)
 					ls.Put(t.Context(), c)
 					time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in a bubble
 					select {
@@ -169,7 +169,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 				}
 				f.resume()
 				synctest.Wait()
-				c := named("well again", Step)
+				c := namedCall("well again", Step)
 				ls.Put(t.Context(), c)
 				checkAnswered(t, c, time.Microsecond)
 			})
@@ -180,7 +180,7 @@ func TestFlightsThatHangAreBounded(t *testing.T) {
 func TestACallThatIsListedCanBeTakenBack(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		first, second := named("first", Step), named("second", Step)
+		first, second := namedCall("first", Step), namedCall("second", Step)
 		ls.Put(t.Context(), first)
 		synctest.Wait()
 		ls.Put(t.Context(), second)
@@ -204,7 +204,7 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 		for g := range 10 {
 			work.Go(func() {
 				for i := range 10000 {
-					c := named(fmt.Sprint(g, i), Step)
+					c := namedCall(fmt.Sprint(g, i), Step)
 					ls.Put(context.Background(), c)
 					if i%2 == 0 { // every second caller leaves at the time when the answer comes
 						c.Leave()
@@ -224,11 +224,11 @@ func TestAnAnswerReachesItsOwnCallOrNobody(t *testing.T) {
 func TestALeaseCountsFromBeforeItsCallWasListed(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(900 * time.Millisecond)
-		ls.Put(t.Context(), named("first", Step))
+		ls.Put(t.Context(), namedCall("first", Step))
 		synctest.Wait()
 		began := time.Now()
 		readLink(ls, func(l *link) int { l.plain.most = 1; return 0 }) // so that no flight overtakes another flight
-		c := named("second", Renewal)
+		c := namedCall("second", Renewal)
 		ls.Put(t.Context(), c)
 		checkAnswered(t, c, 2*time.Second)
 		if !c.Sent().Equal(began) {
@@ -241,12 +241,12 @@ func TestMoreFlightsBeginAtOnceWhereTheWireIsLong(t *testing.T) {
 	for trip, want := range map[time.Duration]int{50 * time.Microsecond: 1, 450 * time.Microsecond: 4, time.Second / 100: 8} {
 		bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 			f.setDelay(trip)
-			first := named("first", Step)
+			first := namedCall("first", Step)
 			ls.Put(t.Context(), first)
 			checkAnswered(t, first, time.Second)
 			synctest.Wait() // now the link has noted the duration of the round trip
 			for i := range 20 {
-				ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+				ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
 			}
 			synctest.Wait()
 			if n := readLink(ls, func(l *link) int { return l.plain.flying }); n != want {
@@ -260,7 +260,7 @@ func TestIdleGoroutinesEnd(t *testing.T) {
 	bubble(t, false, false, func(t *testing.T, f *fake, ls *Links) {
 		f.setDelay(time.Millisecond)
 		for i := range 20 {
-			ls.Put(t.Context(), named(fmt.Sprint(i), Step))
+			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
 		}
 		synctest.Wait()
 		if n := goroutines(ls); n != 20 {

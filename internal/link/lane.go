@@ -152,11 +152,12 @@ func (l *lane) oldestTime() time.Time {
 	return first
 }
 
-// takeBatch moves the calls of the next flight from the list into the slice into, and returns the
-// slice. It takes the calls of the most urgent class first, and in each class the oldest call
-// first. A server executes all commands that it has received from one connection before it looks at
-// the next connection. So a flight to a near server has at most one large call. A flight of five
-// renewals of 100 leases each would delay all other clients for a millisecond or two.
+// takeBatch removes the calls of the next flight from the list, appends them to the slice into, and
+// returns the result. It takes the calls of the most urgent class first, and in each class the
+// oldest call first. A server executes all commands that it has received from one connection before
+// it looks at the next connection. So a flight to a near server has at most one large call. A
+// flight of five renewals of 100 leases each would delay all other clients for a millisecond or
+// two.
 func (l *lane) takeBatch(into []*Call) []*Call {
 	l.listLater()
 	most, room := mostCalls, mostBytes

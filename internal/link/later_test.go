@@ -12,7 +12,7 @@ import (
 // putOffCall returns a call for which no caller waits, and a channel that receives the call's
 // answer.
 func putOffCall(name string) (*Call, chan error) {
-	c, answer := named(name, Release), make(chan error, 1)
+	c, answer := namedCall(name, Release), make(chan error, 1)
 	c.OnAnswer = func(c *Call) {
 		_, err := c.Answer()
 		answer <- err
@@ -33,7 +33,7 @@ func TestAPutOffCallTravelsWithTheNext(t *testing.T) {
 				if n := len(f.sentFlights()); n != 1 {
 					t.Errorf("%d flights before anything else was sent", n)
 				}
-				c := named("next", Step)
+				c := namedCall("next", Step)
 				ls.Send(t.Context(), c)
 				checkAnswered(t, c, time.Second)
 				if err := errors.Join(<-answerOne, <-answerTwo); err != nil {
@@ -67,7 +67,7 @@ func TestAPutOffCallGoesByItselfAfterAMillisecond(t *testing.T) {
 		first, _ := putOffCall("first")
 		ls.PutOff(t.Context(), first)
 		time.Sleep(laterFor / 2) //nolint:forbidigo // in a bubble
-		c := named("next", Step)
+		c := namedCall("next", Step)
 		ls.Send(t.Context(), c)
 		checkAnswered(t, c, time.Second)
 		began := time.Now()
@@ -87,7 +87,7 @@ func TestARecalledCallIsNotSent(t *testing.T) {
 		if !c.Recall() || c.Recall() {
 			t.Error("a call that waits is recalled, once")
 		}
-		next := named("next", Step)
+		next := namedCall("next", Step)
 		ls.Send(t.Context(), next)
 		checkAnswered(t, next, time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in a bubble
@@ -118,7 +118,7 @@ func TestNothingIsPutOffAtASlowNode(t *testing.T) {
 			t.Error("a node that has answered at once is not prompt")
 		}
 		f.setDelay(promptWithin)
-		c := named("slow", Step)
+		c := namedCall("slow", Step)
 		ls.Send(t.Context(), c)
 		checkAnswered(t, c, time.Second)
 		if ls.Prompt("a") {

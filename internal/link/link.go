@@ -54,7 +54,7 @@ type link struct {
 	prompt    bool  // the last answer came within promptWithin, and no flight hangs
 	hung      int   // number of flights that were given up and have not returned
 	forgotten bool  // the link was forgotten; a later call uses a new link
-	adding    int   // how many calls of the method add are under way
+	adding    int   // how many calls of addChore are under way
 	trips     trips
 
 	separate atomic.Int32 // the number of further flights in which each call is made by itself: see Together

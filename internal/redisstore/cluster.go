@@ -107,7 +107,7 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.Places[0]].State == store.Granted {
-		if _, err := runCommand(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.first().Key), "-inf", "(0"); err != nil {
+		if _, err := runCommand(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.firstClaim().Key), "-inf", "(0"); err != nil {
 			b.Fail(grants, Refused(err)) // not confirmed; the lease is renewed again later
 		}
 	}

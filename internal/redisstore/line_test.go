@@ -156,8 +156,8 @@ type listener struct {
 	messages []string
 }
 
-// next returns the next message, or "" if there is none.
-func (e *listener) next() string {
+// nextMessage returns the next message, or "" if there is none.
+func (e *listener) nextMessage() string {
 	e.Helper()
 	// Messages that were sent before the ping come before its answer. So the test needs no sleep
 	// to show that there was no message.
@@ -186,17 +186,17 @@ func (e *listener) next() string {
 
 func (e *listener) wantSilence() {
 	e.Helper()
-	if got := e.next(); got != "" {
+	if got := e.nextMessage(); got != "" {
 		e.Fatalf("%s received %q", e.name, got)
 	}
 }
 
 func (e *listener) wantGranted(c store.Claim) store.Event {
 	e.Helper()
-	got := e.next()
+	got := e.nextMessage()
 	event, ok := redisstore.ParseEvent(got)
 	for ok && event.Kind == store.EventHead { // on a slow machine the waiter has waited for so long that it is also notified that it is the head
-		got = e.next()
+		got = e.nextMessage()
 		event, ok = redisstore.ParseEvent(got)
 	}
 	if !ok || event.Kind != store.EventGranted || event.Owner != c.Owner || event.Key != c.Key {

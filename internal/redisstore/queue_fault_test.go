@@ -74,7 +74,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.wantHolder(second)
 	second.KeepFor = time.Minute
 	l.release(second, store.Released)
-	if got := listener.next(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
+	if got := listener.nextMessage(); !strings.HasPrefix(got, "head 60000 "+next.Owner) {
 		t.Fatalf("told %q", got)
 	}
 
@@ -88,7 +88,7 @@ func TestAFullServerServesTheQueue(t *testing.T) {
 	l.key = "once"
 	done.Complete, done.Once = true, time.Minute
 	l.release(done, store.Released)
-	if got := listener.next(); got != "done "+asksOnce.Owner+" once" {
+	if got := listener.nextMessage(); got != "done "+asksOnce.Owner+" once" {
 		t.Fatalf("told %q", got)
 	}
 	l.acquire(asksOnce, store.Done)

@@ -198,7 +198,7 @@ func TestTheNextProcessIsToldThatItIsTheHead(t *testing.T) {
 			for name, listener := range ears {
 				if name == c.notified {
 					want := fmt.Sprintf("head %d %s %s", handedTTL.Milliseconds(), claims[name].Owner, l.key)
-					if got := listener.next(); got != want {
+					if got := listener.nextMessage(); got != want {
 						t.Errorf("%s received %q, want %q", name, got, want)
 					}
 				}

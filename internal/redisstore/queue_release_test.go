@@ -63,7 +63,7 @@ func TestWhoGivesUpAFreeKeyHandsItOn(t *testing.T) {
 	holder.KeepFor = 20 * time.Millisecond
 	first, second = l.newWaiter(listener.name), l.newWaiter(listener.name)
 	l.release(holder, store.Released)
-	if event, _ := redisstore.ParseEvent(listener.next()); event.Kind != store.EventHead || event.Owner != first.Owner {
+	if event, _ := redisstore.ParseEvent(listener.nextMessage()); event.Kind != store.EventHead || event.Owner != first.Owner {
 		t.Fatalf("told %+v", event)
 	}
 	eventually(t, "the kept key is free", func() bool { return l.holder() == "" })
@@ -227,7 +227,7 @@ func TestWorkThatIsDoneEndsTheWaitOfWhoAskedForOnce(t *testing.T) {
 	holder.Complete = true
 	l.release(holder, store.Released)
 	for _, c := range once[:3] {
-		if e, ok := redisstore.ParseEvent(listener.next()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
+		if e, ok := redisstore.ParseEvent(listener.nextMessage()); !ok || e != (store.Event{Kind: store.EventDone, Key: l.key, Owner: c.Owner}) {
 			t.Fatalf("event %#v, want that the work of %s is done", e, c.Owner)
 		}
 	}
@@ -260,7 +260,7 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 		t.Fatalf("%+v comes in although the key is kept", g.Next)
 	}
 	want := fmt.Sprintf("head 5000 %s %s", head.Owner, l.key)
-	if got := listener.next(); got != want {
+	if got := listener.nextMessage(); got != want {
 		t.Fatalf("message %q, want %q", got, want)
 	}
 	listener.wantSilence()

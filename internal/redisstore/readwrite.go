@@ -216,7 +216,7 @@ func (b *Batch) readersCall() *Call {
 // the phase. While the part lasts, no other reader's release makes L end sooner. If L still names
 // the same phase after this step, nothing has removed the part.
 func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
-	c, i := *b.first(), b.Places[0]
+	c, i := *b.firstClaim(), b.Places[0]
 	part := "0"
 	if c.Fence != 0 {
 		var err error

@@ -30,8 +30,8 @@ func (b *Batch) Claims() iter.Seq[*store.Claim] {
 	}
 }
 
-// first returns the first claim of the batch.
-func (b *Batch) first() *store.Claim { return &b.all[b.Places[0]] }
+// firstClaim returns the first claim of the batch.
+func (b *Batch) firstClaim() *store.Claim { return &b.all[b.Places[0]] }
 
 // Batches divides the claims cs into batches: by the result of the function group for the claim's
 // key, and by whether the claim's lease came by hand-off.

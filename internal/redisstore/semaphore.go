@@ -191,7 +191,7 @@ func (s semaphore) singleKeySteps() Cluster { return Cluster{s.single, s.cluster
 // that permits are held, no other token has the permit's units. If L has another value, either the
 // key was handed to this token alone, or the permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
-	c, i := *b.first(), b.Places[0]
+	c, i := *b.firstClaim(), b.Places[0]
 	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
 	if err != nil {
 		b.Fail(grants, err)
