@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// event is something that happens at a time. An event of a stopped process waits until the process
+// event is an action at a point in time. An event of a stopped process waits until the process
 // continues. An event of a dead process is dropped.
 type event struct {
 	at    time.Duration

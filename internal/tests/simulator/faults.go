@@ -37,19 +37,19 @@ const (
 func (w *world) plague(f Fault) {
 	var strike func()
 	strike = func() {
-		if w.over() {
+		if w.pastLength() {
 			return
 		}
 		w.tally.Faults++
 		w.strike(f)
-		w.after(w.about(f.Every), nil, strike)
+		w.schedule(w.randomAround(f.Every), nil, strike)
 	}
-	w.after(w.about(f.Every), nil, strike)
+	w.schedule(w.randomAround(f.Every), nil, strike)
 }
 
 func (w *world) strike(f Fault) {
 	p := w.procs[w.rng.IntN(len(w.procs))]
-	lasts := w.between(f.For/20, f.For)
+	lasts := w.randomBetween(f.For/20, f.For)
 	switch f.Kind {
 	case Cut:
 		w.reconnect(p)
@@ -72,29 +72,29 @@ func (w *world) strike(f Fault) {
 		w.restart(func() {
 			w.server.forget()
 			w.lossy = true
-			w.upset = w.now
-		}, w.between(150*time.Millisecond, f.For))
+			w.disturbedAt = w.now
+		}, w.randomBetween(150*time.Millisecond, f.For))
 	case Move:
 		w.restart(func() {
-			w.server.step += w.between(-f.For, f.For)
-			w.upset = w.now
-		}, w.between(time.Millisecond, 300*time.Millisecond))
+			w.server.step += w.randomBetween(-f.For, f.For)
+			w.disturbedAt = w.now
+		}, w.randomBetween(time.Millisecond, 300*time.Millisecond))
 	case StepForward, StepBack:
 		if f.Kind == StepBack {
 			lasts = -lasts
 		}
 		w.note(-1, nil, "the server's clock steps", 0, int64(lasts))
 		w.server.step += lasts
-		w.upset = w.now
+		w.disturbedAt = w.now
 	case Stall:
-		if w.now > w.stalled+time.Second {
+		if w.now > w.stalledUntil+time.Second {
 			w.note(-1, nil, "the server stalls for", 0, int64(lasts))
-			w.stalled = w.now + lasts
+			w.stalledUntil = w.now + lasts
 		}
 	case Full:
 		w.note(-1, nil, "the server's memory is full", 0, 0)
 		w.server.full = true
-		w.after(lasts, nil, func() {
+		w.schedule(lasts, nil, func() {
 			w.note(-1, nil, "the server has memory again", 0, 0)
 			w.server.full = false
 		})
@@ -107,7 +107,7 @@ func (w *world) reconnect(p *process) {
 	}
 	w.note(-1, p, "loses its subscription", 0, 0)
 	p.inbox.remove(p.sub)
-	w.after(w.delay(), p, p.listen)
+	w.schedule(w.delay(), p, p.listen)
 }
 
 func (w *world) mute(p *process) {
@@ -117,14 +117,14 @@ func (w *world) mute(p *process) {
 	}
 	s.mute = true
 	w.note(-1, p, "is cut off from its messages", 0, 0)
-	w.after(w.between(3*time.Second, 6*time.Second), p, func() {
+	w.schedule(w.randomBetween(3*time.Second, 6*time.Second), p, func() {
 		if p.sub == s {
 			p.listen()
 		}
 	})
 }
 
-// killOwner kills the process that holds a lease.
+// killOwner kills one process that holds a lease, if there is one.
 func (w *world) killOwner() {
 	for key := range w.books {
 		for _, b := range w.books[key].beliefs {
@@ -134,23 +134,23 @@ func (w *world) killOwner() {
 	}
 }
 
-// restart stops the server for a while. All connections break, and the processes notice this one
-// after the other.
-func (w *world) restart(change func(), down time.Duration) {
+// restart stops the server for the time downtime, calls change, and starts the server again. All
+// connections break, and each process notices this at a time of its own.
+func (w *world) restart(change func(), downtime time.Duration) {
 	s := &w.server
-	if s.down {
+	if s.isDown {
 		return
 	}
-	s.down = true
-	s.life++
+	s.isDown = true
+	s.restarts++
 	w.note(-1, nil, "the server goes down", 0, 0)
 	for _, p := range w.procs {
-		p.inbox.heard = nil
-		w.after(w.delay()+w.between(0, down), p, p.listen)
+		p.inbox.subscribers = nil
+		w.schedule(w.delay()+w.randomBetween(0, downtime), p, p.listen)
 	}
-	w.after(down, nil, func() {
+	w.schedule(downtime, nil, func() {
 		change()
-		s.down = false
+		s.isDown = false
 		w.note(-1, nil, "the server is up again, its clock ahead by", 0, int64(s.step))
 	})
 }

@@ -8,7 +8,7 @@ func (w *world) startForeign() {
 	p := newProcess(w, len(w.procs))
 	var poll func()
 	poll = func() {
-		if w.over() {
+		if w.pastLength() {
 			return
 		}
 		key := w.rng.IntN(w.Keys)
@@ -23,17 +23,17 @@ func (w *world) startForeign() {
 			return r
 		}, func(r reply, o outcome) {
 			if o != answered || r.state != granted || p.now() >= deadline {
-				p.after(w.between(time.Millisecond, 40*time.Millisecond), poll)
+				p.schedule(w.randomBetween(time.Millisecond, 40*time.Millisecond), poll)
 				return
 			}
-			b := w.foreignBelieves(key, p, t, deadline)
-			p.after(min(w.about(w.Hold), w.TTL/2), func() {
-				w.end(key, b)
+			b := w.recordForeignLease(key, p, t, deadline)
+			p.schedule(min(w.randomAround(w.Hold), w.TTL/2), func() {
+				w.removeBelief(key, b)
 				w.call(p, func() reply { return w.server.delIf(key, t) }, func(reply, outcome) {
-					p.after(w.about(w.Think), poll)
+					p.schedule(w.randomAround(w.Think), poll)
 				})
 			})
 		})
 	}
-	p.after(w.about(w.Think), poll)
+	p.schedule(w.randomAround(w.Think), poll)
 }

@@ -16,38 +16,38 @@ type hold struct {
 	state holdState
 
 	// These fields are for the time in which the token asks for the lease.
-	first   time.Duration // S₀: when the first call was sent
-	stamp   time.Duration // S₀ of the latest call that was answered: when it was sent
-	stampT  micros        // T₀ of the latest call that was answered: the server's clock in the reply
-	epoch   int           // the epoch of the process's subscription at that call
-	replied bool          // there was a reply, so stamp and stampT are set
-	open    int           // number of acquires without an answer
-	asking  bool          // a call is under way
-	again   bool          // another call is needed after the present one
-	queued  bool          // the token may be in the server's queue
-	seen    bool          // an answer has named a holder, so failures do not end the wait
-	alarm   int           // number of the last planned re-check; earlier re-checks have no effect
-	due     time.Duration // time of the re-check
-	headAt  time.Duration // when the token should ask, as stated in the message to the head of the queue
+	first       time.Duration // S₀: when the first call was sent
+	stamp       time.Duration // S₀ of the latest answered call: when the call was sent
+	stampT      micros        // T₀ of the latest answered call: the time of the server in the reply
+	epoch       int           // the epoch of the process's subscription at that call
+	replied     bool          // true after the first reply; then stamp and stampT are set
+	open        int           // number of acquires without an answer
+	asking      bool          // a call is under way
+	askPending  bool          // another call is needed after the present one
+	queued      bool          // the token may be in the server's queue
+	holderNamed bool          // an answer has named a holder, so failures do not end the wait
+	alarm       int           // number of the last planned re-check; an earlier re-check does nothing
+	due         time.Duration // time of the re-check
+	headAt      time.Duration // when the head of the queue should ask; a message of the server has set this time
 
 	// These fields are for the time in which the lease is held.
-	fence    uint64
-	block    int
-	used     int // how many fences the process has handed on after the first one
-	since    time.Duration
-	deadline time.Duration
-	share    time.Duration // for how long the lease was granted
-	ttl      time.Duration // the TTL that renewals request
-	renewals int           // number of the last planned renewal; earlier renewals have no effect
-	handed   bool          // the lease was granted by message, and no renewal has confirmed it yet
-	ended    func()        // notifies the worker that its lease is lost
+	fence     uint64
+	block     int
+	used      int // number of hand-offs inside the process; each hand-off uses the next fence
+	startedAt time.Duration
+	deadline  time.Duration
+	share     time.Duration // for how long the lease was granted
+	ttl       time.Duration // the TTL that renewals request
+	renewals  int           // number of the last planned renewal; an earlier renewal does nothing
+	handed    bool          // the lease was granted by message, and no renewal has confirmed it yet
+	onLoss    func()        // notifies the worker that its lease is lost
 
 	// These fields are for the release of the lease.
-	next    *hold
-	earlier bool // an attempt to release before the end of the lease is unclear
-	late    bool // an attempt to release after the end of the lease is unclear
-	lost    bool // the lease had ended before the release
-	until   time.Duration
+	next          *hold
+	unclearBefore bool // a release that was sent before the deadline has an unclear result
+	unclearAfter  bool // a release that was sent after the deadline has an unclear result
+	wasLost       bool // the lease was lost before its release
+	retryUntil    time.Duration
 
 	truth truth
 }
@@ -86,13 +86,14 @@ func (h *hold) enter(s holdState) {
 	h.state = s
 }
 
-// drift returns how much earlier a lease with the TTL d ends for its holder than for the server.
+// drift returns the part of the TTL d that the holder does not use: for the holder, the lease
+// ends earlier than on the server.
 func (h *hold) drift(d time.Duration) time.Duration {
 	return d/100 + 2*time.Millisecond + min(h.w.MaxSkew, d/4)
 }
 
-// claim returns how long the server keeps a lease after a hand-off if no renewal confirms the
-// lease.
+// claim returns the duration of a claim: after a hand-off, the server keeps the lease for this
+// time if no renewal confirms it.
 func (h *hold) claim() time.Duration {
 	if !h.room.forever {
 		return h.ttl
@@ -100,18 +101,18 @@ func (h *hold) claim() time.Duration {
 	return min(h.ttl, mostClaim)
 }
 
-func (h *hold) asks(queue bool) claim {
+func (h *hold) newClaim(queue bool) claim {
 	return claim{token: h.token, ttl: h.ttl, block: h.room.block(), queue: queue, inbox: h.p.inbox, hand: h.claim()}
 }
 
-// ask sends an acquire. If an acquire is under way already, ask records that another acquire must
-// follow.
+// ask sends an acquire. If an earlier acquire of h has no reply yet, ask only records that
+// another acquire must follow.
 func (h *hold) ask() {
 	if h.state != seeking {
 		return
 	}
 	if h.asking {
-		h.again = true
+		h.askPending = true
 		return
 	}
 	w, p := h.w, h.p
@@ -127,7 +128,7 @@ func (h *hold) ask() {
 		queue = false
 	}
 	h.queued = h.queued || queue
-	c := h.asks(queue)
+	c := h.newClaim(queue)
 	w.note(h.key, p, "asks for", h.token, int64(h.open))
 	w.call(p, func() reply {
 		r := w.server.acquire(h.key, c)
@@ -138,150 +139,152 @@ func (h *hold) ask() {
 		if o != unclear {
 			h.open--
 		}
-		if w.without == CountFromSend {
+		if w.omitted == CountFromSend {
 			sent = p.now()
 		}
 		switch o {
 		case answered:
-			h.answered(r, sent, epoch, queue)
+			h.onReply(r, sent, epoch, queue)
 		default:
-			h.failed(r)
+			h.onNoReply(r)
 		}
 		h.askAgain()
 	})
 }
 
 func (h *hold) askAgain() {
-	if h.again && h.state == seeking {
-		h.again = false
+	if h.askPending && h.state == seeking {
+		h.askPending = false
 		h.ask()
 	}
 }
 
-// answered handles the reply to an acquire, or to a release that carried an acquire.
-func (h *hold) answered(r reply, sent time.Duration, epoch int, queue bool) {
+// onReply handles r, the reply to an acquire of h. The acquire was sent at sentAt; it was a call
+// of its own, or a part of a release.
+func (h *hold) onReply(r reply, sentAt time.Duration, epoch int, queue bool) {
 	switch {
 	case r.state == granted && h.state == held: // the message of the grant arrived before this reply
-		h.extendTo(sent + h.ttl - h.drift(h.ttl))
+		h.extendTo(sentAt + h.ttl - h.drift(h.ttl))
 	case h.state != seeking:
 	case r.state == granted:
-		h.hold(r.fence, r.block, sent+h.ttl-h.drift(h.ttl), h.ttl, h.ttl/3)
+		h.beginLease(r.fence, r.block, sentAt+h.ttl-h.drift(h.ttl), h.ttl, h.ttl/3)
 	case r.state == busy:
-		h.seen = true
+		h.holderNamed = true
 		h.replied = true
-		h.stamp, h.stampT, h.epoch = sent, r.at, epoch
-		h.plan(r, sent, queue)
-	case h.w.without == OneHold: // without the rule OneHold, the process uses the token of an earlier wait again, and this token was undone
+		h.stamp, h.stampT, h.epoch = sentAt, r.at, epoch
+		h.plan(r, sentAt, queue)
+	case h.w.omitted == OneHold: // without the rule OneHold, the process uses the token of an earlier wait again, and this token was undone
 		h.enter(finished)
-		h.room.lost()
+		h.room.onLoss()
 	default: // a token that is in use must not have been undone
 		h.w.violate(Truth, h.key, "token %d was never given up, and is answered %q", h.token, stateNames[r.state])
 	}
 }
 
-// failed handles an acquire without an answer.
-func (h *hold) failed(r reply) {
+// onNoReply handles an acquire of h that got no reply, or that a full server refused.
+func (h *hold) onNoReply(r reply) {
 	if h.state != seeking {
 		return
 	}
-	if r.state == noMemory || !h.seen && h.p.now()-h.first > time.Second {
+	if r.state == noMemory || !h.holderNamed && h.p.now()-h.first > time.Second {
 		h.room.token = nil
 		h.giveUp()
-		h.room.fail()
+		h.room.failAll()
 		return
 	}
-	h.wake(h.w.backoff())
+	h.askAfter(h.w.backoff())
 }
 
-// plan sets the time of the next re-check after a reply "busy".
-func (h *hold) plan(r reply, sent time.Duration, queue bool) {
+// plan sets the time of the next re-check after r, a reply "busy" to the acquire sent at sentAt.
+func (h *hold) plan(r reply, sentAt time.Duration, queue bool) {
 	p, w := h.p, h.w
 	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
 		h.room.token = nil
 		h.giveUp()
-		h.room.fail()
+		h.room.failAll()
 		return
 	}
 	switch {
 	case !queue:
 		if p.sub == nil {
 			p.listen() // when the subscription is open, all waiters ask again
-			h.wake(w.backoff() + 50*time.Millisecond)
+			h.askAfter(w.backoff() + 50*time.Millisecond)
 			return
 		}
-		h.wake(0)
+		h.askAfter(0)
 		return
-	case r.deaf && w.without != ResetDeaf:
-		if p.sub != nil && p.subscribedAt < sent {
+	case r.deaf && w.omitted != ResetDeaf:
+		if p.sub != nil && p.subscribedAt < sentAt {
 			w.note(h.key, p, "is deaf", h.token, 0)
 			p.listen()
 		}
-		h.wake(w.backoff())
+		h.askAfter(w.backoff())
 		return
-	case w.without == Recheck:
+	case w.omitted == Recheck:
 		return
 	case r.foreign && r.place == 1:
-		h.wake(w.backoff())
+		h.askAfter(w.backoff())
 		return
 	}
 	now := p.now()
 	pause := h.first + recheckFirst - now
 	if pause <= 0 {
-		over := max(r.left, 0) + time.Millisecond
+		over := max(r.remaining, 0) + time.Millisecond
 		if r.place == 1 {
 			pause = min(recheckHead, over)
 		} else {
-			pause = min(recheckMost, time.Duration(r.place)*recheckHead, over+w.between(10*time.Millisecond, 100*time.Millisecond))
+			pause = min(recheckMost, time.Duration(r.place)*recheckHead, over+w.randomBetween(10*time.Millisecond, 100*time.Millisecond))
 		}
 	}
 	if h.headAt > now {
 		pause = min(pause, h.headAt-now)
 	}
-	h.wake(pause)
+	h.askAfter(pause)
 }
 
-// head handles a message to the head of the queue. The message says that the lease was handed to
-// another token. If this other token does not confirm its claim, the claim ends soon.
-func (h *hold) head(claim time.Duration) {
+// onHead handles a message that makes the token the head of the queue. The server has handed the
+// lease to another token. If that token does not confirm its claim, the claim ends after the time
+// claim.
+func (h *hold) onHead(claim time.Duration) {
 	if h.state != seeking {
 		return
 	}
 	now := h.p.now()
 	h.headAt = now + claim + time.Millisecond
-	if !h.asking && (h.headAt < h.due || h.w.without == OnlyNearer) {
-		h.wake(h.headAt - now)
+	if !h.asking && (h.headAt < h.due || h.w.omitted == OnlyNearer) {
+		h.askAfter(h.headAt - now)
 	}
 }
 
-// wake sets the time of the next Acquire.
-func (h *hold) wake(pause time.Duration) {
+// askAfter plans the next acquire after a pause. It replaces the earlier plan.
+func (h *hold) askAfter(pause time.Duration) {
 	h.alarm++
 	h.due = h.p.now() + pause
 	this := h.alarm
-	h.p.after(pause, func() {
+	h.p.schedule(pause, func() {
 		if h.alarm == this {
 			h.ask()
 		}
 	})
 }
 
-// told handles the message of a grant. The token holds the lease only if the age of the message is
-// certain.
-func (h *hold) told(m message) {
+// onGrant handles m, the message of a grant. The token holds the lease only if the process knows
+// how old the message is.
+func (h *hold) onGrant(m message) {
 	now := h.p.now()
 	var g, wait time.Duration // the grant happened at g or later
 	switch {
-	case h.w.without == FreshMessage:
+	case h.w.omitted == FreshMessage:
 		g = now
 	case !h.replied:
 		g = h.first
-	case h.epoch != h.p.epoch && h.w.without != VoidStamp:
+	case h.epoch != h.p.epoch && h.w.omitted != VoidStamp:
 		h.ask()
 		return
 	default:
 		wait = time.Duration(m.at-h.stampT) * time.Microsecond
 		g = h.stamp + wait
-		if h.w.without != ShortWait {
+		if h.w.omitted != ShortWait {
 			g -= wait / 100 // the process's clock may be slower than the server's
 		}
 	}
@@ -292,27 +295,28 @@ func (h *hold) told(m message) {
 	}
 	h.w.tally.Messages++
 	h.handed = true
-	h.hold(m.fence, m.block, g+m.claim-h.drift(m.claim), m.claim, min(250*time.Millisecond, m.claim/8))
+	h.beginLease(m.fence, m.block, g+m.claim-h.drift(m.claim), m.claim, min(250*time.Millisecond, m.claim/8))
 }
 
-// hold begins the lease.
-func (h *hold) hold(fence uint64, block int, deadline, share, renewIn time.Duration) {
+// beginLease begins the lease with its fence, block and deadline. The parameter share is the TTL
+// of the grant. The first renewal follows after renewIn.
+func (h *hold) beginLease(fence uint64, block int, deadline, share, renewIn time.Duration) {
 	h.fence, h.block, h.deadline, h.share = fence, block, deadline, share
-	h.since = h.p.now()
-	if h.since >= deadline { // the grant came too late to be used
+	h.startedAt = h.p.now()
+	if h.startedAt >= deadline { // the grant came too late to be used
 		r := h.room
 		h.release(nil)
-		r.lost()
+		r.onLoss()
 		return
 	}
 	h.enter(held)
 	h.w.note(h.key, h.p, "holds", h.token, int64(fence))
-	h.watch()
+	h.endAtDeadline()
 	if h.room.forever {
 		h.renewAfter(renewIn)
 	}
 	if !h.room.serve(h) {
-		h.room.done(h)
+		h.room.onWorkDone(h)
 	}
 }
 
@@ -323,22 +327,22 @@ func (h *hold) mayHandOn() bool {
 	}
 	now := h.p.now()
 	over := h.state != held || now >= h.deadline
-	if h.w.without == LossEndsStreak {
+	if h.w.omitted == LossEndsStreak {
 		return h.used+1 < h.block
 	}
 	if over || h.deadline-now < h.share/2 {
 		return false
 	}
-	if h.w.without == StayInBlock {
+	if h.w.omitted == StayInBlock {
 		return true
 	}
-	return h.used+1 < min(h.block, handoffs) && now-h.since < streakLasts
+	return h.used+1 < min(h.block, handoffs) && now-h.startedAt < streakLasts
 }
 
-// watch ends the lease at its deadline, even without an answer of the server.
-func (h *hold) watch() {
+// endAtDeadline plans the loss of the lease at its deadline. It needs no answer of the server.
+func (h *hold) endAtDeadline() {
 	at := h.deadline
-	h.p.after(at-h.p.now(), func() {
+	h.p.schedule(at-h.p.now(), func() {
 		if h.state == held && h.deadline == at {
 			h.lose()
 		}
@@ -348,22 +352,23 @@ func (h *hold) watch() {
 func (h *hold) extendTo(deadline time.Duration) {
 	if deadline > h.deadline {
 		h.deadline = deadline
-		h.watch()
-		h.w.believesLonger(h)
+		h.endAtDeadline()
+		h.w.recordDeadline(h)
 	}
 }
 
-// lose ends the lease before its deadline, because the server has given it to another token.
+// lose ends the lease against the will of its worker: at the deadline, or when a reply shows that
+// the token does not hold the key.
 func (h *hold) lose() {
 	w := h.w
 	w.note(h.key, h.p, "loses", h.token, 0)
-	w.believesNoMore(h)
-	h.lost = true
-	ended, r := h.ended, h.room
-	if w.without == LossEndsStreak && len(r.waiters) > 0 {
+	w.recordEnd(h)
+	h.wasLost = true
+	ended, r := h.onLoss, h.room
+	if w.omitted == LossEndsStreak && len(r.waiters) > 0 {
 		return // the worker does not notice, and may hand the lease on
 	}
 	h.release(nil)
-	r.lost()
+	r.onLoss()
 	ended()
 }

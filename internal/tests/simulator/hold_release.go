@@ -2,11 +2,11 @@ package simulator
 
 import "time"
 
-// giveUp ends the wait of a token.
+// giveUp ends the wait of the token h.
 func (h *hold) giveUp() { h.release(nil) }
 
-// release releases the lease, or leaves the queue. If next is not nil, the same call also puts the
-// token next into the queue.
+// release gives up the lease of h, or its place in the queue. If the parameter next is not nil,
+// the same call also acquires for this next token.
 func (h *hold) release(next *hold) {
 	if h.state == finished || h.state == releasing {
 		return
@@ -19,9 +19,9 @@ func (h *hold) release(next *hold) {
 	}
 	h.next = next
 	if next != nil {
-		next.first, next.queued, next.seen, next.asking = h.p.now(), true, true, true
+		next.first, next.queued, next.holderNamed, next.asking = h.p.now(), true, true, true
 	}
-	h.until = h.p.now() + time.Minute + h.ttl
+	h.retryUntil = h.p.now() + time.Minute + h.ttl
 	h.sendRelease()
 }
 
@@ -35,83 +35,86 @@ func (h *hold) sendRelease() {
 	var c *claim
 	if next != nil {
 		next.open++
-		asked := next.asks(true)
+		asked := next.newClaim(true)
 		c = &asked
 		w.note(h.key, p, "releases, and queues", h.token, int64(c.token))
 	} else {
 		w.note(h.key, p, "releases, undoing if not 0", h.token, int64(undo))
 	}
-	sent, epoch, later := p.now(), p.epoch, time.Duration(0)
+	sent, epoch, extraDelay := p.now(), p.epoch, time.Duration(0)
 	if next != nil && w.chance(w.LateFollow) {
-		later = w.Patience + w.backoff()
+		extraDelay = w.Patience + w.backoff()
 	}
-	w.callLate(p, later, func() reply {
+	w.callLate(p, extraDelay, func() reply {
 		r := w.server.release(h.key, h.token, undo, c)
 		w.note(h.key, nil, stateNames[r.state], h.token, 0)
 		return r
 	}, func(r reply, o outcome) {
 		if next != nil {
-			next.follow(r, o, sent, epoch)
+			next.onReleaseReply(r, o, sent, epoch)
 		}
 		if o != answered {
-			h.earlier = h.earlier || o == unclear && sent < h.deadline
-			h.late = h.late || o == unclear && sent >= h.deadline
-			if p.now() < h.until {
-				p.after(w.backoff(), h.sendRelease)
+			h.unclearBefore = h.unclearBefore || o == unclear && sent < h.deadline
+			h.unclearAfter = h.unclearAfter || o == unclear && sent >= h.deadline
+			if p.now() < h.retryUntil {
+				p.schedule(w.backoff(), h.sendRelease)
 				return
 			}
 		}
-		h.settled(r, o)
+		h.onReleased(r, o)
 	})
 }
 
-// follow handles the answer to a release, in which h was the next token.
-func (h *hold) follow(r reply, o outcome, sent time.Duration, epoch int) {
+// onReleaseReply handles the reply to a release that carried an acquire for the token h.
+func (h *hold) onReleaseReply(r reply, o outcome, sentAt time.Duration, epoch int) {
 	h.asking = false
 	if o != unclear {
 		h.open--
 	}
-	if h.w.without == CountFromSend {
-		sent = h.p.now()
+	if h.w.omitted == CountFromSend {
+		sentAt = h.p.now()
 	}
 	switch {
 	case h.state != seeking: // a message has granted h the lease, or h has given up its wait
 		return
 	case o == answered && r.state == released:
-		h.answered(*r.next, sent, epoch, true)
+		h.onReply(*r.next, sentAt, epoch, true)
 	case o == answered:
-		h.again = true
+		h.askPending = true
 	default:
-		h.failed(r)
+		h.onNoReply(r)
 	}
 	h.askAgain()
 }
 
-// undoFor returns how long the server must refuse an acquire that has no answer.
+// undoFor returns how long the tombstone of h must last. It returns 0 if no acquire of h is
+// without an answer.
 func (h *hold) undoFor() time.Duration {
-	if h.open == 0 || h.w.without == UndoUnanswered {
+	if h.open == 0 || h.w.omitted == UndoUnanswered {
 		return 0
 	}
 	return max(h.ttl, time.Minute)
 }
 
-// settled ends the life of a token.
-func (h *hold) settled(r reply, o outcome) {
+// onReleased ends the life of the token h after its last release. It also checks the reply r of
+// this release.
+func (h *hold) onReleased(r reply, o outcome) {
 	if h.state == releasing {
 		h.enter(finished)
 	}
-	if o == answered && r.state == notOurs && h.deadline > 0 && !h.earlier && !h.late && !h.lost {
-		h.w.toldLost(h)
+	if o == answered && r.state == notOurs && h.deadline > 0 && !h.unclearBefore && !h.unclearAfter && !h.wasLost {
+		h.w.checkLossReply(h)
 	}
 }
 
-// answerWithRelease releases a grant that no hold can use.
+// answerWithRelease releases the lease that a message has granted to h, because h has already
+// ended.
 func (h *hold) answerWithRelease() {
 	w, undo := h.w, h.undoFor()
 	w.note(h.key, h.p, "answers with a release of", h.token, 0)
 	w.call(h.p, func() reply { return w.server.release(h.key, h.token, undo, nil) }, func(_ reply, o outcome) {
 		if o == unclear || o == refused {
-			h.p.after(w.backoff(), func() {
+			h.p.schedule(w.backoff(), func() {
 				if h.state == finished {
 					h.answerWithRelease()
 				}

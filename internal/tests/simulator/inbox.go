@@ -2,20 +2,21 @@ package simulator
 
 import "time"
 
-// inbox is the channel of one process. Its name never changes, but its subscribers do.
+// inbox is the channel of one process. The name of the channel never changes, but its subscribers
+// change.
 type inbox struct {
-	owner *process
-	heard []*subscription // the subscribers that the server knows
+	owner       *process
+	subscribers []*subscription // the subscribers that the server knows
 }
 
-// subscription is the subscription of one connection. The server and the process may believe
-// different things about its state.
+// subscription is the subscription of one connection. The process may consider it open when the
+// server has already closed it, or the reverse.
 type subscription struct {
 	inbox *inbox
-	mute  bool // messages get lost, and the server does not notice it for a while
+	mute  bool // the messages get lost, but the server does not notice this for some time
 }
 
-// message is what a script publishes.
+// message is a message that a script publishes.
 type message struct {
 	kind  messageKind
 	token token
@@ -28,64 +29,64 @@ type message struct {
 type messageKind uint8
 
 const (
-	toldGranted messageKind = iota + 1 // the token holds the key
-	toldHead                           // the token is first in the queue, and should ask when the claim of the present winner has ended
+	messageGranted messageKind = iota + 1 // the token holds the key
+	messageHead                           // the token is first in the queue, and should ask when the claim of the present winner has ended
 )
 
-// listeners returns the result of PUBSUB NUMSUB.
+// listeners returns the number of subscribers, as PUBSUB NUMSUB does.
 func (in *inbox) listeners() int {
-	return len(in.heard)
+	return len(in.subscribers)
 }
 
 func (in *inbox) remove(s *subscription) {
-	for i, h := range in.heard {
+	for i, h := range in.subscribers {
 		if h == s {
-			in.heard = append(in.heard[:i], in.heard[i+1:]...)
+			in.subscribers = append(in.subscribers[:i], in.subscribers[i+1:]...)
 			return
 		}
 	}
 }
 
-// publish sends a message to all subscribers of an inbox. A message may get lost, be late, or
-// arrive twice.
-func (w *world) publish(key int, in *inbox, m message) {
-	if in == nil {
+// publish sends the message m to all subscribers of the inbox box. A message may get lost, be
+// late, or arrive twice.
+func (w *world) publish(key int, box *inbox, m message) {
+	if box == nil {
 		return
 	}
 	if w.spy != nil {
-		w.spy(in, m)
+		w.spy(box, m)
 		return
 	}
-	if m.kind == toldGranted {
+	if m.kind == messageGranted {
 		w.note(key, nil, "publishes a grant to", m.token, int64(m.fence))
 	}
-	for _, s := range in.heard {
+	for _, s := range box.subscribers {
 		if w.chance(w.MessageLost) {
 			w.note(key, nil, "the message is lost of", m.token, 0)
 			continue
 		}
 		late := w.delay()
 		if w.chance(w.MessageLate) {
-			late += w.between(0, w.pick(200*time.Millisecond, 3*time.Second))
+			late += w.randomBetween(0, w.pick(200*time.Millisecond, 3*time.Second))
 		}
 		w.deliver(s, key, m, late)
 		if w.chance(w.MessageTwice) {
-			w.deliver(s, key, m, late+w.between(0, 2*time.Second))
+			w.deliver(s, key, m, late+w.randomBetween(0, 2*time.Second))
 		}
 	}
 }
 
 func (w *world) deliver(s *subscription, key int, m message, late time.Duration) {
 	p := s.inbox.owner
-	w.after(late, p, func() {
+	w.schedule(late, p, func() {
 		if p.sub != s || s.mute {
 			return // the connection was closed or cut
 		}
-		p.told(key, m)
+		p.onMessage(key, m)
 	})
 }
 
-// listen opens a subscription on a new connection, in place of an earlier subscription.
+// listen closes the subscription of the process, and opens another one on a new connection.
 func (p *process) listen() {
 	if p.opening {
 		return
@@ -95,31 +96,31 @@ func (p *process) listen() {
 	p.subscribe()
 }
 
-// disconnect closes the subscription. The server notices the close a little later.
+// disconnect closes the subscription of the process. The server notices this a little later.
 func (p *process) disconnect() {
 	if old := p.sub; old != nil {
 		p.sub = nil
 		p.epoch++
 		counted := p.w.delay()
 		if old.mute {
-			counted = p.w.between(0, 5*time.Second)
+			counted = p.w.randomBetween(0, 5*time.Second)
 		}
-		p.w.after(counted, nil, func() { p.inbox.remove(old) })
+		p.w.schedule(counted, nil, func() { p.inbox.remove(old) })
 	}
 }
 
 func (p *process) subscribe() {
 	w := p.w
 	fresh := &subscription{inbox: p.inbox}
-	life := w.server.life
-	w.after(w.delay(), nil, func() {
-		if w.server.down || w.server.life != life || p.dead || w.chance(w.LostRequest) {
-			w.after(w.between(5*time.Millisecond, 300*time.Millisecond), p, p.subscribe)
+	life := w.server.restarts
+	w.schedule(w.delay(), nil, func() {
+		if w.server.isDown || w.server.restarts != life || p.dead || w.chance(w.LostRequest) {
+			w.schedule(w.randomBetween(5*time.Millisecond, 300*time.Millisecond), p, p.subscribe)
 			return
 		}
-		p.inbox.heard = append(p.inbox.heard, fresh)
-		w.after(w.delay(), p, func() {
-			if w.server.life != life {
+		p.inbox.subscribers = append(p.inbox.subscribers, fresh)
+		w.schedule(w.delay(), p, func() {
+			if w.server.restarts != life {
 				p.subscribe()
 				return
 			}

@@ -53,16 +53,16 @@ type book struct {
 
 // belief is a lease as its owner sees it.
 type belief struct {
-	p       *process
-	token   token
-	until   time.Duration // the deadline, by the owner's clock
-	granted time.Duration // when the server granted it, in true time
-	fence   uint64
+	p        *process
+	token    token
+	deadline time.Duration // the deadline, by the owner's clock
+	granted  time.Duration // when the server granted the lease, in true time
+	fence    uint64
 }
 
-// truth is what the observer of the simulation knows about a token.
+// truth has the facts about a token that the observer of the simulation knows.
 type truth struct {
-	granted  time.Duration // when the server gave it the lease, in true time
+	granted  time.Duration // when the server gave the token the lease, in true time
 	ticket   micros        // 0: the token was never in the queue
 	queuedAt time.Duration
 	handed   bool // the token got the lease from the queue, by message
@@ -71,8 +71,9 @@ type truth struct {
 	passed   map[*process]int // how often other tokens got the lease while this token waited
 }
 
-// granted is called when the server gives a token the lease.
-func (w *world) granted(key int, t token, handed bool) {
+// recordGrant records that the server gives the lease to the token t. It checks the fence. handed
+// reports whether the grant is sent by message.
+func (w *world) recordGrant(key int, t token, handed bool) {
 	l := w.server.rows[key].lease
 	b := &w.books[key]
 	if l.fence <= b.minted {
@@ -88,12 +89,12 @@ func (w *world) granted(key int, t token, handed bool) {
 	if handed && w.ambush > 0 && !slices.ContainsFunc(w.procs, w.stopped) {
 		lasts := w.ambush
 		w.ambush = 0
-		w.after(w.between(0, time.Millisecond), nil, func() { h.p.pause(lasts) })
+		w.schedule(w.randomBetween(0, time.Millisecond), nil, func() { h.p.pause(lasts) })
 	}
 }
 
-// queued is called when a token has got a place in the queue.
-func (w *world) queued(key int, t token, ticket micros) {
+// recordQueued records that the token t has got a place in the queue, with the given ticket.
+func (w *world) recordQueued(key int, t token, ticket micros) {
 	h := w.holds[t]
 	h.truth.ticket, h.truth.queuedAt, h.truth.passed = ticket, w.now, nil
 	w.note(key, nil, "queues", t, 0)
@@ -102,73 +103,75 @@ func (w *world) queued(key int, t token, ticket micros) {
 	}
 }
 
-// reminted is called when a lease gets another fence, although its owner stays the same.
-func (w *world) reminted(key int, l lease) {
+// recordNewFence records that the lease l has got another fence, although its owner stays the
+// same.
+func (w *world) recordNewFence(key int, l lease) {
 	w.books[key].minted = l.fence + uint64(l.block) - 1
 	if b := w.holds[l.owner].truth.belief; b != nil && w.holds[l.owner].state == held && b.fence < l.fence {
 		w.violate(Fences, key, "t%d holds with fence %d, and the server has %d", l.owner, b.fence, l.fence)
 	}
 }
 
-// freed is called when a release of t has freed the lease of owner.
-func (w *world) freed(key int, t, owner token) {
+// recordFreed records that a release with the token t has freed a lease. The owner of this lease
+// must be t, too.
+func (w *world) recordFreed(key int, t, owner token) {
 	w.holds[t].truth.freed = true
 	if owner != t {
 		w.violate(Releases, key, "the release of t%d frees the lease of t%d", t, owner)
 	}
 }
 
-// believes is called when h begins to believe that it holds a lease.
-func (w *world) believes(h *hold) {
+// recordLease records that h begins to use its lease, and checks all invariants of a new lease.
+func (w *world) recordLease(h *hold) {
 	w.tally.Grants++
 	if h.used > 0 {
 		w.tally.Local++
 	}
-	b := &belief{p: h.p, token: h.token, until: h.deadline, granted: h.truth.granted, fence: h.fence + uint64(h.used)}
+	b := &belief{p: h.p, token: h.token, deadline: h.deadline, granted: h.truth.granted, fence: h.fence + uint64(h.used)}
 	h.truth.belief = b
 	if h.truth.granted == 0 {
 		w.violate(Exclusion, h.key, "t%d was told of a lease that the server never gave it", h.token)
 	}
-	w.begin(h.key, b)
+	w.addBelief(h.key, b)
 	w.checkFence(h, b)
 	w.checkWait(h)
 	w.checkOrder(h)
 }
 
-func (w *world) foreignBelieves(key int, p *process, t token, until time.Duration) *belief {
-	b := &belief{p: p, token: t, until: until, granted: w.now}
-	w.begin(key, b)
+func (w *world) recordForeignLease(key int, p *process, t token, deadline time.Duration) *belief {
+	b := &belief{p: p, token: t, deadline: deadline, granted: w.now}
+	w.addBelief(key, b)
 	return b
 }
 
-func (w *world) begin(key int, b *belief) {
+func (w *world) addBelief(key int, b *belief) {
 	w.checkExclusion(key, b)
 	w.books[key].beliefs = append(w.books[key].beliefs, b)
 }
 
-// believesLonger is called when the deadline of a lease has moved.
-func (w *world) believesLonger(h *hold) {
+// recordDeadline records that the deadline of the lease of h has moved.
+func (w *world) recordDeadline(h *hold) {
 	if b := h.truth.belief; b != nil {
-		b.until = h.deadline
+		b.deadline = h.deadline
 		w.checkExclusion(h.key, b)
 	}
 }
 
-func (w *world) believesNoMore(h *hold) {
+func (w *world) recordEnd(h *hold) {
 	if b := h.truth.belief; b != nil {
 		h.truth.belief = nil
-		w.end(h.key, b)
+		w.removeBelief(h.key, b)
 	}
 }
 
-func (w *world) end(key int, b *belief) {
+func (w *world) removeBelief(key int, b *belief) {
 	k := &w.books[key]
 	k.beliefs = slices.DeleteFunc(k.beliefs, func(o *belief) bool { return o == b })
-	k.freeAt = max(k.freeAt, min(w.now, b.p.trueAt(b.until)))
+	k.freeAt = max(k.freeAt, min(w.now, b.p.trueAt(b.deadline)))
 }
 
-// died ends all beliefs and all waits of a process that was killed.
-func (w *world) died(p *process) {
+// recordDeath removes the beliefs and the waits of p, a process that was killed.
+func (w *world) recordDeath(p *process) {
 	for key := range w.books {
 		k := &w.books[key]
 		k.beliefs = slices.DeleteFunc(k.beliefs, func(b *belief) bool {
@@ -181,22 +184,22 @@ func (w *world) died(p *process) {
 	}
 }
 
-// excused reports whether a lease may end early without a violation. A lease may end early if it
-// was granted before the server lost its data, or before the server's clock stepped.
-func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.upset }
+// excused reports whether the lease of b may overlap another lease without a violation. It may if
+// the server has lost its data since the grant, or if the clock of the server has stepped.
+func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.disturbedAt }
 
 func (w *world) checkExclusion(key int, b *belief) {
 	k := &w.books[key]
 	for _, o := range k.beliefs {
-		if o != b && o.p.trueAt(o.until) > w.now && !w.excused(o) && !w.excused(b) {
+		if o != b && o.p.trueAt(o.deadline) > w.now && !w.excused(o) && !w.excused(b) {
 			w.violate(Exclusion, key, "p%d has it as t%d with fence %d, and p%d as t%d with fence %d for %v more",
-				b.p.id, b.token, b.fence, o.p.id, o.token, o.fence, o.p.trueAt(o.until)-w.now)
+				b.p.id, b.token, b.fence, o.p.id, o.token, o.fence, o.p.trueAt(o.deadline)-w.now)
 		}
 	}
 	k.beliefs = slices.DeleteFunc(k.beliefs, func(o *belief) bool {
-		gone := o != b && o.p.trueAt(o.until) <= w.now
+		gone := o != b && o.p.trueAt(o.deadline) <= w.now
 		if gone {
-			k.freeAt = max(k.freeAt, o.p.trueAt(o.until))
+			k.freeAt = max(k.freeAt, o.p.trueAt(o.deadline))
 		}
 		return gone
 	})
@@ -216,61 +219,63 @@ func (w *world) checkFence(h *hold, b *belief) {
 	}
 	k.fence = max(k.fence, b.fence)
 	r := &w.server.rows[h.key]
-	if l := r.lease; l.owner == h.token && w.without != StayInBlock && (b.fence < l.fence || b.fence >= l.fence+uint64(l.block)) {
+	if l := r.lease; l.owner == h.token && w.omitted != StayInBlock && (b.fence < l.fence || b.fence >= l.fence+uint64(l.block)) {
 		w.violate(Fences, h.key, "t%d holds with fence %d, and the server has %d…%d", h.token, b.fence, l.fence, l.fence+uint64(l.block)-1)
 	}
 }
 
-// waits is called when a wait begins, and waitsNoMore when it ends.
-func (w *world) waits(key int, wt *waiter) { w.books[key].waiters = append(w.books[key].waiters, wt) }
+// recordWait is called when the wait of wt begins. recordWaitEnd is called when it ends.
+func (w *world) recordWait(key int, wt *waiter) {
+	w.books[key].waiters = append(w.books[key].waiters, wt)
+}
 
-func (w *world) waitsNoMore(key int, wt *waiter) {
+func (w *world) recordWaitEnd(key int, wt *waiter) {
 	k := &w.books[key]
 	k.waiters = slices.DeleteFunc(k.waiters, func(o *waiter) bool { return o == wt })
-	if w.MaxWait > 0 && !w.stopped(wt.room.p) && w.now-max(wt.since, wt.room.p.wokeAt) > w.MaxWait {
-		w.violate(Waits, key, "p%d waited for %v", wt.room.p.id, w.now-wt.since)
+	if w.MaxWait > 0 && !w.stopped(wt.room.p) && w.now-max(wt.startedAt, wt.room.p.wokeAt) > w.MaxWait {
+		w.violate(Waits, key, "p%d waited for %v", wt.room.p.id, w.now-wt.startedAt)
 	}
 }
 
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
-// waitingSince returns the start of the longest present wait, and the process that waits. Stopped
-// processes do not count. For a process that was stopped, the wait starts when the process
-// continues.
-func (w *world) waitingSince(key int) (since time.Duration, p *process) {
+// longestWait returns the start of the longest present wait for a key, and the process that
+// waits. It returns -1 if no process waits. Stopped processes do not count. For a process that
+// was stopped, the wait starts when the process continues.
+func (w *world) longestWait(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
-		if began := max(wt.since, wt.room.p.wokeAt); !w.stopped(wt.room.p) && (since < 0 || began < since) {
+		if began := max(wt.startedAt, wt.room.p.wokeAt); !w.stopped(wt.room.p) && (since < 0 || began < since) {
 			since, p = began, wt.room.p
 		}
 	}
 	return since, p
 }
 
-// checkWait checks that the key was not free for too long before a lease began.
+// checkWait checks that the key was not free for too long before the lease of h began.
 func (w *world) checkWait(h *hold) {
 	k := &w.books[h.key]
-	if since, _ := w.waitingSince(h.key); w.MaxIdle > 0 && since >= 0 && w.now-max(since, k.freeAt) > w.MaxIdle {
+	if since, _ := w.longestWait(h.key); w.MaxIdle > 0 && since >= 0 && w.now-max(since, k.freeAt) > w.MaxIdle {
 		w.violate(Waits, h.key, "nobody had the key for %v, while somebody waited", w.now-max(since, k.freeAt))
 	}
 }
 
-// inspect checks all waits from time to time.
-func (w *world) inspect() {
+// checkWaits checks that no present wait is too long. It calls itself again every 500 ms.
+func (w *world) checkWaits() {
 	for key := range w.books {
-		since, p := w.waitingSince(key)
+		since, p := w.longestWait(key)
 		if since < 0 {
 			continue
 		}
 		if w.MaxWait > 0 && w.now-since > w.MaxWait {
 			w.violate(Waits, key, "p%d has waited for %v", p.id, w.now-since)
 		}
-		if w.now > w.quiet+w.settle()-time.Second {
-			w.violate(Waits, key, "p%d still waits %v after the last fault", p.id, w.now-w.quiet)
+		if w.now > w.faultsEnd+w.settle()-time.Second {
+			w.violate(Waits, key, "p%d still waits %v after the last fault", p.id, w.now-w.faultsEnd)
 		}
 	}
 	if w.now < w.Length || w.anybodyWaits() {
-		w.after(500*time.Millisecond, nil, w.inspect)
+		w.schedule(500*time.Millisecond, nil, w.checkWaits)
 	}
 }
 
@@ -278,7 +283,7 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks that a grant of the server has not overtaken a waiter whose turn was earlier.
+// checkOrder checks that no waiter with an earlier turn still waits when h gets the lease.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return
@@ -305,21 +310,23 @@ func (w *world) checkOrder(h *hold) {
 	}
 }
 
-// toldLost is called when a reply of the server states that a process does not hold its lease.
-func (w *world) toldLost(h *hold) {
+// checkLossReply checks a reply of the server that h does not hold the lease. The reply is wrong
+// if a release of h itself has freed the lease.
+func (w *world) checkLossReply(h *hold) {
 	if h.truth.freed && !w.lossy {
 		w.violate(Truth, h.key, "a reply states that the lease of t%d was lost, but its own release ended the lease", h.token)
 	}
 }
 
-// atRest checks that nothing is left behind on the server at the end of the run.
-func (w *world) atRest() {
+// checkRest checks at the end of the run that no lease and no queue entry of a living process is
+// left on the server.
+func (w *world) checkRest() {
 	for key := range w.server.rows {
-		if since, p := w.waitingSince(key); since >= 0 {
+		if since, p := w.longestWait(key); since >= 0 {
 			w.violate(Waits, key, "p%d still waits at the end, since %v", p.id, since)
 		}
 		r := w.server.row(key)
-		if w.server.held(r) && !r.lease.foreign && !w.holds[r.lease.owner].p.dead {
+		if w.server.hasLease(r) && !r.lease.foreign && !w.holds[r.lease.owner].p.dead {
 			w.violate(Rest, key, "t%d still has the lease", r.lease.owner)
 		}
 		for _, e := range r.queue {

@@ -2,33 +2,33 @@ package simulator
 
 import "time"
 
-// renewAfter sets the time of the next renewal.
+// renewAfter plans the next renewal after the time d. It replaces the earlier plan.
 func (h *hold) renewAfter(d time.Duration) {
 	h.renewals++
 	this := h.renewals
-	h.p.after(d, func() {
+	h.p.schedule(d, func() {
 		if h.renewals == this && h.state == held {
 			h.renew(h.ttl)
 		}
 	})
 }
 
-// renew sends a renewal. Another renewal may be sent before this one is answered.
+// renew sends a renewal with the given TTL. It does not wait for the answers to earlier renewals.
 func (h *hold) renew(ttl time.Duration) {
 	w, p := h.w, h.p
 	sent := p.now()
-	h.renewAfter(h.ttl/10 + w.between(0, h.ttl/20)) // the time of the next attempt if this attempt gets no answer
+	h.renewAfter(h.ttl/10 + w.randomBetween(0, h.ttl/20)) // the next attempt, if this attempt gets no answer
 	w.note(h.key, p, "renews", h.token, int64(ttl/time.Millisecond))
 	handed := h.handed
 	w.call(p, func() reply { return w.server.renew(h.key, h.token, ttl, handed) }, func(r reply, o outcome) {
 		if o != answered || h.state != held {
 			return
 		}
-		if w.without == CountFromSend {
+		if w.omitted == CountFromSend {
 			sent = p.now()
 		}
 		if r.state == notOurs {
-			w.toldLost(h)
+			w.checkLossReply(h)
 			h.lose()
 			return
 		}

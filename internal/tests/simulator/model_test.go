@@ -6,28 +6,29 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is the queue of one key, without time and network. It has the holder, the waiters in
-// order, and the answer of each step. Servers are compared with it step by step.
+// model is the queue of one key, without time and network. It has the holder and the waiters in
+// order, and computes the answer of each step. The tests compare servers with the model, step by
+// step.
 type model struct {
-	holder string
-	queue  []place
-	undone map[string]bool
-	gone   map[int]bool // the killed processes
+	holder     string
+	queue      []queuePlace
+	tombstones map[string]bool
+	dead       map[int]bool // true for each killed process
 
-	grants []grantMessage // the messages that the last step has sent
-	kind   kind
+	grants     []grantMessage // the messages that the last step has sent
+	deviations deviations
 }
 
-// kind says in which ways a server may differ from the model.
-type kind struct {
-	pardon bool // the first waiter gets a free key when it asks, even if it did not confirm an earlier hand-off
-	novice bool // the next token of a release was never in the queue before
+// deviations has the permitted differences between a server and the model.
+type deviations struct {
+	pardon bool // the first waiter gets the free key when it asks, even if it did not confirm an earlier hand-off
+	novice bool // the next token of a release is always new: it was never in the queue
 	quiet  bool // the next token of a release gets no message of its grant
 }
 
-// place is a waiter in the queue. handed is true if the waiter was granted the key by message and
-// has made no call since then.
-type place struct {
+// queuePlace is a waiter in the queue. handed is true if the waiter was granted the key by
+// message and has made no call since then.
+type queuePlace struct {
 	owner   string
 	process int // noInbox: the waiter receives no messages
 	handed  bool
@@ -48,12 +49,12 @@ type answer struct {
 	Next  *answer
 }
 
-func newModel(k kind) *model {
-	return &model{undone: make(map[string]bool), gone: make(map[int]bool), kind: k}
+func newModel(k deviations) *model {
+	return &model{tombstones: make(map[string]bool), dead: make(map[int]bool), deviations: k}
 }
 
 func (m *model) index(owner string) int {
-	return slices.IndexFunc(m.queue, func(p place) bool { return p.owner == owner })
+	return slices.IndexFunc(m.queue, func(p queuePlace) bool { return p.owner == owner })
 }
 
 func (m *model) leave(owner string) bool {
@@ -65,21 +66,21 @@ func (m *model) leave(owner string) bool {
 }
 
 func (m *model) acquire(process int, owner string, queue bool) answer {
-	if m.undone[owner] {
+	if m.tombstones[owner] {
 		return answer{State: store.Undone}
 	}
 	if m.holder == owner {
 		m.leave(owner)
 		return answer{State: store.Granted}
 	}
-	m.hand(owner)
+	m.handOff(owner)
 	if m.holder == "" {
 		m.leave(owner)
 		m.holder = owner
 		return answer{State: store.Granted}
 	}
 	if queue && m.index(owner) < 0 {
-		m.queue = append(m.queue, place{owner: owner, process: process})
+		m.queue = append(m.queue, queuePlace{owner: owner, process: process})
 	}
 	return answer{State: store.Busy, Place: m.place(owner)}
 }
@@ -99,15 +100,15 @@ func (m *model) place(owner string) int {
 	return n
 }
 
-// hand gives a free key to the first waiter that can take it. It stops at own, the token that
-// makes the call.
-func (m *model) hand(own string) {
+// handOff gives a free key to the first waiter that can take it. If the token caller is the
+// first, handOff stops, because caller makes this call and gets an answer.
+func (m *model) handOff(caller string) {
 	for m.holder == "" && len(m.queue) > 0 {
 		head := &m.queue[0]
 		switch {
-		case head.owner == own && (m.kind.pardon || !head.handed):
+		case head.owner == caller && (m.deviations.pardon || !head.handed):
 			return
-		case head.handed, m.gone[head.process]:
+		case head.handed, m.dead[head.process]:
 			m.drop(*head)
 		default:
 			head.handed = true
@@ -119,10 +120,10 @@ func (m *model) hand(own string) {
 	}
 }
 
-// drop removes all waiters of a dead or stopped process.
-func (m *model) drop(of place) {
-	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
-		return p.owner == of.owner || of.process != noInbox && p.process == of.process
+// drop removes the waiter head, and all other waiters of its process.
+func (m *model) drop(head queuePlace) {
+	m.queue = slices.DeleteFunc(m.queue, func(p queuePlace) bool {
+		return p.owner == head.owner || head.process != noInbox && p.process == head.process
 	})
 }
 
@@ -138,25 +139,25 @@ func (m *model) renew(owner string, handed bool) answer {
 
 func (m *model) release(owner string, undo bool, process int, next string) answer {
 	if undo {
-		m.undone[owner] = true
+		m.tombstones[owner] = true
 	}
 	ours := m.holder == owner
 	m.leave(owner)
 	if !ours {
-		m.hand("") // the key may be free, and the waiter that leaves would have been the first to notice it
+		m.handOff("") // the key may be free, and the waiter that leaves will not ask for it
 		return answer{State: store.NotOurs}
 	}
 	m.holder = ""
 	a := answer{State: store.Released}
 	switch {
 	case next == "":
-		m.hand("")
-	case m.undone[next]:
-		m.hand("")
+		m.handOff("")
+	case m.tombstones[next]:
+		m.handOff("")
 		a.Next = &answer{State: store.Undone}
 	default:
-		if !m.kind.quiet {
-			m.hand("")
+		if !m.deviations.quiet {
+			m.handOff("")
 		}
 		n := m.acquire(process, next, true)
 		a.Next = &n
@@ -167,10 +168,10 @@ func (m *model) release(owner string, undo bool, process int, next string) answe
 // expire ends the lease without a release.
 func (m *model) expire() { m.holder = "" }
 
-func (m *model) kill(process int) { m.gone[process] = true }
+func (m *model) kill(process int) { m.dead[process] = true }
 
-// sent returns the messages that the last step has sent.
-func (m *model) sent() []grantMessage {
+// takeGrants returns the messages that the last step has sent, and forgets them.
+func (m *model) takeGrants() []grantMessage {
 	sent := m.grants
 	m.grants = nil
 	return sent

@@ -2,8 +2,8 @@ package simulator
 
 import "time"
 
-// process is one engine: its clock, its inbox, and the rooms in which its workers wait. A process
-// that is killed is replaced by another one.
+// process is one engine: its clock, its inbox, and the rooms in which its workers wait. When a
+// process is killed, a new process takes its place.
 type process struct {
 	w    *world
 	id   int
@@ -29,7 +29,7 @@ type process struct {
 func newProcess(w *world, id int) *process {
 	p := &process{w: w, id: id, born: w.now, wokeAt: -1, rate: 1, rooms: make([]*room, w.Keys)}
 	p.rate += w.Drift * (2*w.rng.Float64() - 1)
-	p.base = w.between(0, time.Hour)
+	p.base = w.randomBetween(0, time.Hour)
 	p.inbox = &inbox{owner: p}
 	for key := range p.rooms {
 		p.rooms[key] = &room{p: p, key: key}
@@ -52,22 +52,22 @@ func (p *process) trueFor(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / p.rate)
 }
 
-// after calls do when the clock of the process has advanced by d.
-func (p *process) after(d time.Duration, do func()) {
-	p.w.after(p.trueFor(max(d, 0)), p, do)
+// schedule plans a call of do for the time when the clock of the process has advanced by d.
+func (p *process) schedule(d time.Duration, do func()) {
+	p.w.schedule(p.trueFor(max(d, 0)), p, do)
 }
 
-// told handles a message. The token of the message may be in any state.
-func (p *process) told(key int, m message) {
+// onMessage handles the message m about a key. The token of the message may be in any state.
+func (p *process) onMessage(key int, m message) {
 	h := p.w.holds[m.token]
 	p.w.note(key, p, "is told of", m.token, int64(m.kind))
 	switch {
-	case m.kind == toldHead:
-		h.head(m.claim)
+	case m.kind == messageHead:
+		h.onHead(m.claim)
 	case h.state == seeking:
-		h.told(m)
+		h.onGrant(m)
 	case h.state == held || h.state == releasing:
-		if p.w.without == IgnoreIfHeld {
+		if p.w.omitted == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
 	default: // the hold has ended in this process, but the process that handed the lease over did not know that
@@ -75,25 +75,26 @@ func (p *process) told(key int, m message) {
 	}
 }
 
-// recheckAll makes all waiters of the process ask, because messages may have been lost.
+// recheckAll makes all waiting tokens of the process ask now, because messages may have been
+// lost.
 func (p *process) recheckAll() {
-	if p.w.without == Recheck {
+	if p.w.omitted == Recheck {
 		return
 	}
 	for _, h := range p.seek {
-		h.wake(0)
+		h.askAfter(0)
 	}
 }
 
-// pause stops the process for a time, as SIGSTOP does. Events that are due meanwhile happen
-// afterwards, in any order.
+// pause stops the process for the time d, as SIGSTOP does. Events that are due in this time
+// happen when the process continues, in any order.
 func (p *process) pause(d time.Duration) {
 	if p.asleep || p.dead {
 		return
 	}
 	p.asleep = true
 	p.w.note(-1, p, "is stopped", 0, int64(d))
-	p.w.after(d, nil, p.resume)
+	p.w.schedule(d, nil, p.resume)
 }
 
 func (p *process) resume() {
@@ -105,13 +106,13 @@ func (p *process) resume() {
 	w.note(-1, p, "goes on", 0, 0)
 	w.rng.Shuffle(len(p.later), func(i, j int) { p.later[i], p.later[j] = p.later[j], p.later[i] })
 	for _, e := range p.later {
-		w.after(0, p, e.do)
+		w.schedule(0, p, e.do)
 	}
 	p.later = nil
 }
 
-// kill ends the process, and begins another one. If its machine dies too, the server still counts
-// the process's subscription for a while.
+// kill ends the process, and starts another process soon. If machine is true, the machine of the
+// process dies too, so the server still counts the subscription for some seconds.
 func (p *process) kill(machine bool) {
 	if p.dead {
 		return
@@ -119,11 +120,11 @@ func (p *process) kill(machine bool) {
 	w := p.w
 	p.dead, p.later, p.seek = true, nil, nil
 	w.note(-1, p, "is killed", 0, 0)
-	w.died(p)
+	w.recordDeath(p)
 	counted := w.delay()
 	if machine {
-		counted = w.between(time.Second, 10*time.Second)
+		counted = w.randomBetween(time.Second, 10*time.Second)
 	}
-	w.after(counted, nil, func() { p.inbox.heard = nil })
-	w.after(w.between(0, 2*time.Second), nil, func() { w.start(p.id) })
+	w.schedule(counted, nil, func() { p.inbox.subscribers = nil })
+	w.schedule(w.randomBetween(0, 2*time.Second), nil, func() { w.start(p.id) })
 }

@@ -20,11 +20,11 @@ type subject interface {
 	expire()           // makes the lease end without a release
 	start(process int) // starts a process that listens
 	kill(process int)  // when kill returns, the inbox of the process has no subscriber
-	told(process int) (owner string, fence uint64)
-	untold() []string // returns the messages that have arrived but were not expected
+	nextGrant(process int) (owner string, fence uint64)
+	unexpectedGrants() []string // returns the owners in the messages that nextGrant has not returned
 }
 
-// history plays random steps on a subject and on the model.
+// history plays the same random steps on a subject and on the model, and compares their answers.
 type history struct {
 	*rapid.T
 	subject subject
@@ -32,105 +32,108 @@ type history struct {
 
 	processes int
 	owners    []string
-	of        map[string]int // for each owner: the owner's process
-	queues    map[string]bool
-	last      uint64 // the fence of the last hold
-	holds     string // the owner of the last hold; "": the hold is over
+	processOf map[string]int // for each owner: the owner's process
+	mayQueue  map[string]bool
+	lastFence uint64 // the fence of the last hold
+	lastOwner string // the owner of the last hold; "": this hold has ended
 }
 
 const blockOf = 4 // the number of fences that each acquire reserves
 
-// play compares a subject with the model, step by step.
-func play(t *rapid.T, s subject, k kind) {
+// play plays a history on the subject s and on a model with the deviations k. The test t fails at
+// the first difference.
+func play(t *rapid.T, s subject, k deviations) {
 	h := &history{
 		T: t, subject: s, model: newModel(k),
-		of: make(map[string]int), queues: make(map[string]bool),
+		processOf: make(map[string]int), mayQueue: make(map[string]bool),
 	}
 	for range 3 {
-		h.begin()
+		h.startProcess()
 	}
 	t.Repeat(map[string]func(*rapid.T){
 		"acquire": func(t *rapid.T) { h.T = t; h.acquire(h.newOwner()) },
 		"join":    func(t *rapid.T) { h.T = t; h.acquire(h.newOwner()) },
-		"repeat":  func(t *rapid.T) { h.T = t; h.acquire(h.some("repeats")) },
-		"renew":   func(t *rapid.T) { h.T = t; h.renew(h.some("renews")) },
+		"repeat":  func(t *rapid.T) { h.T = t; h.acquire(h.recentOwner("repeats")) },
+		"renew":   func(t *rapid.T) { h.T = t; h.renew(h.recentOwner("renews")) },
 		"confirm": func(t *rapid.T) { h.T = t; h.renew(h.holder()) },
 		"release": func(t *rapid.T) { h.T = t; h.release(h.holder()) },
-		"give up": func(t *rapid.T) { h.T = t; h.release(h.some("gives up")) },
+		"give up": func(t *rapid.T) { h.T = t; h.release(h.recentOwner("gives up")) },
 		"expire": func(t *rapid.T) {
 			h.T = t
 			h.Log("the lease ends")
 			h.model.expire()
 			s.expire()
-			h.holds = ""
+			h.lastOwner = ""
 		},
 		"kill": func(t *rapid.T) {
 			h.T = t
 			p := rapid.IntRange(0, h.processes-1).Draw(t, "process")
-			if h.model.gone[p] {
+			if h.model.dead[p] {
 				return
 			}
 			h.Logf("p%d is killed", p)
 			h.model.kill(p)
 			s.kill(p)
-			h.begin()
+			h.startProcess()
 		},
 		"": func(t *rapid.T) {
-			if odd := s.untold(); len(odd) > 0 {
+			if odd := s.unexpectedGrants(); len(odd) > 0 {
 				t.Fatalf("nobody should have been told: %v", odd)
 			}
 		},
 	})
 }
 
-func (h *history) begin() {
+func (h *history) startProcess() {
 	h.subject.start(h.processes)
 	h.processes++
 }
 
-// newOwner makes an owner in a living process. A few owners have no inbox.
+// newOwner makes an owner in a living process, and returns its name. A few owners have no inbox.
 func (h *history) newOwner() string {
 	owner := fmt.Sprintf("t%d", len(h.owners)+1)
 	var alive []int
 	for p := range h.processes {
-		if !h.model.gone[p] {
+		if !h.model.dead[p] {
 			alive = append(alive, p)
 		}
 	}
-	h.of[owner] = rapid.SampledFrom(alive).Draw(h.T, "process")
-	h.queues[owner] = rapid.IntRange(0, 9).Draw(h.T, "queues") > 0
+	h.processOf[owner] = rapid.SampledFrom(alive).Draw(h.T, "process")
+	h.mayQueue[owner] = rapid.IntRange(0, 9).Draw(h.T, "queues") > 0
 	if rapid.IntRange(0, 9).Draw(h.T, "inbox") == 0 {
-		h.of[owner] = noInbox
+		h.processOf[owner] = noInbox
 	}
 	h.owners = append(h.owners, owner)
 	return owner
 }
 
-// some returns an owner, usually one of the newest owners.
-func (h *history) some(does string) string {
+// recentOwner returns one of the eight newest owners. The label names the choice in the output of
+// rapid.
+func (h *history) recentOwner(label string) string {
 	if len(h.owners) == 0 {
 		return h.newOwner()
 	}
 	last := h.owners[max(0, len(h.owners)-8):]
-	return rapid.SampledFrom(last).Draw(h.T, does)
+	return rapid.SampledFrom(last).Draw(h.T, label)
 }
 
 func (h *history) holder() string {
 	if h.model.holder != "" {
 		return h.model.holder
 	}
-	return h.some("who")
+	return h.recentOwner("who")
 }
 
-// waiting returns an owner of the same process that is already in the queue, if there is one.
-func (h *history) waiting(owner string) string {
+// queuedNext returns another owner of the same process that is already in the queue, or "" if
+// there is none.
+func (h *history) queuedNext(owner string) string {
 	var all []string
 	for _, p := range h.model.queue {
-		if p.owner != owner && p.process == h.of[owner] {
+		if p.owner != owner && p.process == h.processOf[owner] {
 			all = append(all, p.owner)
 		}
 	}
-	if len(all) == 0 || h.model.kind.novice {
+	if len(all) == 0 || h.model.deviations.novice {
 		return ""
 	}
 	return rapid.SampledFrom(all).Draw(h.T, "next")
@@ -139,23 +142,23 @@ func (h *history) waiting(owner string) string {
 // The owner may belong to a dead process. A dead process makes no new calls. But its earlier calls
 // may run late, like every repetition of a call.
 func (h *history) acquire(owner string) {
-	want := h.model.acquire(h.of[owner], owner, h.queues[owner])
-	got := h.subject.acquire(h.of[owner], owner, h.queues[owner])
-	h.Logf("p%d %s acquires: %s", h.of[owner], owner, got)
+	want := h.model.acquire(h.processOf[owner], owner, h.mayQueue[owner])
+	got := h.subject.acquire(h.processOf[owner], owner, h.mayQueue[owner])
+	h.Logf("p%d %s acquires: %s", h.processOf[owner], owner, got)
 	h.compare(want, got)
-	h.mail()
+	h.awaitGrants()
 	if got.State == store.Granted {
-		h.granted(owner, got.Fence)
+		h.checkFence(owner, got.Fence)
 	}
 }
 
 func (h *history) renew(owner string) {
 	handed := h.model.holder == owner && h.model.index(owner) >= 0 && rapid.Bool().Draw(h.T, "confirms")
 	want := h.model.renew(owner, handed)
-	got := h.subject.renew(h.of[owner], owner, handed)
-	h.Logf("p%d %s renews, confirming: %v: %s", h.of[owner], owner, handed, got)
+	got := h.subject.renew(h.processOf[owner], owner, handed)
+	h.Logf("p%d %s renews, confirming: %v: %s", h.processOf[owner], owner, handed, got)
 	h.compare(want, got)
-	h.mail()
+	h.awaitGrants()
 }
 
 func (h *history) release(owner string) {
@@ -165,26 +168,26 @@ func (h *history) release(owner string) {
 		switch rapid.IntRange(0, 4).Draw(h.T, "next") {
 		case 0, 1:
 			next = h.newOwner()
-			h.of[next], h.queues[next] = h.of[owner], true
+			h.processOf[next], h.mayQueue[next] = h.processOf[owner], true
 		case 2:
-			next = h.waiting(owner)
+			next = h.queuedNext(owner)
 		case 3:
-			next = h.some("next")
-			if h.of[next] != h.of[owner] || !h.queues[next] || next == owner || h.model.index(next) >= 0 {
+			next = h.recentOwner("next")
+			if h.processOf[next] != h.processOf[owner] || !h.mayQueue[next] || next == owner || h.model.index(next) >= 0 {
 				next = ""
 			}
 		}
 	}
 	if h.model.holder == owner {
-		h.holds = ""
+		h.lastOwner = ""
 	}
-	want := h.model.release(owner, undo, h.of[owner], next)
-	got := h.subject.release(h.of[owner], owner, undo, next)
-	h.Logf("p%d %s releases, undo: %v, next: %q: %s", h.of[owner], owner, undo, next, got)
+	want := h.model.release(owner, undo, h.processOf[owner], next)
+	got := h.subject.release(h.processOf[owner], owner, undo, next)
+	h.Logf("p%d %s releases, undo: %v, next: %q: %s", h.processOf[owner], owner, undo, next, got)
 	h.compare(want, got)
-	h.mail()
+	h.awaitGrants()
 	if got.Next != nil && got.Next.State == store.Granted {
-		h.granted(next, got.Next.Fence)
+		h.checkFence(next, got.Next.Fence)
 	}
 }
 
@@ -201,32 +204,33 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// mail waits for the messages of the last step.
-func (h *history) mail() {
+// awaitGrants waits until the subject has sent the same grants by message as the model in the
+// last step.
+func (h *history) awaitGrants() {
 	h.Helper()
-	for _, m := range h.model.sent() {
-		if h.model.gone[m.process] {
+	for _, m := range h.model.takeGrants() {
+		if h.model.dead[m.process] {
 			continue
 		}
-		owner, fence := h.subject.told(m.process)
+		owner, fence := h.subject.nextGrant(m.process)
 		if owner != m.owner {
 			h.Fatalf("p%d is told that %q has the key, and it is %s", m.process, owner, m.owner)
 		}
-		h.granted(owner, fence)
+		h.checkFence(owner, fence)
 	}
 }
 
-// granted checks that each hold has its own fences, and that fences grow. A repeated message must
-// have the same fences as the first message.
-func (h *history) granted(owner string, fence uint64) {
+// checkFence checks the fence of a grant to owner: each hold has fences of its own, and fences
+// grow. A repeated message must have the same fences as the first message.
+func (h *history) checkFence(owner string, fence uint64) {
 	h.Helper()
 	switch {
-	case owner == h.holds && fence != h.last:
-		h.Fatalf("%s has the key with fence %d, and is told %d", owner, h.last, fence)
-	case owner != h.holds && h.last > 0 && fence < h.last+blockOf:
-		h.Fatalf("%s is granted the key with fence %d after %d…%d", owner, fence, h.last, h.last+blockOf-1)
+	case owner == h.lastOwner && fence != h.lastFence:
+		h.Fatalf("%s has the key with fence %d, and is told %d", owner, h.lastFence, fence)
+	case owner != h.lastOwner && h.lastFence > 0 && fence < h.lastFence+blockOf:
+		h.Fatalf("%s is granted the key with fence %d after %d…%d", owner, fence, h.lastFence, h.lastFence+blockOf-1)
 	}
-	h.holds, h.last = owner, fence
+	h.lastOwner, h.lastFence = owner, fence
 }
 
 func (a answer) String() string {
@@ -243,7 +247,7 @@ func (a answer) String() string {
 // TestQueue compares the simulated server with the model.
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) { play(t, newSimulated(), kind{pardon: true}) })
+	rapid.Check(t, func(t *rapid.T) { play(t, newSimulated(), deviations{pardon: true}) })
 }
 
 // simulated is the server of the simulation, without the rest of the simulation.
@@ -256,7 +260,7 @@ type simulated struct {
 }
 
 type sentMessage struct {
-	to *inbox
+	box *inbox
 	message
 }
 
@@ -326,14 +330,14 @@ func (s *simulated) expire() { s.w.server.rows[0].lease = lease{} }
 
 func (s *simulated) start(int) {
 	in := &inbox{owner: &process0}
-	in.heard = []*subscription{{inbox: in}}
+	in.subscribers = []*subscription{{inbox: in}}
 	s.boxes = append(s.boxes, in)
 }
 
-func (s *simulated) kill(process int) { s.boxes[process].heard = nil }
+func (s *simulated) kill(process int) { s.boxes[process].subscribers = nil }
 
-func (s *simulated) told(process int) (owner string, fence uint64) {
-	i := slices.IndexFunc(s.sent, func(m sentMessage) bool { return m.to == s.boxes[process] })
+func (s *simulated) nextGrant(process int) (owner string, fence uint64) {
+	i := slices.IndexFunc(s.sent, func(m sentMessage) bool { return m.box == s.boxes[process] })
 	if i < 0 {
 		return "", 0
 	}
@@ -342,7 +346,7 @@ func (s *simulated) told(process int) (owner string, fence uint64) {
 	return s.owners[m.token], m.fence
 }
 
-func (s *simulated) untold() (odd []string) {
+func (s *simulated) unexpectedGrants() (odd []string) {
 	for _, m := range s.sent {
 		odd = append(odd, s.owners[m.token])
 	}

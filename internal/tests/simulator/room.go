@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// room is where the workers of a process wait for one key. The workers share one token. When the
-// token gets the lease, the workers pass the lease on to each other for a while, without a call. A
-// worker that queues by itself has its own room.
+// room has the workers of one process that wait for one key. The workers share one token. When
+// the token gets the lease, the workers pass the lease on to each other for a while, without a
+// call. A worker that queues by itself has its own room.
 type room struct {
 	p       *process
 	key     int
@@ -20,11 +20,11 @@ type room struct {
 
 // waiter is one call of Acquire.
 type waiter struct {
-	room   *room
-	since  time.Duration // true time
-	noWait bool
-	got    func(h *hold)
-	gone   func() // called when the call ends without a lease: the server is unavailable, or the key is busy and the call does not wait
+	room      *room
+	startedAt time.Duration // true time
+	noWait    bool
+	onLease   func(h *hold)
+	onFailure func() // called when the call ends without a lease: the server is unavailable, or the key is busy and the call does not wait
 }
 
 const (
@@ -39,10 +39,10 @@ func (r *room) block() int {
 	return handoffs
 }
 
-// join begins the wait of a worker in the room.
+// join begins the wait of wt in the room.
 func (r *room) join(wt *waiter) {
 	r.waiters = append(r.waiters, wt)
-	r.p.w.waits(r.key, wt)
+	r.p.w.recordWait(r.key, wt)
 	if r.token == nil {
 		r.seek()
 	} else if r.p.sub == nil {
@@ -50,10 +50,10 @@ func (r *room) join(wt *waiter) {
 	}
 }
 
-// leave ends a wait that got no lease.
+// leave ends the wait of wt without a lease.
 func (r *room) leave(wt *waiter) {
 	r.waiters = slices.DeleteFunc(r.waiters, func(o *waiter) bool { return o == wt })
-	r.p.w.waitsNoMore(r.key, wt)
+	r.p.w.recordWaitEnd(r.key, wt)
 	if len(r.waiters) == 0 && r.token != nil && r.token.state == seeking {
 		h := r.token
 		r.token = nil
@@ -61,13 +61,13 @@ func (r *room) leave(wt *waiter) {
 	}
 }
 
-// fail ends all waits in the room.
-func (r *room) fail() {
+// failAll ends all waits in the room without a lease.
+func (r *room) failAll() {
 	all := r.waiters
 	r.waiters, r.token = nil, nil
 	for _, wt := range all {
-		r.p.w.waitsNoMore(r.key, wt)
-		wt.gone()
+		r.p.w.recordWaitEnd(r.key, wt)
+		wt.onFailure()
 	}
 }
 
@@ -77,25 +77,26 @@ func (r *room) seek() {
 	r.token.ask()
 }
 
-// serve gives the lease to the first waiter. It returns false when no waiter is there.
+// serve gives the lease of h to the first waiter of the room. It returns false when the room has
+// no waiter.
 func (r *room) serve(h *hold) bool {
 	if len(r.waiters) == 0 {
 		return false
 	}
 	wt := r.waiters[0]
 	r.waiters = r.waiters[1:]
-	r.p.w.waitsNoMore(r.key, wt)
-	r.p.w.believes(h)
-	wt.got(h)
+	r.p.w.recordWaitEnd(r.key, wt)
+	r.p.w.recordLease(h)
+	wt.onLease(h)
 	return true
 }
 
-// done is called by a worker at the end of its work. Then the lease passes to the next worker of
-// the room, or is released. If workers still wait, the release also puts a new token into the
-// queue.
-func (r *room) done(h *hold) {
+// onWorkDone is called when a worker has ended its work under the lease of h. The lease passes to
+// the next worker of the room, or is released. If workers still wait, the release also puts a new
+// token into the queue.
+func (r *room) onWorkDone(h *hold) {
 	w := r.p.w
-	w.believesNoMore(h)
+	w.recordEnd(h)
 	if len(r.waiters) > 0 && h.mayHandOn() {
 		h.used++
 		w.note(r.key, r.p, "hands on locally", h.token, int64(h.fence)+int64(h.used))
@@ -108,7 +109,7 @@ func (r *room) done(h *hold) {
 	case len(r.waiters) == 0:
 	case r.p.sub == nil: // a process without an inbox gets no grant by message, so its place in the queue would be lost
 		defer r.seek()
-	case w.without == OneHold:
+	case w.omitted == OneHold:
 		next = newHoldOf(r, h.token)
 	default:
 		next = newHold(r)
@@ -117,9 +118,9 @@ func (r *room) done(h *hold) {
 	h.release(next)
 }
 
-// lost is called when a lease has ended too early. All waiters of the room then ask with a new
-// token.
-func (r *room) lost() {
+// onLoss is called when the lease of the room has ended too early. If workers wait in the room,
+// they ask with a new token.
+func (r *room) onLoss() {
 	r.token = nil
 	if len(r.waiters) > 0 {
 		r.seek()

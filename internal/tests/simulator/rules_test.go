@@ -58,7 +58,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// count counts, for each invariant, the runs in which it breaks.
+// count runs the scenario s without a rule. It logs how often each invariant breaks.
 func count(t *testing.T, s Scenario, rule Rule) {
 	t.Helper()
 	broken, events := make(map[Invariant]int), 0

@@ -10,7 +10,7 @@ type Result struct {
 	Violations []Violation // at most one: a violation ends the run
 }
 
-// Add adds the numbers of o.
+// Add adds the numbers of o to t.
 func (t *Tally) Add(o Tally) {
 	t.Grants += o.Grants
 	t.Messages += o.Messages
@@ -20,10 +20,10 @@ func (t *Tally) Add(o Tally) {
 	t.Faults += o.Faults
 }
 
-// Run simulates a scenario without one of the rules, or with all rules if without is 0. The same
-// arguments lead to the same run.
-func Run(s Scenario, seed uint64, without Rule) Result {
-	w := newWorld(s, seed, without)
+// Run simulates the scenario s. The parameter omitted is the rule that the run leaves out; 0:
+// none. The same arguments lead to the same run.
+func Run(s Scenario, seed uint64, omitted Rule) Result {
+	w := newWorld(s, seed, omitted)
 	w.run()
-	return Result{s, seed, without, w.events, w.tally, w.violations}
+	return Result{s, seed, omitted, w.events, w.tally, w.violations}
 }

@@ -24,7 +24,7 @@ type Scenario struct {
 	Once    float64       // probability of a lease that is never renewed
 	Extend  float64       // probability that a lease is extended
 	Drift   float64       // the largest drift of a process's clock
-	MaxSkew time.Duration // how much earlier processes end their leases, because a server with another clock may take over
+	MaxSkew time.Duration // the leases end earlier by this time, because a server with another clock may take over
 
 	Patience     time.Duration // the time after which a call is given up
 	Tail         float64       // probability of a slow packet
@@ -44,8 +44,8 @@ type Scenario struct {
 	ClockSteps bool          // the server's clock steps while it is up, so leases may overlap
 }
 
-// base returns the common settings: four processes with three workers each, two keys, and a network
-// without faults.
+// base returns a scenario with a name and the common settings: four processes with three workers
+// each, two keys, and a network without faults.
 func base(name string) Scenario {
 	return Scenario{
 		Name: name, Length: 20 * time.Second, Processes: 4, Workers: 3, Keys: 2,
@@ -55,7 +55,7 @@ func base(name string) Scenario {
 	}
 }
 
-// rough returns the scenario on a network with all kinds of faults.
+// rough returns a copy of the scenario whose network has all kinds of faults.
 func (s Scenario) rough() Scenario {
 	s.Tail, s.Zombie = 0.02, 0.003
 	s.LostRequest, s.LostReply, s.Refused = 0.005, 0.01, 0.005
@@ -72,7 +72,7 @@ func (s Scenario) fair() Scenario {
 	return s
 }
 
-func (s Scenario) with(faults ...Fault) Scenario {
+func (s Scenario) withFaults(faults ...Fault) Scenario {
 	s.Faults = append(slices.Clip(s.Faults), faults...)
 	return s
 }
@@ -83,7 +83,7 @@ func Scenarios() []Scenario {
 	calm.Ordered, calm.MaxIdle = true, 20*time.Millisecond
 	calm.Once = 0
 
-	kills := base("kills").with(Fault{Kind: Kill, Every: 700 * time.Millisecond})
+	kills := base("kills").withFaults(Fault{Kind: Kill, Every: 700 * time.Millisecond})
 	kills.Ordered, kills.MaxIdle = true, 5*time.Second
 
 	rough := base("rough").rough()
@@ -91,21 +91,21 @@ func Scenarios() []Scenario {
 	slow.TTL, slow.Hold, slow.Think, slow.Workers = 4*time.Second, 200*time.Millisecond, 400*time.Millisecond, 2
 	slow.Length, slow.Once, slow.Long = time.Minute, 0.2, 0.1
 
-	pauses := base("pauses").rough().with(Fault{Kind: Pause, Every: 600 * time.Millisecond, For: 3 * time.Second},
+	pauses := base("pauses").rough().withFaults(Fault{Kind: Pause, Every: 600 * time.Millisecond, For: 3 * time.Second},
 		Fault{Kind: PauseOwner, Every: 2 * time.Second, For: 4 * time.Second},
 		Fault{Kind: Kill, Every: 2 * time.Second}, Fault{Kind: Crash, Every: 4 * time.Second})
 
 	foreign := base("foreign").rough()
 	foreign.Foreign = 2
 
-	full := base("full").rough().with(Fault{Kind: Full, Every: 2 * time.Second, For: 2 * time.Second},
+	full := base("full").rough().withFaults(Fault{Kind: Full, Every: 2 * time.Second, For: 2 * time.Second},
 		Fault{Kind: Kill, Every: 500 * time.Millisecond})
 
-	forget := base("forget").rough().with(Fault{Kind: Forget, Every: 3 * time.Second, For: time.Second})
-	steps := base("steps").rough().with(Fault{Kind: StepForward, Every: 3 * time.Second, For: 3 * time.Second},
+	forget := base("forget").rough().withFaults(Fault{Kind: Forget, Every: 3 * time.Second, For: time.Second})
+	steps := base("steps").rough().withFaults(Fault{Kind: StepForward, Every: 3 * time.Second, For: 3 * time.Second},
 		Fault{Kind: StepBack, Every: 3 * time.Second, For: 2 * time.Second})
 	steps.ClockSteps = true
-	move := base("move").rough().with(Fault{Kind: Move, Every: 2 * time.Second, For: 150 * time.Millisecond})
+	move := base("move").rough().withFaults(Fault{Kind: Move, Every: 2 * time.Second, For: 150 * time.Millisecond})
 
 	var all []Scenario
 	for _, s := range []Scenario{calm, kills, rough, slow, pauses, foreign, full, forget, steps, move} {
@@ -114,20 +114,20 @@ func Scenarios() []Scenario {
 	return append(all, special()...)
 }
 
-// special returns scenarios that are each made for one particular danger.
+// special returns the scenarios that test one particular danger each.
 func special() []Scenario {
 	extended := base("extended")
 	extended.Patience, extended.Zombie, extended.Extend, extended.Long = 100*time.Millisecond, 0.1, 0.8, 0.5
 
-	deaf := base("deaf").with(Fault{Kind: Deaf, Every: 3 * time.Second})
+	deaf := base("deaf").withFaults(Fault{Kind: Deaf, Every: 3 * time.Second})
 	deaf.Keys, deaf.Workers, deaf.Think, deaf.Cancel, deaf.MaxWait = 1, 4, 2*time.Millisecond, 0, 7*time.Second
 
-	stopped := base("stopped").with(Fault{Kind: PauseOwner, Every: 2 * time.Second, For: 15 * time.Second}).fair()
+	stopped := base("stopped").withFaults(Fault{Kind: PauseOwner, Every: 2 * time.Second, For: 15 * time.Second}).fair()
 	stopped.Keys, stopped.Processes, stopped.Workers, stopped.TTL, stopped.Hold = 1, 3, 6, 3*time.Second, 60*time.Millisecond
 	stopped.Cancel, stopped.Once, stopped.Extend, stopped.Drift, stopped.Length = 0, 0, 0, 0, time.Minute
 	stopped.MaxIdle = mostClaim + 100*time.Millisecond
 
-	dead := base("dead").with(Fault{Kind: KillOwner, Every: 3 * time.Second})
+	dead := base("dead").withFaults(Fault{Kind: KillOwner, Every: 3 * time.Second})
 	dead.Keys, dead.TTL, dead.Hold, dead.Once, dead.Extend, dead.Cancel = 1, time.Second, 500*time.Millisecond, 0, 0, 0
 	dead.Length, dead.Ordered, dead.MaxIdle = time.Minute, true, dead.TTL+20*time.Millisecond
 	// The dead holder's process may also have been the first in the queue. Other processes then
@@ -141,7 +141,7 @@ func special() []Scenario {
 	patient.Keys, patient.Workers, patient.TTL, patient.Once, patient.Long = 1, 2, 3*time.Second, 1, 1
 	patient.Length, patient.MessageLate, patient.Tail, patient.Cancel = 5*time.Minute, 0.5, 0.1, 0
 
-	stamped := base("stamped").with(Fault{Kind: Move, Every: time.Second, For: 150 * time.Millisecond})
+	stamped := base("stamped").withFaults(Fault{Kind: Move, Every: time.Second, For: 150 * time.Millisecond})
 	stamped.Once, stamped.Long, stamped.Tail, stamped.Keys, stamped.LostRequest = 0.9, 0.9, 0.5, 1, 0.2
 	stamped.Length, stamped.Drift, stamped.Cancel, stamped.Workers = time.Minute, 0, 0, 2
 
@@ -152,7 +152,7 @@ func special() []Scenario {
 	hinted := base("hinted")
 	hinted.Keys, hinted.TTL, hinted.Once, hinted.Hold, hinted.MessageLost = 1, 40*time.Second, 0.5, 150*time.Millisecond, 0.05
 	hinted.Length, hinted.Cancel, hinted.Extend, hinted.MaxIdle = 2*time.Minute, 0, 0, 11*time.Second
-	stalls := base("stalls").with(Fault{Kind: Stall, Every: time.Second, For: 600 * time.Millisecond})
+	stalls := base("stalls").withFaults(Fault{Kind: Stall, Every: time.Second, For: 600 * time.Millisecond})
 	stalls.Keys, stalls.Processes, stalls.Workers, stalls.Think, stalls.TTL, stalls.MaxIdle = 1, 2, 3, 5*time.Millisecond, 3*time.Second, time.Second
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 

@@ -10,28 +10,28 @@ import (
 // token names one hold. Token 0 belongs to no hold.
 type token uint32
 
-// micros is a time as the server's command TIME shows it, in µs.
+// micros is a time in µs, as the command TIME of the server returns it.
 type micros int64
 
 func (m micros) millis() int64 { return int64(m) / 1000 }
 
 func microsOf(d time.Duration) micros { return micros(d / time.Microsecond) }
 
-// server is one Redis node: its clock, its keys, and its subscribers. Scripts are in scripts.go.
+// server is one Redis node: its clock and its keys. Its scripts are in scripts.go.
 type server struct {
-	w       *world
-	step    time.Duration // the sum of all steps of the server's clock
-	counter uint64        // the last fence
-	rows    []row         // by key
-	undone  map[token]int64
-	full    bool // the memory is full, so the first write of a script must be one that needs no memory
-	down    bool
-	life    int // number of restarts; no connection survives a restart
+	w          *world
+	step       time.Duration // the sum of all steps of the server's clock
+	counter    uint64        // the last fence
+	rows       []row         // by key
+	tombstones map[token]int64
+	full       bool // the memory is full, so the first write of a script must be one that needs no memory
+	isDown     bool
+	restarts   int // number of restarts; no connection survives a restart
 
 	wrote bool // the running script has written something
 }
 
-// row is what the server keeps for one lock.
+// row has the data of one lock on the server.
 type row struct {
 	lease lease
 	queue []entry // sorted by score: first the entry that was handed the lease, then by ticket
@@ -58,7 +58,7 @@ type entry struct {
 	handed bool // the waiter was handed the lease and has not confirmed it
 }
 
-// claim is what a call asks for.
+// claim has the arguments of an acquire.
 type claim struct {
 	token token
 	ttl   time.Duration
@@ -76,41 +76,42 @@ func (s *server) time() micros { return clockStart + microsOf(s.w.now+s.step) }
 
 func (s *server) millis() int64 { return s.time().millis() }
 
-// held reports whether L exists. If L has expired, held removes it first. As in Redis, L has
-// expired when the clock shows a later millisecond than the expiry.
-func (s *server) held(r *row) bool {
+// hasLease reports whether L exists in the row r. If L has expired, hasLease removes it first. As
+// in Redis, L has expired when the clock shows a later millisecond than the expiry.
+func (s *server) hasLease(r *row) bool {
 	if r.lease.owner != 0 && s.millis() > r.lease.ends {
 		r.lease = lease{}
 	}
 	return r.lease.owner != 0
 }
 
-// left returns the result of PTTL.
-func (s *server) left(r *row) time.Duration {
+// remaining returns how long the lease in r still lasts, as PTTL does.
+func (s *server) remaining(r *row) time.Duration {
 	return time.Duration(r.lease.ends-s.millis()) * time.Millisecond
 }
 
-// owns reports whether the token holds the lease.
+// owns reports whether the token t owns the lease in the row r.
 func (s *server) owns(r *row, t token) bool {
 	if r.lease.foreign {
 		return false
 	}
-	if s.w.without == WholeToken {
+	if s.w.omitted == WholeToken {
 		return strings.HasPrefix(strconv.Itoa(int(r.lease.owner)), strconv.Itoa(int(t)))
 	}
 	return r.lease.owner == t
 }
 
 func (s *server) tombstoned(t token) bool {
-	ends, ok := s.undone[t]
+	ends, ok := s.tombstones[t]
 	return ok && s.millis() <= ends
 }
 
 // refuses reports whether a full server refuses a write that needs memory.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
-// mint reserves fences. The reserved fences are larger than all earlier fences, and not smaller
-// than the clock. They are at most 100 ms ahead of the clock.
+// mint reserves n fences, and returns the first fence and the number of reserved fences. The
+// fences are larger than all earlier fences, and not smaller than the clock. If they would be
+// more than 100 ms ahead of the clock, mint reserves only one fence.
 func (s *server) mint(n int) (fence uint64, block int) {
 	now := uint64(s.time())
 	fence = max(s.counter+1, now)
@@ -121,16 +122,17 @@ func (s *server) mint(n int) (fence uint64, block int) {
 	return fence, n
 }
 
-// set writes L for a token that has just got the lease.
-func (s *server) set(key int, t token, n int, px time.Duration, handed bool) {
+// setLease writes L for the token t, with n fences and the TTL px. handed reports whether the
+// grant is sent by message.
+func (s *server) setLease(key int, t token, n int, px time.Duration, handed bool) {
 	r := &s.rows[key]
 	r.lease = lease{owner: t, ends: s.millis() + px.Milliseconds()}
 	r.lease.fence, r.lease.block = s.mint(n)
 	s.wrote = true
-	s.w.granted(key, t, handed)
+	s.w.recordGrant(key, t, handed)
 }
 
-// enqueue adds an entry with the next ticket, as ZADD NX does.
+// enqueue adds an entry for c with the next ticket, as ZADD NX does.
 func (s *server) enqueue(key int, c claim) {
 	r := &s.rows[key]
 	r.ends = s.millis() + max(time.Minute, c.ttl).Milliseconds()
@@ -140,7 +142,7 @@ func (s *server) enqueue(key int, c claim) {
 	s.wrote = true
 	r.last = max(r.last+1, s.time())
 	r.queue = append(r.queue, entry{token: c.token, inbox: c.inbox, claim: c.hand, block: c.block, ticket: r.last})
-	s.w.queued(key, c.token, r.last)
+	s.w.recordQueued(key, c.token, r.last)
 }
 
 func (r *row) index(t token) int {
@@ -163,7 +165,8 @@ func (r *row) place(t token) int {
 	return place
 }
 
-// remove removes an entry, as ZREM does.
+// remove removes the entry of the token t from the queue, as ZREM does. It reports whether there
+// was one.
 func (s *server) remove(r *row, t token) bool {
 	i := r.index(t)
 	if i < 0 {
@@ -174,8 +177,8 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// confirm removes the entry that was handed the lease. The process of this entry is alive, or has
-// released the lease.
+// confirm removes the queue entry to which the lease was handed, because its process has
+// confirmed the hand-off or released the lease.
 func (s *server) confirm(r *row) {
 	if len(r.queue) > 0 && r.queue[0].handed {
 		s.wrote = true
@@ -183,8 +186,8 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes the head and all other entries with the same inbox, because their process is gone
-// or stopped. If the head has no inbox, drop removes only the head.
+// drop removes the head of the queue and all other entries with its inbox, because their process
+// is dead or stopped. If the head has no inbox, drop removes only the head.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]
@@ -207,6 +210,6 @@ func (s *server) forget() {
 	for i := range s.rows {
 		s.rows[i] = row{}
 	}
-	s.undone = make(map[token]int64)
+	s.tombstones = make(map[token]int64)
 	s.counter = 0
 }

@@ -28,8 +28,8 @@ func TestQueueInMemory(t *testing.T) {
 				p := m.NewProcess()
 				return p, p.Die
 			},
-			end: func(key string) { m.Free(key) },
-		}), kind{pardon: true, quiet: true})
+			expireKey: func(key string) { m.Free(key) },
+		}), deviations{pardon: true, quiet: true})
 	})
 }
 
@@ -45,11 +45,11 @@ func TestQueueOnRedis(t *testing.T) {
 				rt.Cleanup(func() { c.Close() })
 				return singleStore(rt, c), nil
 			},
-			end: func(key string) { direct.Del(t.Context(), key) },
-			deaf: func(channel string) bool {
+			expireKey: func(key string) { direct.Del(t.Context(), key) },
+			unsubscribed: func(channel string) bool {
 				return direct.PubSubNumSub(t.Context(), channel).Val()[channel] == 0
 			},
-		}), kind{pardon: true})
+		}), deviations{pardon: true})
 	})
 }
 
@@ -65,12 +65,13 @@ func singleStore(t *rapid.T, c *redis.Client) locker.Store {
 
 // stores makes the Stores of processes that share a server.
 type stores struct {
-	open func() (s locker.Store, die func()) // die may be nil, if the end of the subscription is enough to end the process
-	end  func(key string)                    // ends the lease of a key, as if it had expired
-	deaf func(inbox string) bool             // ends the subscription of an inbox; nil: a subscription ends as soon as its process has died
+	open         func() (s locker.Store, die func()) // die may be nil, if the end of the subscription is enough to end the process
+	expireKey    func(key string)                    // ends the lease of a key, as if it had expired
+	unsubscribed func(inbox string) bool             // ends the subscription of an inbox; nil: a subscription ends as soon as its process has died
 }
 
-// storeSubject runs the model's steps through the interface that an Engine uses.
+// storeSubject is a subject that runs each step on a locker.Store, the interface that an Engine
+// uses.
 type storeSubject struct {
 	*rapid.T
 	stores
@@ -95,7 +96,7 @@ func newStores(t *rapid.T, s stores) *storeSubject {
 	return subject
 }
 
-// tokenOf makes a token of the right length from the name of an owner.
+// tokenOf returns a token of the right length for the name of an owner.
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
 
 func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
@@ -130,7 +131,7 @@ func (s *storeSubject) kill(process int) {
 	}
 	p.die()
 	p.die = nil
-	for began := time.Now(); s.deaf != nil && !s.deaf(p.inbox); {
+	for began := time.Now(); s.unsubscribed != nil && !s.unsubscribed(p.inbox); {
 		if time.Since(began) > 10*time.Second {
 			s.Fatal("somebody listens there still")
 		}
@@ -202,9 +203,9 @@ func (s *storeSubject) release(process int, owner string, undo bool, next string
 	return s.answer(s.caller(process).Release(s.Context(), c))
 }
 
-func (s *storeSubject) expire() { s.end(s.key) }
+func (s *storeSubject) expire() { s.expireKey(s.key) }
 
-func (s *storeSubject) told(process int) (owner string, fence uint64) {
+func (s *storeSubject) nextGrant(process int) (owner string, fence uint64) {
 	select {
 	case e := <-s.processes[process].events:
 		return ownerOf(e.Owner), e.Fence
@@ -213,7 +214,7 @@ func (s *storeSubject) told(process int) (owner string, fence uint64) {
 	}
 }
 
-func (s *storeSubject) untold() (odd []string) {
+func (s *storeSubject) unexpectedGrants() (odd []string) {
 	for _, p := range s.processes {
 		for len(p.events) > 0 {
 			odd = append(odd, ownerOf((<-p.events).Owner))

@@ -16,15 +16,15 @@ type trace struct {
 type note struct {
 	at    time.Duration
 	order int
-	who   *process
-	what  string
+	proc  *process
+	text  string
 	token token
 	value int64
 }
 
 // note records an event of process p, or of the server if p is nil. The key -1 means all keys.
-func (w *world) note(key int, p *process, what string, t token, value int64) {
-	n := note{at: w.now, order: w.events, who: p, what: what, token: t, value: value}
+func (w *world) note(key int, p *process, text string, t token, value int64) {
+	n := note{at: w.now, order: w.events, proc: p, text: text, token: t, value: value}
 	if key >= 0 {
 		w.traces[key].add(n)
 		return
@@ -48,10 +48,10 @@ func (t *trace) String() string {
 	var b strings.Builder
 	for _, n := range all {
 		who := "server"
-		if n.who != nil {
-			who = fmt.Sprintf("p%d", n.who.id)
+		if n.proc != nil {
+			who = fmt.Sprintf("p%d", n.proc.id)
 		}
-		fmt.Fprintf(&b, "%14.6f s  %-7s %s", n.at.Seconds(), who, n.what)
+		fmt.Fprintf(&b, "%14.6f s  %-7s %s", n.at.Seconds(), who, n.text)
 		if n.token != 0 {
 			fmt.Fprintf(&b, " t%d", n.token)
 		}

@@ -10,18 +10,18 @@ type worker struct {
 
 func (k *worker) think() {
 	k.turn++
-	k.p.after(k.p.w.about(k.p.w.Think), k.try)
+	k.p.schedule(k.p.w.randomAround(k.p.w.Think), k.try)
 }
 
-// try waits for a lock. The wait may be limited.
+// try begins to wait for a random key. Some waits are cancelled after a random time.
 func (k *worker) try() {
 	p, w := k.p, k.p.w
-	if w.over() {
+	if w.pastLength() {
 		return
 	}
 	key := w.rng.IntN(w.Keys)
 	r := p.rooms[key]
-	wt := &waiter{since: w.now, got: k.got, gone: k.think}
+	wt := &waiter{startedAt: w.now, onLease: k.onLease, onFailure: k.think}
 	once, noWait := w.chance(w.Once), w.chance(w.NoWait)
 	if w.Fair || once || noWait {
 		r = &room{p: p, key: key, alone: true}
@@ -32,7 +32,7 @@ func (k *worker) try() {
 	k.turn++
 	turn := k.turn
 	if w.chance(w.Cancel) {
-		p.after(w.about(w.Hold*4), func() {
+		p.schedule(w.randomAround(w.Hold*4), func() {
 			if k.turn == turn {
 				w.tally.Cancels++
 				w.note(key, p, "cancels a wait", 0, 0)
@@ -45,36 +45,36 @@ func (k *worker) try() {
 	r.join(wt)
 }
 
-// got is called when the worker has the lock. The worker works, may extend the lease, and releases
-// it.
-func (k *worker) got(h *hold) {
+// onLease is called when the worker has got the lease of h. The worker works, sometimes extends
+// the lease, and releases it.
+func (k *worker) onLease(h *hold) {
 	p, w := k.p, k.p.w
 	k.turn++
 	turn := k.turn
-	h.ended = func() {
+	h.onLoss = func() {
 		w.tally.Losses++
 		k.think()
 	}
-	work := w.about(w.Hold)
+	work := w.randomAround(w.Hold)
 	switch {
 	case w.chance(w.Long):
-		work = w.between(0, 3*w.TTL)
+		work = w.randomBetween(0, 3*w.TTL)
 	case w.chance(0.5):
 		work /= 20
 	}
 	if h.room.forever && w.chance(w.Extend) {
-		p.after(work/4, func() {
+		p.schedule(work/4, func() {
 			if k.turn == turn && h.state == held {
 				h.renew(4 * w.ttlOf(h.key))
 			}
 		})
 	}
-	p.after(work, func() {
+	p.schedule(work, func() {
 		if k.turn != turn {
 			return
 		}
 		if h.state == held {
-			h.room.done(h)
+			h.room.onWorkDone(h)
 		}
 		k.think()
 	})

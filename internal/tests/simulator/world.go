@@ -8,7 +8,7 @@ import (
 // world is one run.
 type world struct {
 	Scenario
-	without Rule
+	omitted Rule
 	rng     *rand.Rand
 
 	now    time.Duration // true time
@@ -16,15 +16,15 @@ type world struct {
 	orders uint64
 	events int
 
-	server  server
-	procs   []*process // by id; a new process takes the place of a killed one
-	holds   []*hold    // by token; nil for a foreign client
-	books   []book     // by key
-	quiet   time.Duration
-	stalled time.Duration // the server executes nothing until this time
-	ambush  time.Duration // for how long the next token that gets a lease by hand-off is stopped; 0: it is not stopped
-	upset   time.Duration // when the server last lost its data, or its clock last stepped; -1: never
-	lossy   bool          // the server has lost its data, so tombstones may be missing
+	server       server
+	procs        []*process // by id; a new process takes the place of a killed one
+	holds        []*hold    // by token; nil for a foreign client
+	books        []book     // by key
+	faultsEnd    time.Duration
+	stalledUntil time.Duration // the server executes nothing until this time
+	ambush       time.Duration // for how long to stop the next process that gets a lease by hand-off; 0: stop none
+	disturbedAt  time.Duration // when the server last lost its data, or its clock last stepped; -1: never
+	lossy        bool          // the server has lost its data, so tombstones may be missing
 
 	spy func(*inbox, message) // if not nil, spy receives all messages instead of the subscribers
 
@@ -38,12 +38,12 @@ type Tally struct {
 	Grants, Messages, Local, Losses, Cancels, Faults int
 }
 
-func newWorld(s Scenario, seed uint64, without Rule) *world {
-	w := &world{Scenario: s, without: without, rng: rand.New(rand.NewPCG(seed, 0)), upset: -1}
+func newWorld(s Scenario, seed uint64, omitted Rule) *world {
+	w := &world{Scenario: s, omitted: omitted, rng: rand.New(rand.NewPCG(seed, 0)), disturbedAt: -1}
 	w.holds = make([]*hold, 1, 1024) // token 0 belongs to no waiter
 	w.books = make([]book, s.Keys)
 	w.traces = make([]trace, s.Keys)
-	w.server = server{w: w, rows: make([]row, s.Keys), undone: make(map[token]int64)}
+	w.server = server{w: w, rows: make([]row, s.Keys), tombstones: make(map[token]int64)}
 	w.procs = make([]*process, s.Processes)
 	for id := range w.procs {
 		w.start(id)
@@ -54,13 +54,13 @@ func newWorld(s Scenario, seed uint64, without Rule) *world {
 	for _, f := range s.Faults {
 		w.plague(f)
 	}
-	w.quiet = s.Length
-	w.inspect()
+	w.faultsEnd = s.Length
+	w.checkWaits()
 	return w
 }
 
-// run executes all events. After Length, no fault and no wait begins any more, and all waiters
-// must get the lease.
+// run executes all events. After the scenario's Length, no new fault and no new wait begins, but
+// all remaining waiters must still get the lease.
 func (w *world) run() {
 	end := w.Length + w.settle()
 	for len(w.agenda) > 0 && len(w.violations) == 0 {
@@ -82,7 +82,7 @@ func (w *world) run() {
 		e.do()
 	}
 	if len(w.violations) == 0 {
-		w.atRest()
+		w.checkRest()
 	}
 }
 
@@ -91,11 +91,13 @@ func (w *world) settle() time.Duration {
 	return 2*time.Minute + time.Duration(w.Processes*w.Workers)*(w.Hold+3*w.TTL)
 }
 
-// over reports whether it is too late for new waits to begin.
-func (w *world) over() bool { return w.now >= w.Length }
+// pastLength reports whether the Length of the scenario has passed, so that no new wait and no
+// new fault may begin.
+func (w *world) pastLength() bool { return w.now >= w.Length }
 
-// after plans an event. owner is the process to which the event belongs, or nil.
-func (w *world) after(d time.Duration, owner *process, do func()) {
+// schedule plans a call of do after the true time d. The event belongs to the process owner; nil:
+// to no process.
+func (w *world) schedule(d time.Duration, owner *process, do func()) {
 	w.orders++
 	w.agenda.push(event{at: w.now + max(d, 0), order: w.orders, owner: owner, do: do})
 }
@@ -105,7 +107,7 @@ func (w *world) newToken() token {
 	return token(len(w.holds) - 1)
 }
 
-// start begins a process and its workers.
+// start starts the process with this id, and its workers.
 func (w *world) start(id int) {
 	p := newProcess(w, id)
 	w.procs[id] = p
@@ -117,14 +119,14 @@ func (w *world) start(id int) {
 
 func (w *world) chance(p float64) bool { return p > 0 && w.rng.Float64() < p }
 
-func (w *world) between(a, b time.Duration) time.Duration {
+func (w *world) randomBetween(a, b time.Duration) time.Duration {
 	if b <= a {
 		return a
 	}
 	return a + time.Duration(w.rng.Int64N(int64(b-a)))
 }
 
-func (w *world) about(d time.Duration) time.Duration {
+func (w *world) randomAround(d time.Duration) time.Duration {
 	return time.Duration(w.rng.ExpFloat64() * float64(d))
 }
 
@@ -136,4 +138,6 @@ func (w *world) pick(a, b time.Duration) time.Duration {
 }
 
 // backoff returns the pause before a call is repeated.
-func (w *world) backoff() time.Duration { return w.between(5*time.Millisecond, 60*time.Millisecond) }
+func (w *world) backoff() time.Duration {
+	return w.randomBetween(5*time.Millisecond, 60*time.Millisecond)
+}
