@@ -14,17 +14,17 @@ import (
 type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
-	release(claim, giving) answer
+	release(claim, releaseArgs) answer
 	downgrade(c claim, fence int) answer
 	breakHolder(fence int) answer
 	inspect() info
 	occupy(ttl int) bool // another program takes the key, if it is free
-	lose()               // the lease is evicted
-	evict()              // the readers of the lease are evicted
+	evictLease()         // the lease is evicted
+	evictReaders()       // the readers of the lease are evicted
 	pass(units int)
 	start(process int)
 	kill(process int)
-	said(want []message) []message // returns the messages since its last call, when the wanted messages have arrived
+	takeMessages(want []message) []message // returns the messages since its last call; first it waits for the wanted messages
 }
 
 // source makes the choices of a history.
@@ -32,15 +32,15 @@ type source interface {
 	choose(n int, what string) int // chooses a number from 0 to n-1
 }
 
-// abilities are the optional abilities that a subject has.
+// abilities are the optional abilities of a subject.
 type abilities struct {
 	plain  bool // processes whose Locker has no readers use the key, too
 	evicts bool
 	mute   bool // some owners receive no messages
 }
 
-// history plays steps on a subject. If there is a model, the model must give the same answers as
-// the subject. The watch checks the answers.
+// history plays steps on a subject. With a model, it plays the same steps on the model, and both
+// must give the same answers. The watch checks the answers of the subject.
 type history struct {
 	source
 	abilities
@@ -50,14 +50,14 @@ type history struct {
 	trace   []string
 
 	processes int
-	gone      map[int]bool
+	killed    map[int]bool
 	owners    []*owner
-	by        map[string]*owner
+	byName    map[string]*owner
 	fences    map[int]int // maps the fences of the model's grants to the fences of the subject's grants
 	differs   string      // how the subject's answer differs from the model's
 }
 
-// owner is a token, together with the facts that the history knows about the token.
+// owner is a token with its claim, its last fences and its last phases.
 type owner struct {
 	claim
 	fences [2]int // the fence of its last grant: first the model's fence, then the subject's fence
@@ -67,15 +67,15 @@ type owner struct {
 func newHistory(s source, sub subject, m *model, can abilities) *history {
 	h := &history{
 		source: s, abilities: can, subject: sub, model: m, watch: newWatch(),
-		gone: make(map[int]bool), by: make(map[string]*owner), fences: make(map[int]int),
+		killed: make(map[int]bool), byName: make(map[string]*owner), fences: make(map[int]int),
 	}
 	for range 3 {
-		h.begin()
+		h.startProcess()
 	}
 	return h
 }
 
-func (h *history) begin() {
+func (h *history) startProcess() {
 	h.subject.start(h.processes)
 	h.processes++
 }
@@ -88,20 +88,21 @@ func (h *history) log(format string, args ...any) {
 func (h *history) steps() []func() {
 	steps := []func(){
 		func() { h.acquire(h.newOwner()) }, func() { h.acquire(h.newOwner()) }, func() { h.acquire(h.newOwner()) },
-		func() { h.acquire(h.some()) }, func() { h.acquire(h.waiting()) },
-		func() { h.renew(h.some()) }, func() { h.renew(h.holder()) }, func() { h.renew(h.holder()) },
-		func() { h.release(h.holder()) }, func() { h.release(h.holder()) }, func() { h.release(h.holder()) },
-		func() { h.release(h.some()) }, func() { h.release(h.waiting()) },
-		func() { h.downgrade(h.holder()) },
-		h.breakHolder, h.pass, h.pass, h.kill, h.occupy, h.lose,
+		func() { h.acquire(h.recentOwner()) }, func() { h.acquire(h.anyWaiter()) },
+		func() { h.renew(h.recentOwner()) }, func() { h.renew(h.anyHolder()) }, func() { h.renew(h.anyHolder()) },
+		func() { h.release(h.anyHolder()) }, func() { h.release(h.anyHolder()) }, func() { h.release(h.anyHolder()) },
+		func() { h.release(h.recentOwner()) }, func() { h.release(h.anyWaiter()) },
+		func() { h.downgrade(h.anyHolder()) },
+		h.breakHolder, h.pass, h.pass, h.kill, h.occupy, h.evictLease,
 	}
 	if h.evicts {
-		steps = append(steps, h.evict)
+		steps = append(steps, h.evictReaders)
 	}
 	return steps
 }
 
-// step makes one step. It returns false when the model and the subject differ.
+// step makes one random step. It returns false when a check has failed or the model and the
+// subject differ.
 func (h *history) step() (fine bool) {
 	steps := h.steps()
 	steps[h.choose(len(steps), "step")]()
@@ -114,7 +115,7 @@ func (h *history) fine() bool { return h.differs == "" && len(h.watch.broken) ==
 func (h *history) newOwner() *owner {
 	var alive []int
 	for p := range h.processes {
-		if !h.gone[p] {
+		if !h.killed[p] {
 			alive = append(alive, p)
 		}
 	}
@@ -137,49 +138,49 @@ func (h *history) newOwner() *owner {
 func (h *history) add(c claim) *owner {
 	o := &owner{claim: c}
 	h.owners = append(h.owners, o)
-	h.by[c.owner] = o
+	h.byName[c.owner] = o
 	return o
 }
 
-// some returns one of the newest owners.
-func (h *history) some() *owner { return h.among(h.owners[max(0, len(h.owners)-10):]) }
+// recentOwner returns one of the ten newest owners.
+func (h *history) recentOwner() *owner { return h.chooseAmong(h.owners[max(0, len(h.owners)-10):]) }
 
-func (h *history) among(owners []*owner) *owner {
+func (h *history) chooseAmong(owners []*owner) *owner {
 	if len(owners) == 0 {
 		return h.newOwner()
 	}
 	return owners[h.choose(len(owners), "who")]
 }
 
-func (h *history) holder() *owner {
+func (h *history) anyHolder() *owner {
 	var all []*owner
 	for _, l := range h.watch.live() {
-		if o := h.by[l.owner]; o != nil {
+		if o := h.byName[l.owner]; o != nil {
 			all = append(all, o)
 		}
 	}
-	return h.among(all)
+	return h.chooseAmong(all)
 }
 
-func (h *history) waiting() *owner {
+func (h *history) anyWaiter() *owner {
 	var all []*owner
 	for _, o := range h.owners {
 		if h.watch.waits[o.owner] != nil {
 			all = append(all, o)
 		}
 	}
-	return h.among(all)
+	return h.chooseAmong(all)
 }
 
-// of returns the owner's claim as one side knows it: the model or the subject. The sides differ in
-// the fence of the phase.
-func (o *owner) of(side int) claim {
+// claimOn returns the claim of the owner on one side: theModel or theSubject. The claims of the
+// two sides differ in the fence of the phase.
+func (o *owner) claimOn(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
 	return c
 }
 
-// finish ends all waits and holds. Afterwards nothing may be left on the server.
+// finish ends all waits and holds, and checks that nothing is left on the server.
 func (h *history) finish() {
 	for _, o := range h.owners {
 		if h.choose(3, "stays") > 0 {
@@ -208,7 +209,7 @@ func (h *history) finish() {
 	h.watch.pass(queueLife)
 	h.subject.pass(queueLife)
 	if i := h.subject.inspect(); i != (info{}) {
-		h.watch.breaks("left", "%+v", i)
+		h.watch.violate("left", "%+v", i)
 	}
 }
 
@@ -221,7 +222,7 @@ func (h *history) String() string {
 	return strings.Join(append(lines, h.differs), "\n")
 }
 
-// String describes the answer of a step.
+// String describes the answer a as text.
 func (a answer) String() string {
 	s := a.State.String()
 	switch a.State {

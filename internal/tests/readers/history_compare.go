@@ -9,13 +9,14 @@ import (
 
 const theModel, theSubject = 0, 1
 
-// mail returns the messages of the last step. It compares them with the model's messages.
-func (h *history) mail() []message {
+// compareMessages returns the messages that the subject has sent in the last step. It compares
+// them with the messages of the model.
+func (h *history) compareMessages() []message {
 	var want []message
 	if h.model != nil {
-		want = h.model.said(nil)
+		want = h.model.takeMessages(nil)
 	}
-	got := h.subject.said(want)
+	got := h.subject.takeMessages(want)
 	for _, m := range got {
 		// EventDone messages may come in any order, because their waiters have left the queue
 		// before the next waiter was served.
@@ -25,29 +26,30 @@ func (h *history) mail() []message {
 	}
 	for _, m := range got {
 		if m.kind == store.EventGranted {
-			o := h.by[m.owner]
+			o := h.byName[m.owner]
 			i := slices.IndexFunc(want, func(w message) bool { return w.kind == m.kind && w.owner == m.owner })
 			wanted := 0
 			if i >= 0 {
 				wanted = want[i].fence
 			}
-			if h.model != nil && (i < 0 || want[i].process != m.process || want[i].writer != m.writer || !h.same(want[i].fence, m.fence)) {
+			if h.model != nil && (i < 0 || want[i].process != m.process || want[i].writer != m.writer || !h.sameFence(want[i].fence, m.fence)) {
 				h.differ("p%d is told %+v, and that should be one of %+v", m.process, m, want)
 			}
 			h.log("p%d is told that %s has the key with fence %d, a writer waits: %v", m.process, m.owner, m.fence, m.writer)
-			h.watch.granted(o.claim, m.fence, h.watch.now+o.hand, true)
-			h.holdsNow(o, wanted, m.fence)
+			h.watch.recordGrant(o.claim, m.fence, h.watch.now+o.hand, true)
+			h.recordFences(o, wanted, m.fence)
 		}
 	}
 	for _, w := range want {
-		if !slices.ContainsFunc(got, w.answers) {
+		if !slices.ContainsFunc(got, w.matches) {
 			h.differ("p%d is not told %+v, but %+v", w.process, w, got)
 		}
 	}
 	return got
 }
 
-// compare fails the history if the subject's answer differs from the model's.
+// compare records a difference if got, the answer of the subject, differs from want, the answer
+// of the model.
 func (h *history) compare(want, got answer) {
 	if h.model == nil {
 		return
@@ -57,22 +59,24 @@ func (h *history) compare(want, got answer) {
 		h.compare(*want.Next, *got.Next)
 	}
 	if want.State != got.State || want.Writer != got.Writer || want.Place != got.Place || want.Left != got.Left ||
-		(want.Next == nil) != (got.Next == nil) || !h.same(want.Fence, got.Fence) || !h.same(want.Holder, got.Holder) {
+		(want.Next == nil) != (got.Next == nil) || !h.sameFence(want.Fence, got.Fence) || !h.sameFence(want.Holder, got.Holder) {
 		want.Next = next
 		h.differ("the answer is %v, and should be %v", got, want)
 	}
 }
 
-// differ keeps only the first difference, because all later differences follow from it.
+// differ records a difference. It keeps only the first one, because the later differences follow
+// from it.
 func (h *history) differ(format string, args ...any) {
 	if h.differs == "" {
 		h.differs = fmt.Sprintf(format, args...)
 	}
 }
 
-// same reports whether a fence of the model corresponds to a fence of the subject. Each grant has
-// its own fences. Both fences must have the same offset from the first fence of their grant.
-func (h *history) same(want, got int) bool {
+// sameFence reports whether want, a fence of the model, and got, a fence of the subject,
+// correspond. Each grant has a block of fences on each side. Two fences correspond if they have
+// the same offset in the blocks of the same grant.
+func (h *history) sameFence(want, got int) bool {
 	if want == 0 || got == 0 {
 		return want == got
 	}
@@ -85,28 +89,29 @@ func (h *history) same(want, got int) bool {
 	return true
 }
 
-func servedIf(it bool, by served) served {
-	if it {
-		return by
+func progressIf(cond bool, step progress) progress {
+	if cond {
+		return step
 	}
 	return nothing
 }
 
-// look inspects the key after a step, and compares the results.
-func (h *history) look(by served) {
+// look inspects the key on the server after a step, and compares it with the model. The step must
+// have served the waiters as far as demand states.
+func (h *history) look(demand progress) {
 	got := h.subject.inspect()
 	if h.model != nil {
 		want := h.model.inspect()
-		if fence := got.Fence; h.same(want.Fence, fence) {
+		if fence := got.Fence; h.sameFence(want.Fence, fence) {
 			want.Fence = fence
 		}
 		if want != got {
 			h.differ("the server shows %+v, and that should be %+v; waiting: %+v", got, want, h.model.queue)
 		}
 	}
-	if by > nothing {
-		h.watch.idle(got, by)
+	if demand > nothing {
+		h.watch.checkIdle(got, demand)
 	}
-	h.watch.areAlone()
-	h.watch.began = 0
+	h.watch.checkAlone()
+	h.watch.newPhase = 0
 }

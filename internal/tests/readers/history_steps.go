@@ -9,35 +9,36 @@ import (
 
 func (h *history) acquire(o *owner) {
 	l := h.watch.holds[o.owner]
-	late := o.mode == locker.Shared && o.phase[theSubject] != 0 && (l == nil || l.until <= h.watch.now) && h.choose(2, "late") == 1
+	late := o.mode == locker.Shared && o.phase[theSubject] != 0 && (l == nil || l.endsAt <= h.watch.now) && h.choose(2, "late") == 1
 	var want answer
 	if h.model != nil {
-		want = h.model.acquire(o.of(theModel))
+		want = h.model.acquire(o.claimOn(theModel))
 	}
-	got := h.subject.acquire(o.of(theSubject))
+	got := h.subject.acquire(o.claimOn(theSubject))
 	h.log("p%d %s acquires %v for %d, queues: %v, plain: %v: %v", o.process, o.owner, o.mode, o.ttl, o.queue, o.plain, got)
 	h.compare(want, got)
-	h.watch.calls(o.claim)
-	told := h.mail()
-	h.watch.acquired(o.claim, got)
-	h.watch.announced(o.claim, got, told)
+	h.watch.recordCall(o.claim)
+	told := h.compareMessages()
+	h.watch.checkAcquire(o.claim, got)
+	h.watch.checkAnnounced(o.claim, got, told)
 	if late {
 		h.log("nobody hears that")
-		h.watch.unheard(o.owner, got.Fence)
+		h.watch.doubtGrant(o.owner, got.Fence)
 	} else {
-		h.grants(o, want, got)
+		h.recordGrant(o, want, got)
 	}
-	h.look(servedIf(got.State == store.Granted || got.State == store.Busy, handed))
+	h.look(progressIf(got.State == store.Granted || got.State == store.Busy, handed))
 }
 
-// grants records a grant.
-func (h *history) grants(o *owner, want, got answer) {
+// recordGrant records the fences of a grant to o: want is the answer of the model, and got is the
+// answer of the subject.
+func (h *history) recordGrant(o *owner, want, got answer) {
 	if got.State == store.Granted {
-		h.holdsNow(o, want.Fence, got.Fence)
+		h.recordFences(o, want.Fence, got.Fence)
 	}
 }
 
-func (h *history) holdsNow(o *owner, wanted, got int) {
+func (h *history) recordFences(o *owner, wanted, got int) {
 	o.fences = [2]int{wanted, got}
 	if o.mode == locker.Shared {
 		o.phase = o.fences
@@ -48,19 +49,19 @@ func (h *history) renew(o *owner) {
 	ttl := 1 + h.choose(4, "ttl")
 	var want answer
 	if h.model != nil {
-		want = h.model.renew(o.of(theModel), ttl)
+		want = h.model.renew(o.claimOn(theModel), ttl)
 	}
-	got := h.subject.renew(o.of(theSubject), ttl)
-	h.watch.calls(o.claim)
+	got := h.subject.renew(o.claimOn(theSubject), ttl)
+	h.watch.recordCall(o.claim)
 	h.log("p%d %s renews for %d: %v", o.process, o.owner, ttl, got)
 	h.compare(want, got)
-	h.mail()
-	h.watch.renewed(o.of(theSubject), ttl, got)
+	h.compareMessages()
+	h.watch.checkRenewal(o.claimOn(theSubject), ttl, got)
 	h.look(nothing)
 }
 
 func (h *history) release(o *owner) {
-	g := giving{undo: h.choose(4, "undo") == 1, done: o.once && h.choose(2, "done") == 1}
+	g := releaseArgs{undo: h.choose(4, "undo") == 1, setsDone: o.once && h.choose(2, "done") == 1}
 	if h.choose(6, "keep") == 1 {
 		g.keep = 1 + h.choose(2, "for")
 	}
@@ -73,28 +74,28 @@ func (h *history) release(o *owner) {
 	}
 	var want answer
 	if h.model != nil {
-		want = h.model.release(o.of(theModel), g)
+		want = h.model.release(o.claimOn(theModel), g)
 	}
-	held, waited := h.watch.releasing(o.claim, g)
-	h.watch.calls(o.claim)
-	got := h.subject.release(o.of(theSubject), g)
-	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.done, next != nil, got)
+	held, waited := h.watch.beforeRelease(o.claim, g)
+	h.watch.recordCall(o.claim)
+	got := h.subject.release(o.claimOn(theSubject), g)
+	h.log("p%d %s releases, undo: %v, keep: %d, done: %v, next: %v: %v", o.process, o.owner, g.undo, g.keep, g.setsDone, next != nil, got)
 	h.compare(want, got)
-	if got.State == store.Released && g.done {
-		h.watch.completed()
+	if got.State == store.Released && g.setsDone {
+		h.watch.recordComplete()
 	}
-	told := h.mail()
-	h.watch.released(o.of(theSubject), g, held, got)
+	told := h.compareMessages()
+	h.watch.checkRelease(o.claimOn(theSubject), g, held, got)
 	if got.Next != nil {
-		h.watch.acquired(next.claim, *got.Next)
-		h.watch.announced(next.claim, *got.Next, told)
+		h.watch.checkAcquire(next.claim, *got.Next)
+		h.watch.checkAnnounced(next.claim, *got.Next, told)
 		if want.Next == nil {
 			want.Next = &answer{}
 		}
-		h.grants(next, *want.Next, *got.Next)
+		h.recordGrant(next, *want.Next, *got.Next)
 	}
 	by := handed
-	if waited && !o.plain || got.State == store.Released && g.done {
+	if waited && !o.plain || got.State == store.Released && g.setsDone {
 		by = opened
 	}
 	h.look(by)
@@ -111,28 +112,28 @@ func (h *history) downgrade(o *owner) {
 	}
 	var want answer
 	if h.model != nil {
-		want = h.model.downgrade(o.of(theModel), o.phase[theModel])
+		want = h.model.downgrade(o.claimOn(theModel), o.phase[theModel])
 	}
 	// The watch learns of the new phase before h.mail reads the messages to the readers of this
 	// phase.
 	before, fence := h.watch.holds[o.owner], o.phase[theSubject]
 	wrote := before != nil && !before.shared
-	got := h.subject.downgrade(o.of(theSubject), fence)
-	h.watch.calls(o.claim)
+	got := h.subject.downgrade(o.claimOn(theSubject), fence)
+	h.watch.recordCall(o.claim)
 	h.log("p%d %s downgrades: %v", o.process, o.owner, got)
 	h.compare(want, got)
 	if before != nil {
-		h.watch.downgraded(o.of(theSubject), fence, got)
+		h.watch.checkDowngrade(o.claimOn(theSubject), fence, got)
 	}
-	h.mail()
-	h.look(servedIf(got.State == store.Granted && wrote, admitted))
+	h.compareMessages()
+	h.look(progressIf(got.State == store.Granted && wrote, admitted))
 }
 
 func (h *history) breakHolder() {
 	i := h.subject.inspect()
 	fence := i.Fence
 	if fence == 0 || h.choose(8, "which") == 1 {
-		fence = h.some().fences[theSubject]
+		fence = h.recentOwner().fences[theSubject]
 	}
 	if fence == 0 || i.Foreign {
 		return
@@ -150,15 +151,15 @@ func (h *history) breakHolder() {
 		}
 		want = h.model.breakHolder(of)
 	}
-	h.watch.lucky()
+	h.watch.addLuck()
 	got := h.subject.breakHolder(fence)
 	h.log("break of fence %d: %v", fence, got)
 	h.compare(want, got)
 	if got.State == store.Released {
-		h.watch.thrown()
+		h.watch.revokeAll()
 	}
-	h.mail()
-	h.look(servedIf(got.State == store.Released, handed))
+	h.compareMessages()
+	h.look(progressIf(got.State == store.Released, handed))
 }
 
 func (h *history) pass() {
@@ -174,17 +175,17 @@ func (h *history) pass() {
 
 func (h *history) kill() {
 	p := h.choose(h.processes, "process")
-	if h.gone[p] {
+	if h.killed[p] {
 		return
 	}
 	h.log("p%d is killed", p)
-	h.gone[p] = true
+	h.killed[p] = true
 	if h.model != nil {
 		h.model.kill(p)
 	}
 	h.subject.kill(p)
 	h.watch.kill(p)
-	h.begin()
+	h.startProcess()
 }
 
 func (h *history) occupy() {
@@ -194,31 +195,31 @@ func (h *history) occupy() {
 		h.differ("another program takes the key: %v", got)
 	}
 	if h.log("another program takes the key for %d: %v", ttl, got); got {
-		for _, l := range h.watch.believe() {
-			h.watch.breaks("alone", "another program takes the key beside %s", l.owner)
+		for _, l := range h.watch.believers() {
+			h.watch.violate("alone", "another program takes the key beside %s", l.owner)
 		}
-		h.watch.nobody("program", false, 0, h.watch.now+ttl)
-		h.watch.lucky()
+		h.watch.holdWithoutOwner("program", false, 0, h.watch.now+ttl)
+		h.watch.addLuck()
 	}
 	h.look(nothing)
 }
 
-func (h *history) lose() {
+func (h *history) evictLease() {
 	h.log("the lease is evicted")
 	if h.model != nil {
-		h.model.lose()
+		h.model.evictLease()
 	}
-	h.subject.lose()
-	h.watch.emptied()
+	h.subject.evictLease()
+	h.watch.expireAll()
 	h.look(nothing)
 }
 
-func (h *history) evict() {
+func (h *history) evictReaders() {
 	h.log("who reads is evicted")
 	if h.model != nil {
-		h.model.evict()
+		h.model.evictReaders()
 	}
-	h.subject.evict()
-	h.watch.lost()
+	h.subject.evictReaders()
+	h.watch.doubtReaders()
 	h.look(nothing)
 }

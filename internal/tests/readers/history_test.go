@@ -12,12 +12,13 @@ var (
 	seed  = flag.Uint64("seed", 1, "of the first of them")
 )
 
-// chance is a source whose choices follow from a seed.
+// chance is a source that makes its choices by a random generator with a fixed seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
 
-// play plays a history to its end, or until a check fails.
+// play makes steps in the history h, as many as the parameter steps, and then ends the history.
+// It stops early when a check fails.
 func play(h *history, steps int) {
 	for range steps {
 		if !h.step() {
@@ -27,10 +28,10 @@ func play(h *history, steps int) {
 	h.finish()
 }
 
-// every returns the i-th combination of abilities. No combination has both plain and evicts: a
-// reader that got the key from a Locker without readers is in no phase, so this reader has no entry
-// that could be evicted.
-func every(i uint64) abilities {
+// abilitiesOf returns the i-th combination of abilities. No combination has both plain and
+// evicts: a reader that got the key from a Locker without readers is in no phase, so this reader
+// has no entry that the server could evict.
+func abilitiesOf(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }
 
@@ -38,7 +39,7 @@ func every(i uint64) abilities {
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for i := range uint64(*runs) {
-		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(0), nil, every(i))
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(0), nil, abilitiesOf(i))
 		if play(h, 40); !h.fine() {
 			t.Fatalf("seed %d:\n%v", *seed+i, h)
 		}

@@ -8,11 +8,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// model is one key with its readers and writers, without a network. Time passes in units, and only
-// in the step pass. The model makes its own fences. The first fences of two successive grants
-// differ by eachGrant.
+// model is one key with its readers and writers, without a network. Its time is counted in units,
+// and advances only in the step pass. The model makes its own fences. The first fences of two
+// successive grants differ by eachGrant.
 type model struct {
-	without Rule // the rule that is left out
+	omitted Rule // the rule that is left out
 	now     int
 
 	lease     *lease // nil: the key is free
@@ -20,20 +20,20 @@ type model struct {
 	queue     []place
 	queueEnds int
 	notes     map[string]note
-	done      int // the time until which the done mark lasts
+	doneUntil int // the time until which the done mark lasts
 	fence     int // the fence of the last grant
-	gone      map[int]bool
-	sent      []message
+	dead      map[int]bool
+	messages  []message
 }
 
 // lease is the holder of the key.
 type lease struct {
 	kind  kind
-	owner string // the owner, if the kind is alone
+	owner string // for the kind alone: the owner
 	fence int
 	block int
 	ends  int
-	parts map[string]*part // the parts of the readers by owner, if the kind is phase
+	parts map[string]*part // for the kind phase: the part of each reader, by owner
 }
 
 type kind int
@@ -59,7 +59,7 @@ type place struct {
 	handed bool
 }
 
-// note is what a revocation or an undo leaves for an owner.
+// note marks an owner or a phase after a revocation, or an owner after an undo.
 type note struct {
 	revoked bool // true after a revocation, false after an undo
 	ends    int
@@ -75,7 +75,7 @@ type claim struct {
 	once    bool
 	ttl     int
 	hand    int // the TTL of a lease that was granted by message, until the owner confirms it
-	phase   int // the fence of the phase in which the owner believes to be a reader; 0: none
+	phase   int // the fence of the phase in which the owner is a reader, as far as the owner knows; 0: none
 }
 
 const (
@@ -87,12 +87,12 @@ const (
 	doneLife  = 4
 )
 
-// answer is the answer of a step.
+// answer is the reply to a step.
 type answer struct {
 	State  store.State
-	Fence  int // the fence, if granted
+	Fence  int // the fence, for the state Granted
 	Writer bool
-	Place  int // the place in the queue, if busy
+	Place  int // the place in the queue, for the state Busy
 	Left   int
 	Holder int // the fence of the holder
 	Next   *answer
@@ -107,13 +107,13 @@ type message struct {
 	writer  bool
 }
 
-func newModel(without Rule) *model {
-	return &model{without: without, stale: make(map[string]*part), notes: make(map[string]note), gone: make(map[int]bool)}
+func newModel(omitted Rule) *model {
+	return &model{omitted: omitted, stale: make(map[string]*part), notes: make(map[string]note), dead: make(map[int]bool)}
 }
 
-func (m *model) off(r Rule) bool { return m.without == r }
+func (m *model) omits(r Rule) bool { return m.omitted == r }
 
-// pass advances the time by some units. It removes the lease and the queue when they have expired.
+// pass advances the time by some units. It removes the lease and the queue if they have expired.
 func (m *model) pass(units int) {
 	m.now += units
 	if m.lease != nil && m.lease.ends <= m.now {
@@ -124,9 +124,10 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free removes the lease. The parts of the lease stay until the next lease begins.
+// free removes the lease. Without the rule NewPhase, the parts of its readers stay until the next
+// phase.
 func (m *model) free() {
-	if m.lease != nil && m.lease.kind == phase && m.off(NewPhase) {
+	if m.lease != nil && m.lease.kind == phase && m.omits(NewPhase) {
 		m.stale = m.lease.parts
 	}
 	m.lease = nil
@@ -137,8 +138,8 @@ func (m *model) mint() int {
 	return m.fence
 }
 
-// put gives a free key to one owner.
-func (m *model) put(c claim, ttl int) {
+// grantTo gives the free key to c alone, with the given TTL.
+func (m *model) grantTo(c claim, ttl int) {
 	block := blockOf
 	if c.mode == locker.Shared {
 		block = 1
@@ -156,7 +157,7 @@ func (m *model) reads(owner string) bool {
 		return false
 	}
 	p := m.lease.parts[owner]
-	return p != nil && (p.ends > m.now || m.off(OwnExpiry))
+	return p != nil && (p.ends > m.now || m.omits(OwnExpiry))
 }
 
 func (m *model) note(owner string) (n note, ok bool) {
@@ -171,58 +172,58 @@ func (m *model) acquire(c claim) answer {
 		if n.revoked {
 			return answer{State: store.Revoked}
 		}
-		if !m.off(Undo) {
+		if !m.omits(Undo) {
 			return answer{State: store.Undone}
 		}
 	}
-	if c.once && m.done > m.now {
+	if c.once && m.doneUntil > m.now {
 		return answer{State: store.Done}
 	}
 	if m.holds(c.owner) {
 		m.confirm()
 		m.lengthen(c.ttl)
-		return m.granted()
+		return m.grantReply()
 	}
 	isPhase := m.lease != nil && m.lease.kind == phase
 	switch reader := c.mode == locker.Shared && !c.plain; {
-	case m.lease == nil && (reader || !m.off(NoOvertaking)):
+	case m.lease == nil && (reader || !m.omits(NoOvertaking)):
 		if m.serve(c, false); m.reads(c.owner) || reader && m.isOpen() {
-			return m.entered(c)
+			return m.enterAndReply(c)
 		}
 		if m.lease != nil {
 			break
 		}
 		if reader {
 			m.open(nil)
-			return m.entered(c)
+			return m.enterAndReply(c)
 		}
 	case m.reads(c.owner): // the owner may be a writer that has become a reader by a downgrade, and whose old call runs late
-		return m.entered(c)
-	case isPhase && reader && (len(m.queue) == 0 || m.off(WaitBehindWriters)):
-		return m.entered(c)
+		return m.enterAndReply(c)
+	case isPhase && reader && (len(m.queue) == 0 || m.omits(WaitBehindWriters)):
+		return m.enterAndReply(c)
 	case isPhase && reader && m.isOpen():
 		m.admit(c.owner)
-		return m.entered(c)
+		return m.enterAndReply(c)
 	}
 	if m.lease == nil {
 		m.leave(c.owner)
-		m.put(c, c.ttl)
-		return m.granted()
+		m.grantTo(c, c.ttl)
+		return m.grantReply()
 	}
-	return m.busy(c)
+	return m.busyReply(c)
 }
 
-// entered adds c to the readers, or extends its part.
-func (m *model) entered(c claim) answer {
+// enterAndReply adds c to the readers of the phase, or extends its part. It returns the reply.
+func (m *model) enterAndReply(c claim) answer {
 	m.enter(c, c.ttl)
-	a := m.granted()
+	a := m.grantReply()
 	a.Writer = m.writerWaits()
 	return a
 }
 
-func (m *model) granted() answer { return answer{State: store.Granted, Fence: m.lease.fence} }
+func (m *model) grantReply() answer { return answer{State: store.Granted, Fence: m.lease.fence} }
 
-func (m *model) busy(c claim) answer {
+func (m *model) busyReply(c claim) answer {
 	a := answer{State: store.Busy, Left: m.lease.ends - m.now}
 	if m.lease.kind != foreign {
 		a.Holder = m.lease.fence
@@ -237,22 +238,22 @@ func (m *model) busy(c claim) answer {
 	return a
 }
 
-// renew renews a lease. If the owner got the key by hand-off, the renewal is also the
-// confirmation.
+// renew sets a new TTL for the lease of c. If the owner got the key by hand-off, the renewal also
+// confirms the hand-off.
 func (m *model) renew(c claim, ttl int) answer {
 	if m.holds(c.owner) {
 		m.confirm()
 		m.lengthen(ttl)
 		return answer{State: store.Granted}
 	}
-	if m.lease == nil || m.lease.kind != phase || c.plain || c.phase == 0 || c.phase != m.lease.fence && !m.off(ComparePhase) {
+	if m.lease == nil || m.lease.kind != phase || c.plain || c.phase == 0 || c.phase != m.lease.fence && !m.omits(ComparePhase) {
 		return m.notOurs(c)
 	}
 	p := m.lease.parts[c.owner]
-	if p == nil || p.ends <= m.now && !m.off(NoRevival) && !m.off(OwnExpiry) {
+	if p == nil || p.ends <= m.now && !m.omits(NoRevival) && !m.omits(OwnExpiry) {
 		return m.notOurs(c)
 	}
-	if p.ends < m.now+ttl || m.off(OnlyLengthen) {
+	if p.ends < m.now+ttl || m.omits(OnlyLengthen) {
 		p.ends = m.now + ttl
 	}
 	m.lengthen(ttl)
@@ -277,7 +278,7 @@ func (m *model) revoked(c claim) bool {
 
 func phaseNote(fence int) string { return fmt.Sprint("phase ", fence) }
 
-// info is the result of an inspection.
+// info is the state of the key that an inspection returns.
 type info struct {
 	Held, Kept, Foreign, Shared bool
 	Fence, Left                 int
@@ -311,10 +312,11 @@ func (m *model) occupy(ttl int) bool {
 	return true
 }
 
-// lose removes the lease, as an eviction does. The step evict removes only the lease's readers.
-func (m *model) lose() { m.free() }
+// evictLease removes the lease, as an eviction does.
+func (m *model) evictLease() { m.free() }
 
-func (m *model) evict() {
+// evictReaders removes the parts of the readers, as an eviction does, but the lease stays.
+func (m *model) evictReaders() {
 	if m.lease != nil && m.lease.kind == phase {
 		m.lease.parts = make(map[string]*part)
 	}
@@ -322,7 +324,7 @@ func (m *model) evict() {
 
 func (m *model) start(int) {}
 
-func (m *model) kill(process int) { m.gone[process] = true }
+func (m *model) kill(process int) { m.dead[process] = true }
 
 func (m *model) indexOf(owner string) int {
 	return slices.IndexFunc(m.queue, func(p place) bool { return p.owner == owner })

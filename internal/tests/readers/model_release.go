@@ -2,15 +2,15 @@ package readers
 
 import "github.com/latchkit/latchkit/locker/store"
 
-// giving has the arguments of a release.
-type giving struct {
-	undo bool
-	keep int
-	done bool   // the release sets the done mark
-	next *claim // the claim of the next owner, a writer that acquires in the same step
+// releaseArgs has the arguments of a release.
+type releaseArgs struct {
+	undo     bool
+	keep     int
+	setsDone bool   // the release sets the mark that the work is done
+	next     *claim // the claim of the next owner, a writer that acquires in the same step
 }
 
-func (m *model) release(c claim, g giving) answer {
+func (m *model) release(c claim, g releaseArgs) answer {
 	holds, reads := m.holds(c.owner), m.reads(c.owner)
 	if !holds && !reads {
 		return m.giveUp(c, g)
@@ -22,8 +22,8 @@ func (m *model) release(c claim, g giving) answer {
 		m.confirm()
 	}
 	m.leave(c.owner)
-	if g.done {
-		m.done = m.now + doneLife
+	if g.setsDone {
+		m.doneUntil = m.now + doneLife
 		m.dismiss()
 	}
 	a := answer{State: store.Released}
@@ -35,83 +35,83 @@ func (m *model) release(c claim, g giving) answer {
 	default:
 		m.free()
 		if c.plain {
-			m.hand("")
+			m.handToNext("")
 		} else {
-			m.serve(claim{}, !m.off(ReadersAfterWriter))
+			m.serve(claim{}, !m.omits(ReadersAfterWriter))
 		}
 		if g.next != nil {
-			n := m.follow(*g.next)
+			n := m.acquireNext(*g.next)
 			a.Next = &n
 		}
 	}
 	return a
 }
 
-// follow is the acquire of the next writer, which is part of a release.
-func (m *model) follow(c claim) answer {
+// acquireNext runs the acquire c of the next writer, which is a part of a release.
+func (m *model) acquireNext(c claim) answer {
 	if _, undone := m.note(c.owner); undone {
 		return answer{State: store.Undone}
 	}
-	if c.once && m.done > m.now {
+	if c.once && m.doneUntil > m.now {
 		return answer{State: store.Done}
 	}
 	switch {
 	case m.lease == nil:
-		m.put(c, c.ttl)
-		return m.granted()
+		m.grantTo(c, c.ttl)
+		return m.grantReply()
 	case m.holds(c.owner): // the next writer was in the queue already, and the release has just given it the key
 		m.confirm()
 		m.lengthen(c.ttl)
-		return m.granted()
+		return m.grantReply()
 	}
-	return m.busy(c)
+	return m.busyReply(c)
 }
 
-// giveUp is the release of an owner that holds nothing.
-func (m *model) giveUp(c claim, g giving) answer {
+// giveUp runs the release of an owner that holds nothing: it removes the owner from the queue.
+func (m *model) giveUp(c claim, g releaseArgs) answer {
 	revoked := m.revoked(c)
 	if n, ok := m.note(c.owner); g.undo && (!ok || !n.revoked) {
 		m.notes[c.owner] = note{ends: m.now + noteLife}
 	}
 	left := c.queue && m.leave(c.owner)
 	switch {
-	case m.lease == nil && !m.off(GiveUpHands):
+	case m.lease == nil && !m.omits(GiveUpHands):
 		if c.plain {
-			m.hand("")
+			m.handToNext("")
 		} else {
 			m.serve(claim{}, false)
 		}
-	case left && !c.plain && m.lease != nil && m.lease.kind == phase && !m.off(GiveUpAdmits) && m.isOpen():
+	case left && !c.plain && m.lease != nil && m.lease.kind == phase && !m.omits(GiveUpAdmits) && m.isOpen():
 		m.admit("")
 	}
 	switch {
 	case revoked:
 		return answer{State: store.Revoked}
-	case g.done && m.done > m.now:
+	case g.setsDone && m.doneUntil > m.now:
 		return answer{State: store.Done}
 	}
 	return answer{State: store.NotOurs}
 }
 
-// downgrade makes a writer the first reader of a phase. The fence of the phase is one of the
-// fences in the writer's block.
+// downgrade makes the writer c the first reader of a new phase with the given fence. This fence
+// is one of the fences in the block of the writer.
 func (m *model) downgrade(c claim, fence int) answer {
 	switch {
-	case m.holds(c.owner) && m.off(DowngradeEnds):
+	case m.holds(c.owner) && m.omits(DowngradeEnds):
 		m.confirm()
 		m.free()
 		m.serve(claim{}, true)
 		return answer{State: store.Granted, Fence: fence, Writer: m.writerWaits()}
 	case m.holds(c.owner):
 		m.confirm()
-		if m.off(DowngradeFence) {
+		if m.omits(DowngradeFence) {
 			fence = m.mint()
 		}
 		m.lease = &lease{kind: phase, fence: fence, block: 1, ends: m.lease.ends, parts: map[string]*part{
 			c.owner: {process: c.process, ends: m.lease.ends, count: 1},
 		}}
 		m.enter(c, c.ttl)
-		if !m.off(DowngradeAdmits) {
+		if !m.omits(DowngradeAdmits) {
 			m.admit("")
 		}
 	case m.reads(c.owner) && m.lease.fence == fence:
@@ -136,7 +136,7 @@ func (m *model) breakHolder(fence int) answer {
 	if l.kind == phase {
 		m.notes[phaseNote(l.fence)] = n
 	}
-	if l.kind == phase && m.off(BreakAll) {
+	if l.kind == phase && m.omits(BreakAll) {
 		return answer{State: store.Released}
 	}
 	m.free()

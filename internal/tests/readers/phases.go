@@ -11,11 +11,11 @@ import (
 // together. After the last reader, the first writer gets the key. While a writer waits, no reader
 // enters. So during a phase the first waiter is a writer.
 
-// enter makes c a reader for at least ttl. If the server has forgotten the readers of the phase,
-// enter also adds an unknown reader, which stays until the lease ends.
+// enter makes c a reader of the phase for at least ttl. If the server has forgotten the readers
+// of the phase, enter also adds an unknown reader, which stays until the lease ends.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
-	if len(l.parts) == 0 && l.ends > m.now && !m.off(EvictedReaders) {
+	if len(l.parts) == 0 && l.ends > m.now && !m.omits(EvictedReaders) {
 		l.parts[""] = &part{process: noInbox, ends: l.ends, count: 1}
 	}
 	p := l.parts[c.owner]
@@ -23,63 +23,62 @@ func (m *model) enter(c claim, ttl int) {
 		p = &part{process: c.process}
 		l.parts[c.owner] = p
 	}
-	if p.ends = max(p.ends, m.now+ttl); p.count == 0 || m.off(EntryPerToken) {
+	if p.ends = max(p.ends, m.now+ttl); p.count == 0 || m.omits(EntryPerToken) {
 		p.count++
 	}
 	m.lengthen(ttl)
 }
 
-// open begins a phase with the waiting readers.
+// open begins a phase with the given readers, which have waited.
 func (m *model) open(readers []claim) {
 	m.lease = &lease{kind: phase, fence: m.mint(), block: 1, ends: m.now, parts: make(map[string]*part)}
-	if m.off(NewPhase) {
+	if m.omits(NewPhase) {
 		m.lease.parts = m.stale
 		m.stale = make(map[string]*part)
 	}
 	m.letIn(readers, "")
 }
 
-// letIn lets readers enter. It sends a message to each of these readers, except to the reader in
-// the parameter asks, which makes the call and gets an answer.
-func (m *model) letIn(readers []claim, asks string) {
+// letIn lets the given readers enter the phase. Each reader gets a message, except the reader
+// caller, which makes this call and gets an answer.
+func (m *model) letIn(readers []claim, caller string) {
 	for _, c := range readers {
 		m.leave(c.owner)
 		m.enter(c, c.hand)
 	}
 	for _, c := range readers {
-		if c.owner != asks {
-			m.tell(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence, writer: m.writerWaits()})
+		if c.owner != caller {
+			m.send(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence, writer: m.writerWaits()})
 		}
 	}
 }
 
-// admit lets all waiting readers enter the present phase.
-func (m *model) admit(asks string) {
+// admit lets all waiting readers enter the present phase. The owner caller makes this call.
+func (m *model) admit(caller string) {
 	var readers []claim
-	for _, c := range m.alive(asks) {
+	for _, c := range m.alive(caller) {
 		if c.mode == locker.Shared {
 			readers = append(readers, c)
 		}
 	}
-	m.letIn(readers, asks)
+	m.letIn(readers, caller)
 }
 
-// isOpen reports whether a reader may enter. A reader may enter if there is a phase and no living
-// writer waits.
+// isOpen reports whether a reader may enter now: the key has a phase, and no living writer waits.
 func (m *model) isOpen() bool {
 	return m.lease != nil && m.lease.kind == phase &&
 		!slices.ContainsFunc(m.alive(""), func(c claim) bool { return c.mode == locker.Exclusive })
 }
 
-// leavePhase handles the release of a reader.
-func (m *model) leavePhase(c claim, g giving) {
+// leavePhase runs the release of the reader c.
+func (m *model) leavePhase(c claim, g releaseArgs) {
 	l := m.lease
 	if p := l.parts[c.owner]; p.count > 1 {
 		p.count--
 	} else {
 		delete(l.parts, c.owner)
 	}
-	if g.keep > 0 && !m.off(Kept) {
+	if g.keep > 0 && !m.omits(Kept) {
 		kept := "kept " + c.owner
 		if before := l.parts[kept]; before == nil || before.ends < m.now+g.keep {
 			l.parts[kept] = &part{process: noInbox, ends: m.now + g.keep, count: 1}
@@ -87,29 +86,29 @@ func (m *model) leavePhase(c claim, g giving) {
 	}
 	last := m.now
 	for owner, p := range l.parts {
-		if p.ends <= m.now && !m.off(OwnExpiry) && !m.off(NoRevival) {
+		if p.ends <= m.now && !m.omits(OwnExpiry) && !m.omits(NoRevival) {
 			delete(l.parts, owner)
 		}
 		last = max(last, p.ends)
 	}
 	switch {
-	case last > m.now && m.off(LastReader):
+	case last > m.now && m.omits(LastReader):
 	case last > m.now:
-		if l.ends = last; g.done && m.isOpen() {
+		if l.ends = last; g.setsDone && m.isOpen() {
 			m.admit("")
 		}
 	default:
 		m.free()
-		m.serve(claim{}, m.off(WriterAfterReaders))
+		m.serve(claim{}, m.omits(WriterAfterReaders))
 	}
 }
 
-// alive returns, in order, the living waiters up to the first writer, and the living readers behind
-// it. A writer behind another writer is checked only when its turn comes. A waiter leaves the queue
-// if its process is gone, or if it did not confirm a grant by message. The owner in the parameter
-// asks makes the call, so it is alive. But this owner may leave the queue together with the other
-// waiters of its process.
-func (m *model) alive(asks string) []claim {
+// alive returns, in the order of the queue, the living waiters up to the first writer, and the
+// living readers behind this writer. A waiter leaves the queue if its process is dead, or if it
+// did not confirm a grant by message. A writer behind the first writer is checked only when its
+// turn comes. The owner caller makes this call, so it is alive. But it may leave the queue
+// together with the other waiters of its process.
+func (m *model) alive(caller string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
 	for _, p := range slices.Clone(m.queue) {
@@ -120,8 +119,8 @@ func (m *model) alive(asks string) []claim {
 		if p.process != noInbox {
 			_, known = dead[p.process]
 		}
-		if p.owner != asks && (!known || p.process == noInbox) {
-			isDead := p.handed || m.gone[p.process] && (!m.off(DeadWriters) || p.mode == locker.Shared)
+		if p.owner != caller && (!known || p.process == noInbox) {
+			isDead := p.handed || m.dead[p.process] && (!m.omits(DeadWriters) || p.mode == locker.Shared)
 			if isDead {
 				m.drop(p)
 			}
@@ -138,17 +137,17 @@ func (m *model) alive(asks string) []claim {
 	return alive
 }
 
-// serve gives a free key to the next waiters. If it is the turn of the writer that makes this call,
-// the writer gets the key with its answer, without a message.
-func (m *model) serve(asks claim, afterWriter bool) {
+// serve gives the free key to the next waiters. If it is the turn of the writer caller, which
+// makes this call, this writer gets the key by the answer, without a message.
+func (m *model) serve(caller claim, afterWriter bool) {
 	if m.lease != nil {
 		return
 	}
-	if asks.plain {
-		m.hand(asks.owner)
+	if caller.plain {
+		m.handToNext(caller.owner)
 		return
 	}
-	alive := m.alive(asks.owner)
+	alive := m.alive(caller.owner)
 	if len(alive) == 0 {
 		return
 	}
@@ -159,82 +158,82 @@ func (m *model) serve(asks claim, afterWriter bool) {
 		}
 	}
 	if len(readers) > 0 && (afterWriter || alive[0].mode == locker.Shared) {
-		if m.off(Together) {
+		if m.omits(Together) {
 			readers = readers[:1]
 		}
 		m.open(nil)
-		m.letIn(readers, asks.owner)
+		m.letIn(readers, caller.owner)
 		return
 	}
 	writer := alive[slices.IndexFunc(alive, func(c claim) bool { return c.mode == locker.Exclusive })]
-	if writer.owner == asks.owner {
+	if writer.owner == caller.owner {
 		m.leave(writer.owner)
 		return
 	}
-	m.handOver(writer)
+	m.grantByMessage(writer)
 }
 
-// hand gives the key to the next waiter, as a Locker without readers does. The first living waiter
-// gets the key alone.
-func (m *model) hand(asks string) {
+// handToNext gives the free key to the first living waiter alone, as a Locker without readers
+// does. If this waiter is the owner caller, it leaves the queue, and gets the key by the answer.
+func (m *model) handToNext(caller string) {
 	for m.lease == nil && len(m.queue) > 0 {
 		switch first := m.queue[0]; {
-		case first.owner == asks:
-			m.leave(asks)
+		case first.owner == caller:
+			m.leave(caller)
 			return
-		case first.handed, m.gone[first.process]:
+		case first.handed, m.dead[first.process]:
 			m.drop(first)
 		default:
-			m.handOver(first.claim)
+			m.grantByMessage(first.claim)
 		}
 	}
 }
 
-// handOver gives the key to a waiter by message. The waiter's entry stays in the queue until its
-// owner confirms the grant.
-func (m *model) handOver(c claim) {
-	if i := m.indexOf(c.owner); m.off(KeepHanded) {
+// grantByMessage gives the key to the waiter c by message. The entry of the waiter stays in the
+// queue until the waiter confirms the grant.
+func (m *model) grantByMessage(c claim) {
+	if i := m.indexOf(c.owner); m.omits(KeepHanded) {
 		m.leave(c.owner)
 	} else {
 		m.queue = slices.Insert(slices.Delete(m.queue, i, i+1), 0, place{c, true})
 	}
-	m.put(c, c.hand)
-	m.tell(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence})
+	m.grantTo(c, c.hand)
+	m.send(message{process: c.process, kind: store.EventGranted, owner: c.owner, fence: m.lease.fence})
 }
 
 // announce notifies the readers that a writer waits.
 func (m *model) announce() {
-	if m.off(Announce) {
+	if m.omits(Announce) {
 		return
 	}
 	for owner, p := range m.lease.parts {
 		if p.ends > m.now {
-			m.tell(message{process: p.process, kind: store.EventWriter, owner: owner})
+			m.send(message{process: p.process, kind: store.EventWriter, owner: owner})
 		}
 	}
 }
 
-func (m *model) tell(t message) {
-	if t.process != noInbox && !m.gone[t.process] {
-		m.sent = append(m.sent, t)
+func (m *model) send(t message) {
+	if t.process != noInbox && !m.dead[t.process] {
+		m.messages = append(m.messages, t)
 	}
 }
 
-// said returns the messages of the last step.
-func (m *model) said([]message) []message {
-	sent := m.sent
-	m.sent = nil
+// takeMessages returns the messages since its last call.
+func (m *model) takeMessages([]message) []message {
+	sent := m.messages
+	m.messages = nil
 	return sent
 }
 
-// answers reports whether the message m is about the same event as w.
-func (w message) answers(m message) bool {
+// matches reports whether the messages w and m tell the same process of the same kind of event
+// for the same owner.
+func (w message) matches(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
 
-// join puts c at the end of the queue. An owner may have missed its turn because it did not confirm
-// a grant by message. If this owner sends its request again before another caller has noticed the
-// missed turn, the owner is the first again.
+// join puts c at the end of the queue. If c is already in the queue because it did not confirm a
+// grant by message, it keeps its entry, and may be handed the key again.
 func (m *model) join(c claim) {
 	if i := m.indexOf(c.owner); i >= 0 {
 		m.queue[i].handed = false
@@ -244,7 +243,7 @@ func (m *model) join(c claim) {
 	m.queueEnds = m.now + queueLife
 }
 
-// leave removes an owner from the queue.
+// leave removes an owner from the queue. It reports whether the owner was in the queue.
 func (m *model) leave(owner string) bool {
 	i := m.indexOf(owner)
 	if i >= 0 {
@@ -253,31 +252,31 @@ func (m *model) leave(owner string) bool {
 	return i >= 0
 }
 
-// confirm removes the entry of the owner that was handed the key, because its call shows that it
-// is alive.
+// confirm removes the queue entry of the owner that was handed the key, because a call of this
+// owner shows that it is alive.
 func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
 
-// drop removes a waiter, and all other waiters of its process.
-func (m *model) drop(of place) {
+// drop removes the waiter absent, and all other waiters of its process.
+func (m *model) drop(absent place) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
-		return p.owner == of.owner || of.process != noInbox && p.process == of.process
+		return p.owner == absent.owner || absent.process != noInbox && p.process == absent.process
 	})
 }
 
-// dismiss notifies the waiters whose work is done.
+// dismiss removes the waiters with Once, and notifies them that the work is done.
 func (m *model) dismiss() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		if p.once {
-			m.tell(message{process: p.process, kind: store.EventDone, owner: p.owner})
+			m.send(message{process: p.process, kind: store.EventDone, owner: p.owner})
 		}
 		return p.once
 	})
 }
 
-// placeOf returns the owner's place in the queue: one more than the number of waiters before the
-// owner.
+// placeOf returns the place of an owner in the queue, counted from 1. It does not count a waiter
+// that was handed the key.
 func (m *model) placeOf(owner string) int {
 	n := 1
 	for _, p := range m.queue {
@@ -303,4 +302,4 @@ func (m *model) waiters() int {
 
 // writerWaits reports whether the answers to readers must report a waiting writer. During a phase,
 // the first waiter is always a writer, so it is enough that the queue is not empty.
-func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.off(SayWriter) }
+func (m *model) writerWaits() bool { return len(m.queue) > 0 && !m.omits(SayWriter) }

@@ -7,7 +7,7 @@ type Rule int
 // rule is switched off.
 const (
 	WaitBehindWriters  Rule = iota + 1 // a reader enters an open phase although a writer waits
-	ReadersAfterWriter                 // after a writer the first waiter is served, which may be another writer
+	ReadersAfterWriter                 // after a writer, the first waiter gets the key, even if this waiter is a writer and readers wait
 	WriterAfterReaders                 // after the last reader all waiting readers enter, even readers behind a writer
 	Together                           // after a writer only the first reader enters
 	OwnExpiry                          // a reader's part lasts as long as the lease
@@ -30,7 +30,7 @@ const (
 	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
 	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
 	Kept                               // a reader with AtLeast leaves at once, before its time is over
-	BreakAll                           // a revocation of a phase leaves a note for each reader, but removes no reader
+	BreakAll                           // a revocation of a phase marks each reader as revoked, but removes no reader
 	rulesEnd
 )
 

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// apart maps some rules to the reason why a comparison with lockertest's Store cannot show that the
-// rule is missing.
-var apart = map[Rule]string{
+// notComparable has the rules whose absence a comparison with lockertest's Store cannot show,
+// each with the reason.
+var notComparable = map[Rule]string{
 	EvictedReaders: "a Memory evicts nothing",
 	Announce:       "to be told more than must be is no difference",
 }
@@ -25,16 +25,16 @@ func TestRules(t *testing.T) {
 	for _, rule := range Rules() {
 		t.Run(rule.String(), func(t *testing.T) {
 			t.Parallel()
-			broken, after := missed(rule, 4**runs)
-			line := fmt.Sprintf("%-32s %-50s", rule, seen(broken, after))
+			broken, after := breakWithout(rule, 4**runs)
+			line := fmt.Sprintf("%-32s %-50s", rule, summary(broken, after))
 			if len(broken) == 0 {
 				t.Errorf("no invariant broke in %d histories", after)
 			}
-			if why, ok := apart[rule]; ok {
+			if why, ok := notComparable[rule]; ok {
 				t.Log(line + " " + why)
 				return
 			}
-			n, differs := found(t, rule, 5000)
+			n, differs := differsWithout(t, rule, 5000)
 			if !differs {
 				t.Errorf("lockertest's Store did as the model without the rule, in %d histories", n)
 			}
@@ -43,12 +43,13 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// missed plays histories on a model without a rule, until an invariant breaks. With -tally, missed
-// continues, and counts the broken invariants.
-func missed(rule Rule, most int) (broken map[string]int, histories int) {
+// breakWithout plays histories on a model without a rule, until an invariant breaks, but at most
+// "most" histories. It returns how often each invariant broke, and the number of histories. With
+// -tally, it always plays all histories.
+func breakWithout(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
 	for i := range uint64(most) { //nolint:gosec // not negative
-		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(rule), nil, every(i))
+		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(rule), nil, abilitiesOf(i))
 		if play(h, 40); len(h.watch.broken) > 0 {
 			broken[h.watch.broken[0].invariant]++
 			if !*tally {
@@ -59,7 +60,7 @@ func missed(rule Rule, most int) (broken map[string]int, histories int) {
 	return broken, most
 }
 
-func seen(broken map[string]int, histories int) string {
+func summary(broken map[string]int, histories int) string {
 	var all []string
 	for _, invariant := range slices.Sorted(maps.Keys(broken)) {
 		all = append(all, fmt.Sprintf("%d × %s", broken[invariant], invariant))
@@ -67,8 +68,10 @@ func seen(broken map[string]int, histories int) string {
 	return fmt.Sprintf("%s in %d histories", strings.Join(all, ", "), histories)
 }
 
-// found compares lockertest's Store with a model that leaves out a rule.
-func found(t *testing.T, rule Rule, most int) (histories int, differs bool) {
+// differsWithout plays histories on lockertest's Store and on a model without a rule, until they
+// differ, but at most "most" histories. It returns the number of histories, and whether they
+// differ.
+func differsWithout(t *testing.T, rule Rule, most int) (histories int, differs bool) {
 	for i := range uint64(most) { //nolint:gosec // not negative
 		s := inMemory(t)
 		s.patience = 50 * time.Millisecond // short, because the expected message may be missing without the rule

@@ -25,12 +25,13 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // shorter than a unit.
 const unit = 20 * time.Second
 
-// drawn is a source whose choices are rapid's draws.
+// drawn is a source that lets rapid make the choices.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
 
-// compare plays a history on a subject and the model.
+// compare plays a history on the Stores s and on the model m, with the abilities can. The test
+// fails if a check fails or they differ.
 func compare(t *rapid.T, s *stores, m *model, can abilities) {
 	began := time.Now()
 	h := newHistory(drawn{t}, s, m, can)
@@ -58,7 +59,7 @@ func TestReadersOnRedis(t *testing.T) {
 	server := redistest.Shared(t)
 	direct := server.Client(t)
 	rapid.Check(t, func(t *rapid.T) {
-		compare(t, onRedis(t, server, direct), newModel(0), every(rapid.Uint64Range(0, 11).Draw(t, "abilities")))
+		compare(t, onRedis(t, server, direct), newModel(0), abilitiesOf(rapid.Uint64Range(0, 11).Draw(t, "abilities")))
 	})
 }
 
@@ -69,27 +70,27 @@ type fataler interface {
 	Cleanup(func())
 }
 
-// stores makes the steps of the model through the interface that an Engine uses. Each process has a
-// Store of its own.
+// stores runs the steps of the model on a locker.Store, the interface that an Engine uses. Each
+// process has a Store of its own.
 type stores struct {
 	fataler
-	open  func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys; die ends the process
-	hole  func()                                          // removes the lease
-	parts func()                                          // removes the readers of the lease
-	taken func(ttl time.Duration) bool                    // makes another program take the key, if it is free
-	later func(d time.Duration)
-	deaf  func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
+	open          func() (with, without locker.Store, die func()) // without is a Store without readers, on the same keys; die ends the process
+	removeLease   func()                                          // removes the lease
+	removeReaders func()                                          // removes the readers of the lease
+	occupyFor     func(ttl time.Duration) bool                    // makes another program take the key, if it is free
+	advance       func(d time.Duration)
+	unsubscribed  func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
 
 	key       string
 	processes []*process
-	heard     chan message
+	messages  chan message
 	patience  time.Duration // how long to wait for messages
 }
 
 type process struct {
-	with, without locker.Store
-	inbox         string
-	die           func()
+	readers, plain locker.Store
+	inbox          string
+	die            func()
 }
 
 func inMemory(t fataler) *stores {
@@ -99,15 +100,15 @@ func inMemory(t fataler) *stores {
 		p := m.NewProcess()
 		return p, nil, p.Die
 	}
-	s.hole = func() { m.Free(s.key) }
-	s.taken = func(ttl time.Duration) bool {
+	s.removeLease = func() { m.Free(s.key) }
+	s.occupyFor = func(ttl time.Duration) bool {
 		if s.inspect().Held {
 			return false
 		}
 		m.Occupy(s.key, ttl)
 		return true
 	}
-	s.later = m.StepClock
+	s.advance = m.StepClock
 	return s
 }
 
@@ -145,24 +146,26 @@ func onRedis(t *rapid.T, server *redistest.Server, direct *redis.Client) *stores
 		}
 		return with, without, nil
 	}
-	s.hole = func() { direct.Del(ctx, s.key) }
-	s.parts = func() { direct.Del(ctx, s.beside("r")) }
-	s.taken = func(ttl time.Duration) bool { return direct.SetNX(ctx, s.key, "program", ttl).Val() }
-	s.later = func(d time.Duration) {
-		keys := append([]string{s.key, s.beside("q"), s.beside("r"), s.beside("d")}, direct.Keys(ctx, "latchkit:x:{"+s.key+"}:*").Val()...)
+	s.removeLease = func() { direct.Del(ctx, s.key) }
+	s.removeReaders = func() { direct.Del(ctx, s.companion("r")) }
+	s.occupyFor = func(ttl time.Duration) bool { return direct.SetNX(ctx, s.key, "program", ttl).Val() }
+	s.advance = func(d time.Duration) {
+		keys := append([]string{s.key, s.companion("q"), s.companion("r"), s.companion("d")}, direct.Keys(ctx, "latchkit:x:{"+s.key+"}:*").Val()...)
 		if err := age.Run(ctx, direct, keys, d.Milliseconds()).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.deaf = func(channel string) bool { return direct.PubSubNumSub(ctx, channel).Val()[channel] == 0 }
+	s.unsubscribed = func(channel string) bool { return direct.PubSubNumSub(ctx, channel).Val()[channel] == 0 }
 	return s
 }
 
-// beside returns the name of a companion key of the lock, such as its queue.
-func (s *stores) beside(kind string) string { return "latchkit:" + kind + ":{" + s.key + "}:" + s.key }
+// companion returns the name of a key that latchkit stores beside the lock, such as its queue.
+func (s *stores) companion(kind string) string {
+	return "latchkit:" + kind + ":{" + s.key + "}:" + s.key
+}
 
 func newStores(t fataler) *stores {
-	s := &stores{fataler: t, key: "read:" + rand.Text(), heard: make(chan message, 1000), patience: 2 * unit / 5}
+	s := &stores{fataler: t, key: "read:" + rand.Text(), messages: make(chan message, 1000), patience: 2 * unit / 5}
 	t.Cleanup(func() {
 		for p := range s.processes {
 			s.kill(p)
@@ -173,11 +176,11 @@ func newStores(t fataler) *stores {
 
 func (s *stores) start(n int) {
 	with, without, die := s.open()
-	p := &process{with: with, without: without}
+	p := &process{readers: with, plain: without}
 	listener := with.(store.Notifier)
 	stop := listener.Listen(func(e store.Event) {
 		if e.Key == s.key {
-			s.heard <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer} //nolint:gosec // below 2^53
+			s.messages <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer} //nolint:gosec // below 2^53
 		}
 	})
 	inbox, err := listener.Open(background, s.key)
@@ -201,7 +204,7 @@ func (s *stores) kill(n int) {
 	}
 	p.die()
 	p.die = nil
-	for began := time.Now(); s.deaf != nil && !s.deaf(p.inbox); {
+	for began := time.Now(); s.unsubscribed != nil && !s.unsubscribed(p.inbox); {
 		if time.Since(began) > 10*time.Second {
 			s.Fatalf("somebody listens there still")
 		}
@@ -219,9 +222,9 @@ func (s *stores) caller(c claim) locker.Store {
 		switch {
 		case p.die == nil:
 		case c.plain:
-			return p.without
+			return p.plain
 		default:
-			return p.with
+			return p.readers
 		}
 	}
 	s.Fatalf("nobody lives")
@@ -286,9 +289,9 @@ func (s *stores) renew(c claim, ttl int) answer {
 	return a
 }
 
-func (s *stores) release(c claim, g giving) answer {
+func (s *stores) release(c claim, g releaseArgs) answer {
 	l := s.claim(c)
-	l.KeepFor, l.Complete = units(g.keep), g.done
+	l.KeepFor, l.Complete = units(g.keep), g.setsDone
 	if g.undo {
 		l.TombstoneTTL = units(noteLife)
 	}
@@ -324,13 +327,14 @@ func (s *stores) inspect() info {
 	}
 }
 
-func (s *stores) occupy(ttl int) bool { return s.taken(units(ttl)) }
-func (s *stores) lose()               { s.hole() }
-func (s *stores) evict()              { s.parts() }
-func (s *stores) pass(n int)          { s.later(units(n)) }
+func (s *stores) occupy(ttl int) bool { return s.occupyFor(units(ttl)) }
+func (s *stores) evictLease()         { s.removeLease() }
+func (s *stores) evictReaders()       { s.removeReaders() }
+func (s *stores) pass(n int)          { s.advance(units(n)) }
 
-// said waits for the messages that the model expects.
-func (s *stores) said(want []message) (told []message) {
+// takeMessages returns the messages since its last call. It waits until the wanted messages have
+// arrived, or until the patience is over.
+func (s *stores) takeMessages(want []message) (got []message) {
 	missing := slices.Clone(want)
 	slow := time.NewTimer(s.patience)
 	defer slow.Stop()
@@ -338,19 +342,19 @@ func (s *stores) said(want []message) (told []message) {
 		var m message
 		if len(missing) > 0 {
 			select {
-			case m = <-s.heard:
+			case m = <-s.messages:
 			case <-slow.C:
-				return told
+				return got
 			}
 		} else {
 			select {
-			case m = <-s.heard:
+			case m = <-s.messages:
 			default:
-				return told
+				return got
 			}
 		}
-		told = append(told, m)
-		if i := slices.IndexFunc(missing, m.answers); i >= 0 {
+		got = append(got, m)
+		if i := slices.IndexFunc(missing, m.matches); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		}
 	}

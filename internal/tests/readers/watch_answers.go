@@ -8,45 +8,47 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// calls records that an owner has made a call, which shows that its process is alive.
-func (w *watch) calls(c claim) { delete(w.stands, c.process) }
+// recordCall records that the owner of c has made a call, which shows that its process is alive.
+func (w *watch) recordCall(c claim) { delete(w.silent, c.process) }
 
-// unheard handles a grant whose message does not arrive.
-func (w *watch) unheard(owner string, fence int) {
+// doubtGrant records that the owner does not receive the answer to an acquire that has granted it
+// the key with this fence.
+func (w *watch) doubtGrant(owner string, fence int) {
 	if h := w.holds[owner]; h != nil && h.fence == fence {
 		h.doubt = true
 	}
 }
 
-// acquired handles the answer to an acquire. The messages of the same step were handled before.
-func (w *watch) acquired(c claim, a answer) {
+// checkAcquire checks a, the answer to the acquire c. The messages of the same step were checked
+// before.
+func (w *watch) checkAcquire(c claim, a answer) {
 	w.plain = w.plain || c.plain
 	h := w.holds[c.owner]
-	holds := h != nil && h.until > w.now && !h.doubt
+	holds := h != nil && h.endsAt > w.now && !h.doubt
 	if w.undone[c.owner] > w.now && (a.State == store.Granted || a.State == store.Busy) {
-		w.breaks("undone", "%s was undone, and is answered %v", c.owner, a.State)
+		w.violate("undone", "%s was undone, and is answered %v", c.owner, a.State)
 	}
 	switch a.State {
 	case store.Granted:
-		if w.granted(c, a.Fence, w.now+c.ttl, false); w.holds[c.owner].shared {
-			w.saysWriter(c.owner, a)
+		if w.recordGrant(c, a.Fence, w.now+c.ttl, false); w.holds[c.owner].shared {
+			w.checkWriterFlag(c.owner, a)
 		}
 		return
 	case store.Busy:
-		w.reason(c, a)
+		w.checkBusy(c, a)
 		if c.queue {
-			w.wait(c)
+			w.recordWait(c)
 		}
 	default:
 		delete(w.waits, c.owner)
 	}
 	if holds && a.State != store.Done && w.undone[c.owner] <= w.now {
-		w.breaks("promise", "%s holds until %d, it is %d, and an acquire is answered %v", c.owner, h.until, w.now, a.State)
+		w.violate("promise", "%s holds until %d, it is %d, and an acquire is answered %v", c.owner, h.endsAt, w.now, a.State)
 	}
 }
 
-func (w *watch) wait(c claim) {
-	w.asked = w.now
+func (w *watch) recordWait(c claim) {
+	w.askedAt = w.now
 	if w.waits[c.owner] != nil || w.killed[c.process] {
 		return
 	}
@@ -54,27 +56,27 @@ func (w *watch) wait(c claim) {
 	o := &waiter{claim: c}
 	for _, other := range w.waits {
 		if other.mode == locker.Exclusive {
-			o.ahead++
+			o.writersAhead++
 		}
 	}
 	w.waits[c.owner] = o
 }
 
-// reason checks an answer "busy". Such an answer is right only if another owner excludes the
-// caller.
-func (w *watch) reason(c claim, a answer) {
+// checkBusy checks a, the answer "busy" to the acquire c. The answer is right only if another
+// owner excludes the caller.
+func (w *watch) checkBusy(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
-		until, writer = max(until, h.until), writer || !h.shared
+		until, writer = max(until, h.endsAt), writer || !h.shared
 	}
 	switch {
 	case w.mute:
 	case until == w.now:
-		w.breaks("reason", "%s gets the answer busy, although no owner holds the key", c.owner)
+		w.violate("reason", "%s gets the answer busy, although no owner holds the key", c.owner)
 	case a.Left > until-w.now:
-		w.breaks("reason", "%s gets the answer busy for %d, but the last lease ends in %d", c.owner, a.Left, until-w.now)
+		w.violate("reason", "%s gets the answer busy for %d, but the last lease ends in %d", c.owner, a.Left, until-w.now)
 	case c.mode == locker.Shared && !c.plain && !writer && !w.plain && len(w.lapsed) == 0 && !w.writerWaits():
-		w.breaks("reason", "reader %s gets the answer busy although only readers hold the key, and no living writer waits", c.owner)
+		w.violate("reason", "reader %s gets the answer busy although only readers hold the key, and no living writer waits", c.owner)
 	}
 }
 
@@ -87,74 +89,76 @@ func (w *watch) writerWaits() bool {
 	return false
 }
 
-// announced checks that the readers get a message when the first waiter is a writer.
-func (w *watch) announced(c claim, a answer, told []message) {
+// checkAnnounced checks that the readers get a message when c, a writer, becomes the first
+// waiter. messages has the messages of this step.
+func (w *watch) checkAnnounced(c claim, a answer, messages []message) {
 	if a.State != store.Busy || a.Place != 1 || !c.queue || c.plain || c.mode != locker.Exclusive || w.plain {
 		return
 	}
 	for _, h := range w.live() {
-		if h.shared && !h.kept() && !h.doubt && h.process != noInbox && !w.killed[h.process] && !slices.ContainsFunc(told, func(m message) bool {
+		if h.shared && !h.kept() && !h.doubt && h.process != noInbox && !w.killed[h.process] && !slices.ContainsFunc(messages, func(m message) bool {
 			return m.kind == store.EventWriter && m.owner == h.owner
 		}) {
-			w.breaks("told", "%s waits to write, and reader %s gets no message", c.owner, h.owner)
+			w.violate("told", "%s waits to write, and reader %s gets no message", c.owner, h.owner)
 		}
 	}
 }
 
-func (w *watch) saysWriter(owner string, a answer) {
+func (w *watch) checkWriterFlag(owner string, a answer) {
 	for _, o := range w.waits {
 		if !a.Writer && o.mode == locker.Exclusive && o.process != noInbox && !w.lapsed[o.process] && !w.plain {
-			w.breaks("told", "the answer to reader %s does not say that %s waits to write", owner, o.owner)
+			w.violate("told", "the answer to reader %s does not say that %s waits to write", owner, o.owner)
 		}
 	}
 }
 
-// renewed handles an answer to a renewal or a downgrade.
-func (w *watch) renewed(c claim, ttl int, a answer) {
+// checkRenewal checks a, the answer to a renewal or a downgrade of c.
+func (w *watch) checkRenewal(c claim, ttl int, a answer) {
 	h := w.holds[c.owner]
-	holds := h != nil && h.until > w.now
+	holds := h != nil && h.endsAt > w.now
 	switch {
 	case a.State == store.Granted && !holds && c.process == noInbox: // the owner was granted the key without a message
 		delete(w.waits, c.owner)
-		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, until: w.now + max(ttl, c.hand), doubt: true}
+		w.holds[c.owner] = &hold{claim: c, shared: c.mode == locker.Shared, endsAt: w.now + max(ttl, c.hand), doubt: true}
 	case a.State == store.Granted && !holds:
-		w.breaks("promise", "%s holds nothing, and a renewal is granted", c.owner)
+		w.violate("promise", "%s holds nothing, and a renewal is granted", c.owner)
 	case a.State == store.Granted:
-		h.until, h.handed = max(h.until, w.now+ttl), false
+		h.endsAt, h.handed = max(h.endsAt, w.now+ttl), false
 		delete(w.waits, c.owner)
 		if h.shared && c.phase != 0 {
-			w.saysWriter(c.owner, a)
+			w.checkWriterFlag(c.owner, a)
 			if c.phase != w.phase {
-				w.breaks("fences", "%s is renewed in the phase of fence %d, and that is %d", c.owner, c.phase, w.phase)
+				w.violate("fences", "%s is renewed in the phase of fence %d, and that is %d", c.owner, c.phase, w.phase)
 			}
 		}
-		w.areAlone()
+		w.checkAlone()
 	case holds && !h.doubt:
-		w.breaks("promise", "%s holds until %d, it is %d, and a renewal is answered %v", c.owner, h.until, w.now, a.State)
+		w.violate("promise", "%s holds until %d, it is %d, and a renewal is answered %v", c.owner, h.endsAt, w.now, a.State)
 	}
 }
 
-// downgraded handles the answer to a downgrade.
-func (w *watch) downgraded(c claim, fence int, a answer) {
+// checkDowngrade checks a, the answer to a downgrade of c to a phase with this fence.
+func (w *watch) checkDowngrade(c claim, fence int, a answer) {
 	if h := w.holds[c.owner]; a.State == store.Granted && h != nil && !h.shared {
 		h.shared, h.fence, w.phase = true, fence, fence
-		w.lucky()
+		w.addLuck()
 	}
-	w.renewed(c, c.ttl, a)
+	w.checkRenewal(c, c.ttl, a)
 }
 
-// releasing is called before a release whose result the owner learns.
-func (w *watch) releasing(c claim, g giving) (held, waited bool) {
+// beforeRelease records the release of c before it is sent. It reports whether c held the key,
+// and whether c waited.
+func (w *watch) beforeRelease(c claim, g releaseArgs) (held, waited bool) {
 	h := w.holds[c.owner]
-	held = h != nil && h.until > w.now && !h.doubt
+	held = h != nil && h.endsAt > w.now && !h.doubt
 	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise the waiter may have left the queue without a message
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
 	if h != nil && h.doubt { // the server does not know which reader leaves
-		w.nobody("forgotten "+c.owner, h.shared, h.fence, h.until)
+		w.holdWithoutOwner("forgotten "+c.owner, h.shared, h.fence, h.endsAt)
 	}
 	if held && g.keep > 0 {
-		w.nobody("kept "+c.owner, h.shared, h.fence, w.now+g.keep)
+		w.holdWithoutOwner("kept "+c.owner, h.shared, h.fence, w.now+g.keep)
 	}
 	if g.undo {
 		w.undone[c.owner] = w.now + noteLife
@@ -163,45 +167,46 @@ func (w *watch) releasing(c claim, g giving) (held, waited bool) {
 	return held, waited
 }
 
-// completed handles a release with Complete. Waiters with Once get a message and leave the queue.
-// A waiter without an inbox leaves without a message.
-func (w *watch) completed() {
+// recordComplete records a release with Complete, which makes all waiters with Once leave the
+// queue. A waiter without an inbox gets no message, so recordComplete removes this waiter.
+func (w *watch) recordComplete() {
 	maps.DeleteFunc(w.waits, func(_ string, o *waiter) bool { return o.once && o.process == noInbox })
 }
 
-func (w *watch) released(c claim, g giving, held bool, a answer) {
+func (w *watch) checkRelease(c claim, g releaseArgs, held bool, a answer) {
 	if held && a.State != store.Released {
-		w.breaks("promise", "%s holds, and a release is answered %v", c.owner, a.State)
+		w.violate("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
 	if a.State == store.Revoked && c.phase == 0 {
 		delete(w.undone, c.owner) // the note of a revocation replaces the tombstone as long as the note exists
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
-		w.nobody("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
+		w.holdWithoutOwner("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// served is how much a step must have done for the waiters. Each value includes the demands of the
-// values before it.
-type served int
+// progress is a measure of how far a step must have served the waiters. Each value includes the
+// demands of the values before it.
+type progress int
 
 const (
-	nothing  served = iota
-	handed          // a waiter has got a free key
-	opened          // if no writer waits, the waiting readers have entered an open phase
-	admitted        // the waiting readers have entered the phase, even while a writer waits
+	nothing  progress = iota
+	handed            // a waiter has got a free key
+	opened            // if no writer waits, the waiting readers have entered an open phase
+	admitted          // the waiting readers have entered the phase, even while a writer waits
 )
 
-// idle reports a violation if the step has done less for the waiters than the parameter by demands.
-func (w *watch) idle(i info, by served) {
+// checkIdle reports a violation if the state i shows that the step has served the waiters less
+// than demand states.
+func (w *watch) checkIdle(i info, demand progress) {
 	for _, o := range w.waits {
 		switch {
 		case o.process == noInbox, w.lapsed[o.process]:
 		case !i.Held:
-			w.breaks("idle", "%s waits for a key that is free", o.owner)
-		case by < opened, !i.Shared, o.mode != locker.Shared, w.plain:
-		case by == admitted || !w.writerWaits():
-			w.breaks("idle", "%s waits to read beside readers", o.owner)
+			w.violate("idle", "%s waits for a key that is free", o.owner)
+		case demand < opened, !i.Shared, o.mode != locker.Shared, w.plain:
+		case demand == admitted || !w.writerWaits():
+			w.violate("idle", "%s waits to read beside readers", o.owner)
 		}
 	}
 }

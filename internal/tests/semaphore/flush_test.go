@@ -57,18 +57,18 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 	locktest.NothingLeftBut(t, client)
 }
 
-// holders has the leases whose callers are between enter and leave. A lease counts as held until
-// its context or its time ends.
+// holders has the leases whose callers have called enter, and not yet leave. A lease counts as
+// held until its context ends or its deadline passes.
 type holders struct {
 	mu     sync.Mutex
 	units  map[*locker.Lease]int
 	flush  time.Time // when the server was last emptied
 	fences []uint64
 	most   int // the largest number of units that were held at once
-	over   int // how often a caller got units beyond n after the time by which all old holders must have learned of the loss
+	excess int // how often a caller got units beyond n when all old holders must have noticed the flush already
 }
 
-func (h *holders) enter(l *locker.Lease, n int, known time.Duration) {
+func (h *holders) enter(l *locker.Lease, n int, noticeTime time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.units[l] = l.Units()
@@ -80,8 +80,8 @@ func (h *holders) enter(l *locker.Lease, n int, known time.Duration) {
 		}
 	}
 	h.most = max(h.most, used)
-	if used > n && time.Since(h.flush) > known {
-		h.over++
+	if used > n && time.Since(h.flush) > noticeTime {
+		h.excess++
 	}
 }
 
@@ -146,8 +146,8 @@ func TestFlushesUnderLoad(t *testing.T) {
 	time.Sleep(ttl) //nolint:forbidigo // the time between faults
 	stop()
 	work.Wait()
-	if h.over > 0 || h.most > 2*n {
-		t.Errorf("%d entries beside too many units; %d units at most", h.over, h.most)
+	if h.excess > 0 || h.most > 2*n {
+		t.Errorf("%d entries beside too many units; %d units at most", h.excess, h.most)
 	}
 	if h.most <= n {
 		t.Errorf("positive control: no flush admitted anybody; %d units at most", h.most)

@@ -16,7 +16,7 @@ type source interface {
 	choose(n int, what string) int // chooses a number from 0 to n-1
 }
 
-// history plays the same steps on the model and on a Store.
+// history plays the same steps on the model and on a Store, and compares their answers.
 type history struct {
 	source
 	model  *world
@@ -29,31 +29,32 @@ type history struct {
 	differs string // how the Store's behaviour differs from the model's
 }
 
-// owned is a token, together with the facts that the history knows about the token.
+// owned is a token with its claim. queues is true if its acquires join the queue.
 type owned struct {
 	claim
 	queues bool
 }
 
-// newHistory begins a history. without is the rule that the model leaves out.
-func newHistory(c source, s *stores, without Rule) *history {
+// newHistory begins a history. The source c makes its choices. The parameter omitted is the rule
+// that the model leaves out; 0: none.
+func newHistory(c source, s *stores, omitted Rule) *history {
 	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
 	h.model = &world{
-		Scenario: Scenario{most: 64}, without: without, now: 1_000_000 * second, fences: make(map[int64]bool), givenBack: make(map[string]bool),
+		Scenario: Scenario{most: 64}, omitted: omitted, now: 1_000_000 * second, fences: make(map[int64]bool), givenBack: make(map[string]bool),
 		mail: func(m message) {
 			if m.kind == grantedMessage {
 				h.mail = append(h.mail, m)
 			}
 		},
 	}
-	h.model.server = &server{w: h.model, notes: make(map[string]int64), permits: make(map[string]*permit)}
+	h.model.server = &server{w: h.model, tombstones: make(map[string]int64), permits: make(map[string]*permit)}
 	for range 3 {
-		h.begin()
+		h.startProcess()
 	}
 	return h
 }
 
-func (h *history) begin() {
+func (h *history) startProcess() {
 	h.stores.start()
 	h.model.procs = append(h.model.procs, &process{w: h.model, number: len(h.model.procs), rate: 1})
 }
@@ -82,11 +83,12 @@ func (h *history) newOwner() *owned {
 	return o
 }
 
-// among chooses an owner for which is returns true, or makes a new owner.
-func (h *history) among(is func(*owned) bool) *owned {
+// chooseAmong returns one of the owners for which match returns true. If there is none, it makes
+// a new owner.
+func (h *history) chooseAmong(match func(*owned) bool) *owned {
 	var all []*owned
 	for _, o := range h.owners {
-		if is(o) {
+		if match(o) {
 			all = append(all, o)
 		}
 	}
@@ -96,21 +98,21 @@ func (h *history) among(is func(*owned) bool) *owned {
 	return all[h.choose(len(all), "who")]
 }
 
-func (h *history) some() *owned { return h.among(func(*owned) bool { return true }) }
+func (h *history) anyOwner() *owned { return h.chooseAmong(func(*owned) bool { return true }) }
 
-func (h *history) holder() *owned {
-	return h.among(func(o *owned) bool { return h.model.server.permits[o.token] != nil })
+func (h *history) anyHolder() *owned {
+	return h.chooseAmong(func(o *owned) bool { return h.model.server.permits[o.token] != nil })
 }
 
-func (h *history) waiting() *owned {
-	return h.among(func(o *owned) bool {
+func (h *history) anyWaiter() *owned {
+	return h.chooseAmong(func(o *owned) bool {
 		return slices.ContainsFunc(h.model.server.queue, func(e *entry) bool { return e.token == o.token })
 	})
 }
 
 func (h *history) acquire(o *owned) {
 	want := h.model.server.acquire(o.claim, o.queues)
-	got, err := h.stores.asker(o.proc.number).Acquire(context.Background(), h.stores.claimOf(o.claim, o.queues))
+	got, err := h.stores.caller(o.proc.number).Acquire(context.Background(), h.stores.claimOf(o.claim, o.queues))
 	h.log("p%d %s acquires %d of %d, queues %v deaf %v: %+v", o.proc.number, o.token, o.weight, o.limit, o.queues, o.deaf, want)
 	state := store.Busy
 	switch {
@@ -123,19 +125,19 @@ func (h *history) acquire(o *owned) {
 	case err != nil || got.State != state:
 		h.differ("the Store: %+v %v", got, err)
 	case want.granted:
-		h.fence(want.fence, got.Fence)
+		h.compareFence(want.fence, got.Fence)
 	case want.busy && o.queues && got.Place != want.place:
 		h.differ("the Store: place %d", got.Place)
-	case want.busy && ceil(got.Holder.Left) != ceil(timesOf(want.left)):
+	case want.busy && ceil(got.Holder.Left) != ceil(timesOf(want.remaining)):
 		h.differ("the Store: %v left", got.Holder.Left)
 	}
 }
 
 func ceil(d time.Duration) int { return int((d + unit - 1) / unit) }
 
-// fence compares the fence of a grant with the earlier fence of the same permit, and with the
-// fences of all other permits.
-func (h *history) fence(want int64, got uint64) {
+// compareFence compares two fences of one grant: want in the model, and got in the Store. Both
+// must have the same order among all fences so far.
+func (h *history) compareFence(want int64, got uint64) {
 	for other, its := range h.fences {
 		if cmp.Compare(want, other) != cmp.Compare(got, its) {
 			h.differ("the Store: fence %d, and %d before", got, its)
@@ -151,7 +153,7 @@ func (h *history) release(o *owned) {
 	if undo {
 		c.TombstoneTTL = time.Minute
 	}
-	got, err := h.stores.asker(o.proc.number).Release(context.Background(), c)
+	got, err := h.stores.caller(o.proc.number).Release(context.Background(), c)
 	h.log("p%d %s releases, undo %v: %+v", o.proc.number, o.token, undo, want)
 	if err != nil || (got.State == store.Released) != want.ours {
 		h.differ("the Store: %+v %v", got, err)
@@ -163,17 +165,17 @@ func (h *history) renew(o *owned) {
 	want := h.model.server.renew(o.claim, ttl)
 	c := h.stores.claimOf(o.claim, o.queues)
 	c.TTL, c.ByHandoff = timesOf(ttl), true
-	got, err := h.stores.asker(o.proc.number).Renew(context.Background(), []store.Claim{c})
+	got, err := h.stores.caller(o.proc.number).Renew(context.Background(), []store.Claim{c})
 	h.log("p%d %s renews for %v: %+v", o.proc.number, o.token, timesOf(ttl), want)
 	if err != nil || (got[0].State == store.Granted) != want.ours {
 		h.differ("the Store: %+v %v", got, err)
 	}
 }
 
-func (h *history) pass() {
+func (h *history) passTime() {
 	n := 1 + h.choose(2, "units")
 	h.model.now += int64(n) * unit.Microseconds()
-	h.stores.later(time.Duration(n) * unit)
+	h.stores.advance(time.Duration(n) * unit)
 	h.log("%d units pass", n)
 }
 
@@ -182,13 +184,14 @@ func (h *history) kill() {
 	h.stores.kill(i)
 	h.model.procs[i].dead = true
 	h.log("p%d dies", i)
-	if h.begin(); h.choose(2, "again") == 0 {
+	if h.startProcess(); h.choose(2, "again") == 0 {
 		h.log("another comes")
 	}
 }
 
-// others makes another program take the key, or makes the server evict one of the keys L, P and U.
-func (h *history) others() {
+// disturb makes another program take the key, or makes the server evict one of the keys L, P and
+// U.
+func (h *history) disturb() {
 	s := h.model.server
 	s.expire()
 	switch what := h.choose(4, "what"); {
@@ -208,8 +211,8 @@ func (h *history) others() {
 	}
 }
 
-// play makes this many steps. After each step it compares the messages. It ends early when the
-// Store differs from the model.
+// play makes the given number of steps, and compares the messages after each step. It ends early
+// when the Store differs from the model.
 func (h *history) play(steps int) {
 	for range steps {
 		if h.differs != "" {
@@ -219,35 +222,35 @@ func (h *history) play(steps int) {
 		case 0, 1, 2:
 			h.acquire(h.newOwner())
 		case 3:
-			h.acquire(h.some())
+			h.acquire(h.anyOwner())
 		case 4, 5:
-			h.acquire(h.waiting())
+			h.acquire(h.anyWaiter())
 		case 6:
-			h.renew(h.some())
+			h.renew(h.anyOwner())
 		case 7:
-			h.renew(h.holder())
+			h.renew(h.anyHolder())
 		case 8, 9, 10:
-			h.release(h.holder())
+			h.release(h.anyHolder())
 		case 11:
-			h.release(h.waiting())
+			h.release(h.anyWaiter())
 		case 12:
-			h.release(h.some())
+			h.release(h.anyOwner())
 		case 13:
-			h.pass()
+			h.passTime()
 		case 14:
 			h.kill()
 		case 15:
-			h.others()
+			h.disturb()
 		}
 		h.compareMail()
 	}
 }
 
-// compareMail checks that the Store has sent the same messages about grants as the model.
+// compareMail checks that the Store and the model have sent the same messages about grants.
 func (h *history) compareMail() {
 	for h.differs == "" && len(h.mail) > 0 {
 		select {
-		case e := <-h.stores.heard:
+		case e := <-h.stores.events:
 			token := strings.TrimLeft(e.Owner, "-")
 			i := slices.IndexFunc(h.mail, func(m message) bool { return m.token == token })
 			if i < 0 {
@@ -255,14 +258,14 @@ func (h *history) compareMail() {
 				return
 			}
 			h.log("%s is told", token)
-			h.fence(h.mail[i].fence, e.Fence)
+			h.compareFence(h.mail[i].fence, e.Fence)
 			h.mail = slices.Delete(h.mail, i, i+1)
 		case <-time.After(unit / 5):
 			h.differ("nobody was told: %+v", h.mail)
 		}
 	}
 	select {
-	case e := <-h.stores.heard:
+	case e := <-h.stores.events:
 		h.differ("the Store told %s that it was granted units", strings.TrimLeft(e.Owner, "-"))
 	default:
 	}

@@ -14,25 +14,26 @@ type process struct {
 	skew      int64   // how far its wall clock is ahead
 	stopped   int64   // the process is stopped until this time
 	dead      bool
-	connected int64 // after the process has died, the server counts its connection until this time
+	connected int64 // the server counts the connection of a dead process until this time
 	cohorts   map[[2]int]*cohort
 	tokens    map[string]*ticket // the tokens that wait, hold units, or are being released
 }
 
-// local returns the time by the process's own clock, which never steps.
-func (p *process) local() int64 { return int64(float64(p.w.now) * p.rate) }
+// localTime returns the time by the clock of the process, which never steps.
+func (p *process) localTime() int64 { return int64(float64(p.w.now) * p.rate) }
 
-// after calls do when the process's clock has advanced by d. If the process has died by then, do is
-// not called. If the process is stopped at that time, do is called when the process continues.
-func (p *process) after(d int64, do func()) {
-	p.w.at(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
+// schedule plans a call of do for the time when the clock of the process has advanced by d. If
+// the process has died by then, do is not called. If the process is stopped at that time, do is
+// called when the process continues.
+func (p *process) schedule(d int64, do func()) {
+	p.w.due(p.w.now+int64(float64(d)/p.rate), func() { p.run(do) })
 }
 
 func (p *process) run(do func()) {
 	switch {
 	case p.dead:
 	case p.w.now < p.stopped:
-		p.w.at(p.stopped, func() { p.run(do) })
+		p.w.due(p.stopped, func() { p.run(do) })
 	default:
 		do()
 	}
@@ -51,19 +52,19 @@ type caller struct {
 	weight int
 	limit  int
 	ticket *ticket
-	gone   bool // the caller has given up this wait
+	gaveUp bool // true: the caller has given up its present wait
 	turn   int  // number of the present wait
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
 
-// come begins an acquire of the caller.
-func (c *caller) come() {
+// startAcquire begins an acquire of the caller c.
+func (c *caller) startAcquire() {
 	p := c.p
 	if p.w.ended {
 		return
 	}
-	c.gone = false
+	c.gaveUp = false
 	c.turn++
 	k := p.cohorts[[2]int{c.weight, c.limit}]
 	if k == nil {
@@ -71,7 +72,7 @@ func (c *caller) come() {
 		p.cohorts[[2]int{c.weight, c.limit}] = k
 	}
 	if turn := c.turn; p.w.chance(p.w.cancels) {
-		p.after(p.w.upTo(3*second), func() {
+		p.schedule(p.w.upTo(3*second), func() {
 			if c.turn == turn {
 				c.leave(k)
 			}
@@ -85,12 +86,12 @@ func (c *caller) come() {
 }
 
 // lead makes c the leader, the caller that asks the server. t is the ticket of the former leader;
-// nil: c needs a new ticket.
+// if t is nil, c gets a new ticket.
 func (k *cohort) lead(c *caller, t *ticket) {
 	if t != nil {
 		t.c, c.ticket = c, t
 		k.leader, k.parked = t, true
-		t.wait(k)
+		t.planNextAsk(k)
 		return
 	}
 	t = c.p.newTicket(c)
@@ -98,9 +99,9 @@ func (k *cohort) lead(c *caller, t *ticket) {
 	t.ask(k)
 }
 
-// succeed makes the next caller the leader. t has the former leader's place in the queue; nil:
-// there is no place to pass on.
-func (k *cohort) succeed(t *ticket) (passed bool) {
+// promoteNext makes the first waiting caller the leader. t is the ticket of the former leader,
+// with its place in the queue, or nil. It reports whether a caller has taken over t.
+func (k *cohort) promoteNext(t *ticket) (passed bool) {
 	k.leader, k.parked = nil, false
 	if len(k.waiting) == 0 {
 		return false
@@ -116,11 +117,11 @@ func (c *caller) leave(k *cohort) {
 	if i := slices.Index(k.waiting, c); i >= 0 {
 		k.waiting = slices.Delete(k.waiting, i, i+1)
 	} else if t := c.ticket; t != nil && t.state == waits && k.leader == t {
-		c.gone = true
+		c.gaveUp = true
 		queued := !t.unclear && k.parked
-		if !queued || !k.succeed(t) {
+		if !queued || !k.promoteNext(t) {
 			if !queued {
-				k.succeed(nil)
+				k.promoteNext(nil)
 			}
 			t.giveBack()
 		}
@@ -128,5 +129,5 @@ func (c *caller) leave(k *cohort) {
 		return
 	}
 	c.ticket = nil
-	c.p.after(c.p.w.upTo(second), c.come)
+	c.p.schedule(c.p.w.upTo(second), c.startAcquire)
 }

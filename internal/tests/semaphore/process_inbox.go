@@ -1,11 +1,11 @@
 package semaphore
 
-// message is a message that the server publishes.
+// message is a message that the server publishes to a process.
 type message struct {
 	kind      messageKind
 	token     string
 	fence, at int64
-	in        int64
+	delay     int64
 }
 
 type messageKind int
@@ -15,8 +15,8 @@ const (
 	headMessage
 )
 
-// hear handles a message.
-func (p *process) hear(m message) {
+// onMessage handles the message m.
+func (p *process) onMessage(m message) {
 	t := p.tokens[m.token]
 	if t == nil {
 		if m.kind == grantedMessage {
@@ -26,28 +26,28 @@ func (p *process) hear(m message) {
 	}
 	k := p.cohorts[[2]int{t.weight, t.limit}]
 	switch {
-	case t.state == holds && m.kind == grantedMessage && p.w.server.off(IgnoreWhenHeld):
+	case t.state == holds && m.kind == grantedMessage && p.w.server.omits(IgnoreWhenHeld):
 		p.answerUnknown(m.token)
 	case t.state != waits:
 	case m.kind == headMessage:
 		t.place = 1
-		t.later(k, min(m.in+milli, second))
+		t.askAfter(k, min(m.delay+milli, second))
 	case m.kind == grantedMessage:
 		since, slip := t.first, int64(0)
 		if t.anchored {
-			waited := m.at - t.server
+			waited := m.at - t.serverTime
 			slip = 2 * (waited / 100)
-			since = t.local + waited - waited/100
+			since = t.sentAt + waited - waited/100
 		}
-		age := p.local() - since
-		if p.w.server.off(FreshMessages) {
-			since, age = p.local(), 0
+		age := p.localTime() - since
+		if p.w.server.omits(FreshMessages) {
+			since, age = p.localTime(), 0
 		}
 		if age < 0 || age > 100*milli+slip {
 			t.ask(k)
 			return
 		}
-		t.hold(k, since, claimFor, m.fence, true)
+		t.beginLease(k, since, claimFor, m.fence, true)
 	}
 }
 

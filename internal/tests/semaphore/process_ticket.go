@@ -2,23 +2,23 @@ package semaphore
 
 import "fmt"
 
-// ticket is the life of one token: first its request for a lease, and later the lease.
+// ticket is the life of one token: first its request for a lease, then its lease.
 type ticket struct {
 	claim
-	c        *caller
-	state    state
-	unclear  bool
-	first    int64 // when the first call was sent, by the process's clock
-	anchored bool
-	local    int64 // for the latest call that was answered: when it was sent, by the process's clock; the field server is the time in its reply
-	server   int64
-	deadline int64
-	fence    int64
-	used     int
-	taken    int64
-	asks     int // number of the present call; a timer of an earlier call does nothing
-	place    int
-	left     int64
+	c          *caller
+	state      state
+	unclear    bool
+	first      int64 // when the first call was sent, by the process's clock
+	anchored   bool
+	sentAt     int64 // when the latest answered call was sent, by the clock of the process
+	serverTime int64
+	deadline   int64
+	fence      int64
+	used       int
+	takenAt    int64
+	asks       int // number of calls so far; the timer of an earlier call does nothing
+	place      int
+	remaining  int64
 }
 
 type state int
@@ -39,11 +39,11 @@ func (p *process) newTicket(c *caller) *ticket {
 	return t
 }
 
-// ask sends an acquire.
+// ask sends an acquire for the ticket, which belongs to the cohort k.
 func (t *ticket) ask(k *cohort) {
 	p := t.proc
 	t.asks++
-	n, sent := t.asks, p.local()
+	n, sent := t.asks, p.localTime()
 	k.parked = k.parked && k.leader != t
 	if t.first == 0 {
 		t.first = sent
@@ -57,7 +57,7 @@ func (t *ticket) ask(k *cohort) {
 			return
 		}
 		if !ok {
-			p.after(p.w.upTo(100*milli), func() {
+			p.schedule(p.w.upTo(100*milli), func() {
 				if t.state == waits && t.asks == n {
 					t.ask(k)
 				}
@@ -65,58 +65,59 @@ func (t *ticket) ask(k *cohort) {
 			return
 		}
 		t.unclear = was
-		t.anchored, t.local, t.server = true, sent, a.at
+		t.anchored, t.sentAt, t.serverTime = true, sent, a.at
 		switch {
 		case a.granted:
-			if t.p().off(CountFromSend) {
-				sent = p.local()
+			if t.server().omits(CountFromSend) {
+				sent = p.localTime()
 			}
-			t.hold(k, sent, p.w.ttl, a.fence, false)
+			t.beginLease(k, sent, p.w.ttl, a.fence, false)
 		case a.undone:
 			t.state = over
 			delete(p.tokens, t.token)
 		default:
-			t.place, t.left = a.place, a.left
+			t.place, t.remaining = a.place, a.remaining
 			if k.leader == t {
 				k.parked = true
-				t.wait(k)
+				t.planNextAsk(k)
 			}
 		}
 	})
 }
 
-func (t *ticket) p() *server { return t.proc.w.server }
+func (t *ticket) server() *server { return t.proc.w.server }
 
-// wait sets the time of the next Acquire.
-func (t *ticket) wait(k *cohort) {
-	if t.p().off(AskAgain) {
+// planNextAsk sets the time of the next acquire of a waiting ticket.
+func (t *ticket) planNextAsk(k *cohort) {
+	if t.server().omits(AskAgain) {
 		return
 	}
 	d := second
 	switch {
 	case t.place == 1:
-		d = min(second, max(t.left, milli))
-	case t.left > 0:
-		d = min(max(t.left+t.proc.w.upTo(second), second), 10*second)
+		d = min(second, max(t.remaining, milli))
+	case t.remaining > 0:
+		d = min(max(t.remaining+t.proc.w.upTo(second), second), 10*second)
 	}
-	t.later(k, d)
+	t.askAfter(k, d)
 }
 
-func (t *ticket) later(k *cohort, d int64) {
+func (t *ticket) askAfter(k *cohort, d int64) {
 	n := t.asks
-	t.proc.after(d, func() {
+	t.proc.schedule(d, func() {
 		if t.state == waits && t.asks == n && k.leader == t {
 			t.ask(k)
 		}
 	})
 }
 
-// hold begins a lease, which the server keeps for the duration life. since is the start of this
-// duration by the process's clock.
-func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
+// beginLease begins a lease with its fence. The server keeps the lease for the duration life,
+// which began at startedAt by the clock of the process. handed reports whether the grant came by
+// message.
+func (t *ticket) beginLease(k *cohort, startedAt, life, fence int64, handed bool) {
 	p := t.proc
-	t.deadline, t.fence, t.used, t.taken = since+life-p.drift(life), fence, 1, p.local()
-	if p.local() >= t.deadline || t.c.gone {
+	t.deadline, t.fence, t.used, t.takenAt = startedAt+life-p.drift(life), fence, 1, p.localTime()
+	if p.localTime() >= t.deadline || t.c.gaveUp {
 		t.state = over
 		if k.leader == t {
 			t.giveBack()
@@ -125,11 +126,11 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 		return
 	}
 	t.state = holds
-	p.w.holds(t, fence)
-	if leads := k.leader == t; leads && t.p().off(NextLeads) {
+	p.w.recordHold(t, fence)
+	if leads := k.leader == t; leads && t.server().omits(NextLeads) {
 		k.parked = false
 	} else if leads {
-		k.succeed(nil)
+		k.promoteNext(nil)
 	}
 	wait := p.w.ttl / 3
 	if handed {
@@ -139,40 +140,40 @@ func (t *ticket) hold(k *cohort, since, life, fence int64, handed bool) {
 	t.work(k, t.c)
 }
 
-// work makes a caller work under the lease.
+// work makes the caller c work under the lease, and then release it.
 func (t *ticket) work(k *cohort, c *caller) {
 	p := t.proc
 	c.turn++ // the caller does not wait any more
-	p.after(p.w.work(), func() {
+	p.schedule(p.w.work(), func() {
 		c.ticket = nil
 		if t.state == holds && t.c == c {
 			t.release(k)
 		}
-		p.after(p.w.upTo(p.w.pause), c.come)
+		p.schedule(p.w.upTo(p.w.pause), c.startAcquire)
 	})
 	if p.w.chance(p.w.extends) {
 		t.renewFor(k, 4*p.w.ttl)
 	}
 }
 
-// release passes the permit on to the first caller that waits in this process. If no caller waits,
-// the permit goes back to the server.
+// release passes the permit on to the first caller that waits in this process. If no caller
+// waits, the permit goes back to the server.
 func (t *ticket) release(k *cohort) {
 	p := t.proc
-	if t.used < blockOf && p.local()-t.taken < 10*milli && p.local() < t.deadline-p.w.ttl/4 && p.w.streaks {
+	if t.used < blockOf && p.localTime()-t.takenAt < 10*milli && p.localTime() < t.deadline-p.w.ttl/4 && p.w.streaks {
 		c, crossing := t.heir(k)
 		if c != nil {
 			t.used++
 			t.fence++
 			t.c, c.ticket = c, t
-			p.w.holds(t, t.fence)
+			p.w.recordHold(t, t.fence)
 			if crossing && p.w.chance(0.1) { // simulates that the caller leaves at the same moment
 				c.turn++
-				if t.p().off(PassCrossing) {
-					p.after(second, c.come)
+				if t.server().omits(PassCrossing) {
+					p.schedule(second, c.startAcquire)
 					return
 				}
-				p.after(second, c.come)
+				p.schedule(second, c.startAcquire)
 				t.release(k)
 				return
 			}
@@ -181,10 +182,10 @@ func (t *ticket) release(k *cohort) {
 		}
 	}
 	if t.state = over; k.leader == t { // happens only without the rule NextLeads
-		k.succeed(nil)
+		k.promoteNext(nil)
 	}
-	p.w.gone(t)
-	t.free()
+	p.w.recordHoldEnd(t)
+	t.sendRelease()
 }
 
 // heir returns the first waiting caller of the cohort. If this caller is the leader, its place in
@@ -192,7 +193,7 @@ func (t *ticket) release(k *cohort) {
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {
 		c := l.c
-		if !k.succeedWith(l) && !t.p().off(GiveUpPlace) {
+		if !k.promoteNextWith(l) && !t.server().omits(GiveUpPlace) {
 			l.giveBack()
 		}
 		return c, false
@@ -205,31 +206,31 @@ func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	return c, true
 }
 
-func (k *cohort) succeedWith(l *ticket) (passed bool) {
+func (k *cohort) promoteNextWith(l *ticket) (passed bool) {
 	if l.unclear {
-		k.succeed(nil)
+		k.promoteNext(nil)
 		return false
 	}
-	return k.succeed(l)
+	return k.promoteNext(l)
 }
 
-// giveBack undoes a ticket that no caller wants.
+// giveBack ends a ticket that no caller wants, and undoes its acquire.
 func (t *ticket) giveBack() {
 	t.state = over
-	t.free()
+	t.sendRelease()
 }
 
-// free sends the release. It repeats the release until an answer comes.
-func (t *ticket) free() {
+// sendRelease sends the release of the ticket. It repeats the release until an answer comes.
+func (t *ticket) sendRelease() {
 	p := t.proc
 	c, undo := t.claim, t.unclear
 	c.own = p.w.now + p.skew
 	if undo {
-		p.w.given(t.token)
+		p.w.recordGivenBack(t.token)
 	}
 	p.w.call(p, func(s *server) answer { return s.release(c, undo) }, func(_ answer, ok bool) {
 		if !ok {
-			p.after(50*milli, t.free)
+			p.schedule(50*milli, t.sendRelease)
 			return
 		}
 		delete(p.tokens, t.token)
@@ -237,44 +238,44 @@ func (t *ticket) free() {
 }
 
 func (t *ticket) renewIn(k *cohort, d int64) {
-	t.proc.after(d, func() {
+	t.proc.schedule(d, func() {
 		if t.state == holds {
 			t.renewFor(k, t.proc.w.ttl)
 			t.renewIn(k, t.proc.w.ttl/3)
 		}
 	})
-	t.proc.after(max(t.deadline-t.proc.local(), 0), func() { t.lose(k) })
+	t.proc.schedule(max(t.deadline-t.proc.localTime(), 0), func() { t.endIfOverdue(k) })
 }
 
-// lose ends a lease whose deadline has passed.
-func (t *ticket) lose(k *cohort) {
-	if t.state == holds && t.proc.local() >= t.deadline {
+// endIfOverdue ends the lease if its deadline has passed.
+func (t *ticket) endIfOverdue(k *cohort) {
+	if t.state == holds && t.proc.localTime() >= t.deadline {
 		t.end(k)
 	}
 }
 
 func (t *ticket) end(k *cohort) {
 	t.state = over
-	t.proc.w.gone(t)
+	t.proc.w.recordHoldEnd(t)
 	if k.leader == t {
-		k.succeed(nil)
+		k.promoteNext(nil)
 	}
-	t.free()
+	t.sendRelease()
 }
 
 func (t *ticket) renewFor(k *cohort, ttl int64) {
 	p := t.proc
-	sent, c := p.local(), t.claim
+	sent, c := p.localTime(), t.claim
 	c.own = p.w.now + p.skew
 	p.w.call(p, func(s *server) answer { return s.renew(c, ttl) }, func(a answer, ok bool) {
 		switch {
 		case !ok || t.state != holds:
 		case a.ours:
-			if p.w.server.off(CountFromSend) {
-				sent = p.local()
+			if p.w.server.omits(CountFromSend) {
+				sent = p.localTime()
 			}
 			t.deadline = max(t.deadline, sent+ttl-p.drift(ttl))
-			p.after(max(t.deadline-p.local(), 0), func() { t.lose(k) })
+			p.schedule(max(t.deadline-p.localTime(), 0), func() { t.endIfOverdue(k) })
 		default:
 			t.end(k)
 		}

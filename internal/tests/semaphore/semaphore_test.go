@@ -22,26 +22,26 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// shows reports whether a run shows that a rule is missing. The sign is one of the numbers, or a
-// wait that is longer than any wait with all rules.
-type shows func(r Result, x scenario) bool
+// sign reports whether the result r shows that a rule is missing in the scenario x. The sign is
+// one of the numbers in r, or a wait that is longer than any wait with all rules.
+type sign func(r Result, x scenario) bool
 
-func breaks(r Result, _ scenario) bool    { return r.Over > 0 }
-func overtaken(r Result, _ scenario) bool { return r.Overtaken > 0 }
-func undone(r Result, _ scenario) bool    { return r.Undone > 0 }
-func left(r Result, _ scenario) bool      { return r.Left > 0 }
-func idle(r Result, x scenario) bool      { return r.Idle > x.idle }
+func breaks(r Result, _ scenario) bool     { return r.Over > 0 }
+func overtaken(r Result, _ scenario) bool  { return r.Overtaken > 0 }
+func undone(r Result, _ scenario) bool     { return r.Undone > 0 }
+func leftBehind(r Result, _ scenario) bool { return r.Left > 0 }
+func idle(r Result, x scenario) bool       { return r.Idle > x.idle }
 
 var needed = map[Rule]struct {
-	in string
-	by shows
+	scenario string
+	sign     sign
 }{
 	FreshMessages: {"stops", breaks}, IgnoreWhenHeld: {"healthy", breaks}, CountFromSend: {"extends", breaks}, OnlyLengthen: {"extends", breaks},
 	SmallestLimit: {"agree", breaks}, ServerTime: {"clocks", breaks}, PermitsAreTrue: {"evicts", breaks}, SameSize: {"evicts", breaks},
 	NoOvertaking: {"healthy", overtaken}, Tombstone: {"lossy", undone}, LapsedLoses: {"stops", idle}, OutliveL: {"stops", idle},
 	LivingHead: {"gone", idle}, SeenHead: {"seen", idle}, ServeAll: {"leave", idle}, LeaverServes: {"leave", idle},
 	TellAfterMost: {"few", idle}, AskAgain: {"lossy", idle}, NextLeads: {"wide", idle}, GiveUpPlace: {"stops", idle},
-	PassCrossing: {"healthy", left},
+	PassCrossing: {"healthy", leftBehind},
 }
 
 // TestRules leaves out one rule after the other. A run must show that the rule is missing.
@@ -52,19 +52,19 @@ func TestRules(t *testing.T) {
 		t.Run(r.String(), func(t *testing.T) {
 			t.Parallel()
 			need := needed[r]
-			x := scenarios[need.in]
+			x := scenarios[need.scenario]
 			got := total(x.Scenario, r)
-			if !need.by(got, x) {
-				t.Errorf("%s: %+v shows nothing", need.in, got)
+			if !need.sign(got, x) {
+				t.Errorf("%s: %+v shows nothing", need.scenario, got)
 			}
-			t.Logf("%s: %+v", need.in, got)
+			t.Logf("%s: %+v", need.scenario, got)
 		})
 	}
 }
 
-func total(s Scenario, without Rule) (all Result) {
+func total(s Scenario, omitted Rule) (all Result) {
 	for seed := range uint64(*runs) {
-		x := Run(s, without, seed, 120)
+		x := Run(s, omitted, seed, 120)
 		all.Over += x.Over
 		all.Fences += x.Fences
 		all.Undone += x.Undone
@@ -79,14 +79,13 @@ func total(s Scenario, without Rule) (all Result) {
 
 var base = Scenario{limits: []int{4}, heavy: 0.1, callers: 5, most: 64, ttl: 3 * second, longest: 50 * milli, pause: 50 * milli, streaks: true}
 
-func with(change func(*Scenario)) Scenario {
+func baseWith(change func(*Scenario)) Scenario {
 	s := base
 	change(&s)
 	return s
 }
 
-// scenario has the faults of a run. It also has the longest time that a caller may wait while
-// units are free.
+// scenario is a Scenario with idle, the longest time that a caller may wait while units are free.
 type scenario struct {
 	Scenario
 	idle int64
@@ -94,31 +93,31 @@ type scenario struct {
 
 var scenarios = map[string]scenario{
 	"healthy": {base, 50 * milli},
-	"agree":   {with(func(s *Scenario) { s.limits = []int{1, 2, 4, 16} }), 50 * milli},
-	"lossy": {with(func(s *Scenario) {
+	"agree":   {baseWith(func(s *Scenario) { s.limits = []int{1, 2, 4, 16} }), 50 * milli},
+	"lossy": {baseWith(func(s *Scenario) {
 		s.delays, s.losses, s.cancels, s.extends = 0.02, 0.01, 0.1, 0.1
 	}), 4 * second},
-	"stops": {with(func(s *Scenario) {
+	"stops": {baseWith(func(s *Scenario) {
 		s.delays, s.losses, s.stops, s.kills, s.lingers, s.limits = 0.01, 0.005, 0.2, 0.05, 0.3, []int{1, 2, 4}
 	}), 5 * second},
-	"one": {with(func(s *Scenario) {
+	"one": {baseWith(func(s *Scenario) {
 		s.stops, s.limits, s.oneStops, s.heavy, s.streaks, s.longest, s.pause = 0.2, []int{1}, true, 0, false, 20*milli, 100*milli
 	}), 2100 * milli},
-	"seen": {with(func(s *Scenario) {
+	"seen": {baseWith(func(s *Scenario) {
 		s.stops, s.heavy, s.oneStops, s.longest, s.pause = 0.3, 0.3, true, 20*second, second
 	}), 6 * second},
-	"gone": {with(func(s *Scenario) {
+	"gone": {baseWith(func(s *Scenario) {
 		s.kills, s.heavy, s.longest, s.pause = 0.5, 0.5, 5*second, second
 	}), 4 * second},
-	"extends": {with(func(s *Scenario) {
+	"extends": {baseWith(func(s *Scenario) {
 		s.delays, s.stops, s.extends, s.longest = 0.2, 0.3, 0.5, 10*second
 	}), 12 * second},
-	"wide": {with(func(s *Scenario) {
+	"wide": {baseWith(func(s *Scenario) {
 		s.limits, s.heavy, s.longest, s.pause, s.callers, s.streaks = []int{16}, 0, second, 10*milli, 8, false
 	}), 100 * milli},
-	"evicts": {with(func(s *Scenario) { s.evicts, s.foreign, s.longest = 0.2, 0.2, 500*milli }), 100 * milli},
-	"clocks": {with(func(s *Scenario) { s.skews, s.longest = 3*second, 500*milli }), 100 * milli},
-	"steps":  {with(func(s *Scenario) { s.steps = 900 * milli }), 2 * second},
-	"few":    {with(func(s *Scenario) { s.most, s.heavy, s.streaks, s.longest = 1, 0.3, false, second }), 100 * milli},
-	"leave":  {with(func(s *Scenario) { s.cancels, s.heavy, s.callers, s.longest = 0.5, 0.5, 2, 4*second }), 100 * milli},
+	"evicts": {baseWith(func(s *Scenario) { s.evicts, s.foreign, s.longest = 0.2, 0.2, 500*milli }), 100 * milli},
+	"clocks": {baseWith(func(s *Scenario) { s.skews, s.longest = 3*second, 500*milli }), 100 * milli},
+	"steps":  {baseWith(func(s *Scenario) { s.steps = 900 * milli }), 2 * second},
+	"few":    {baseWith(func(s *Scenario) { s.most, s.heavy, s.streaks, s.longest = 1, 0.3, false, second }), 100 * milli},
+	"leave":  {baseWith(func(s *Scenario) { s.cancels, s.heavy, s.callers, s.longest = 0.5, 0.5, 2, 4*second }), 100 * milli},
 }

@@ -11,20 +11,20 @@ const (
 	second = 1000 * milli
 )
 
-// server is one key. Its steps do what the scripts do.
+// server is one Redis node with one key. Its steps do the same as the scripts.
 type server struct {
-	w       *world
-	ahead   int64 // how far the clock is ahead
-	lease   holder
-	permits map[string]*permit
-	lostP   bool // P was evicted in this epoch
-	ends    int64
-	queue   []*entry
-	asked   int64            // when a waiter last asked; a fixed time later the queue expires
-	notes   map[string]int64 // for each token with a tombstone: the time until which the tombstone lasts
-	counter int64
-	head    string
-	seen    int64
+	w           *world
+	clockOffset int64 // how far the clock is ahead
+	lease       holder
+	permits     map[string]*permit
+	lostP       bool // P was evicted in this epoch
+	ends        int64
+	queue       []*entry
+	asked       int64            // when a waiter last asked; a fixed time later the queue expires
+	tombstones  map[string]int64 // for each token with a tombstone: the end of the tombstone
+	counter     int64
+	head        string
+	headSeenAt  int64
 }
 
 // holder is the value of L.
@@ -41,7 +41,7 @@ const (
 	foreign
 )
 
-// permit is a token's units.
+// permit has the units that one token holds.
 type permit struct {
 	claim
 	ends   int64
@@ -49,7 +49,7 @@ type permit struct {
 	handed bool
 }
 
-// claim is a caller's request for units. The units will belong to a token.
+// claim is the request of one token for units.
 type claim struct {
 	token    string
 	proc     *process
@@ -63,25 +63,25 @@ type claim struct {
 // entry is a waiter.
 type entry struct {
 	claim
-	again bool // the waiter's turn has come before, but another program had taken the key
+	hadTurn bool // the turn of the waiter has come before, but another program had taken the key
 }
 
 // answer is the reply of a step.
 type answer struct {
 	granted, busy, undone, ours bool
-	fence, at, left             int64
+	fence, at, remaining        int64
 	place                       int
 }
 
 const claimFor = 2 * second
 
-func (s *server) now() int64 { return s.w.now + s.ahead }
+func (s *server) now() int64 { return s.w.now + s.clockOffset }
 
-func (s *server) off(r Rule) bool { return s.w.without == r }
+func (s *server) omits(r Rule) bool { return s.w.omitted == r }
 
-// clock returns the time that a step uses.
+// clock returns the time from which the step for c computes expiries.
 func (s *server) clock(c claim) int64 {
-	if s.off(ServerTime) {
+	if s.omits(ServerTime) {
 		return c.own
 	}
 	return s.now()
@@ -91,7 +91,7 @@ func (s *server) clock(c claim) int64 {
 func (s *server) expire() {
 	if s.lease.kind != free && s.lease.ends <= s.now() {
 		s.lease = holder{}
-		if s.off(OutliveL) {
+		if s.omits(OutliveL) {
 			s.forget()
 		}
 	}
@@ -105,14 +105,14 @@ func (s *server) expire() {
 
 func (s *server) forget() { s.permits, s.lostP, s.head = make(map[string]*permit), false, "" }
 
-// open reports whether permits may be granted now.
-func (s *server) open() bool {
+// mayGrant reports whether the server may grant permits now.
+func (s *server) mayGrant() bool {
 	s.expire()
-	broken := s.lostP && !s.off(SameSize)
+	broken := s.lostP && !s.omits(SameSize)
 	switch {
 	case s.lease.kind == foreign, s.lease.kind == shield && broken:
 		return false
-	case s.lease.kind == free && (broken || s.off(PermitsAreTrue)):
+	case s.lease.kind == free && (broken || s.omits(PermitsAreTrue)):
 		s.forget()
 	}
 	return true
@@ -129,7 +129,7 @@ func (s *server) used() (used, limit int) {
 
 func (s *server) fits(c claim) bool {
 	used, limit := s.used()
-	if s.off(SmallestLimit) {
+	if s.omits(SmallestLimit) {
 		limit = c.limit
 	}
 	return used+c.weight <= min(c.limit, limit)
@@ -142,15 +142,15 @@ func (s *server) reap(now int64) {
 			continue
 		}
 		delete(s.permits, token)
-		if p.handed && !s.off(LapsedLoses) {
+		if p.handed && !s.omits(LapsedLoses) {
 			s.drop(p.claim)
 		}
 	}
 	s.settle()
 }
 
-// drop removes a waiter that does not react. It also removes all other waiters of its process that
-// get messages.
+// drop removes the waiter c, which does not react. It also removes all other waiters of its
+// process that get messages.
 func (s *server) drop(c claim) {
 	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool {
 		return e.token == c.token || e.proc == c.proc && !e.deaf && !c.deaf
@@ -175,32 +175,32 @@ func (s *server) settle() {
 	}
 }
 
-func (s *server) enter(c claim, life int64, handed bool) *permit {
+func (s *server) addPermit(c claim, life int64, handed bool) *permit {
 	s.counter = max(s.counter+1, s.now())
 	p := &permit{claim: c, ends: s.clock(c) + life, fence: s.counter, handed: handed}
 	s.counter += blockOf - 1
 	s.permits[c.token] = p
 	s.settle()
-	s.w.granted(p)
+	s.w.recordGrant(p)
 	return p
 }
 
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
-// serve grants units in the order of the queue. The token own belongs to the caller of this step,
-// so it gets an answer instead of a message.
+// serve grants units to the waiters, in the order of the queue. The token own belongs to the
+// caller of this step, so it gets an answer instead of a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process
 	for len(s.queue) > 0 {
 		e := s.queue[0]
 		fits := s.fits(e.claim)
-		if e.token != own && (fits || !s.off(LivingHead)) && !e.deaf && !s.listens(e.proc) {
+		if e.token != own && (fits || !s.omits(LivingHead)) && !e.deaf && !s.listens(e.proc) {
 			s.drop(e.claim)
 			continue
 		}
 		if !fits {
-			if used, limit := s.used(); used < limit && !s.watch(e, own) {
+			if used, limit := s.used(); used < limit && !s.watchHead(e, own) {
 				s.drop(e.claim)
 				continue
 			}
@@ -208,20 +208,20 @@ func (s *server) serve(own string, c claim) {
 		}
 		s.queue = s.queue[1:]
 		if e.token == own {
-			s.enter(c, c.ttl, false)
+			s.addPermit(c, c.ttl, false)
 			continue
 		}
-		p := s.enter(e.claim, e.hand, true)
+		p := s.addPermit(e.claim, e.hand, true)
 		if !e.deaf {
-			s.w.tell(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
+			s.w.send(e.proc, message{kind: grantedMessage, token: e.token, fence: p.fence, at: s.now()})
 		}
 		if served, last = served+1, e.proc; served >= s.w.most {
-			if !s.off(TellAfterMost) {
+			if !s.omits(TellAfterMost) {
 				s.tellHead(nil, milli)
 			}
 			break
 		}
-		if s.off(ServeAll) {
+		if s.omits(ServeAll) {
 			break
 		}
 	}
@@ -230,29 +230,29 @@ func (s *server) serve(own string, c claim) {
 	}
 }
 
-// watch is called when too few units are free for the head of the queue. It reports whether the
-// head may keep its place.
-func (s *server) watch(e *entry, own string) bool {
-	if s.off(SeenHead) {
+// watchHead is called when too few units are free for e, the head of the queue. It reports
+// whether e may keep its place. own is the token of the caller of this step.
+func (s *server) watchHead(e *entry, own string) bool {
+	if s.omits(SeenHead) {
 		return true
 	}
 	if e.token != own && s.head == e.token {
-		return s.now()-s.seen <= 3*second
+		return s.now()-s.headSeenAt <= 3*second
 	}
 	if e.token != own && !e.deaf {
-		s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: milli})
+		s.w.send(e.proc, message{kind: headMessage, token: e.token, delay: milli})
 		s.tellHead(e.proc, 3*second)
 	}
-	s.head, s.seen = e.token, s.now()
+	s.head, s.headSeenAt = e.token, s.now()
 	return true
 }
 
-// tellHead sends the first waiter a message that it should ask. It skips the waiters of the process
-// in the parameter but.
-func (s *server) tellHead(but *process, in int64) {
+// tellHead sends a message to the first waiter whose process is not except. The waiter should ask
+// again after delay.
+func (s *server) tellHead(except *process, delay int64) {
 	for _, e := range s.queue {
-		if e.proc != but && !e.deaf && s.listens(e.proc) {
-			s.w.tell(e.proc, message{kind: headMessage, token: e.token, in: in})
+		if e.proc != except && !e.deaf && s.listens(e.proc) {
+			s.w.send(e.proc, message{kind: headMessage, token: e.token, delay: delay})
 			return
 		}
 	}
@@ -270,10 +270,10 @@ func (s *server) earliest() int64 {
 }
 
 func (s *server) acquire(c claim, waits bool) answer {
-	if s.notes[c.token] > s.now() && !s.off(Tombstone) {
+	if s.tombstones[c.token] > s.now() && !s.omits(Tombstone) {
 		return answer{undone: true, at: s.now()}
 	}
-	open, again := s.open(), false
+	open, again := s.mayGrant(), false
 	if p := s.permits[c.token]; p != nil && open {
 		p.handed, p.ends = false, max(p.ends, s.clock(c)+c.ttl)
 		s.settle()
@@ -284,27 +284,27 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	if open {
 		s.reap(s.clock(c))
-		if len(s.queue) > 0 && !s.off(NoOvertaking) {
+		if len(s.queue) > 0 && !s.omits(NoOvertaking) {
 			s.serve(c.token, c)
 		}
-		if s.permits[c.token] == nil && s.fits(c) && (len(s.queue) == 0 || s.off(NoOvertaking)) {
+		if s.permits[c.token] == nil && s.fits(c) && (len(s.queue) == 0 || s.omits(NoOvertaking)) {
 			if len(s.queue) > 0 && s.queue[0].token != c.token {
 				s.w.overtaken++
 			}
 			s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
-			s.enter(c, c.ttl, false)
+			s.addPermit(c, c.ttl, false)
 		}
 		if p := s.permits[c.token]; p != nil {
 			return answer{granted: true, fence: p.fence, at: s.now()}
 		}
 	}
-	a := answer{busy: true, at: s.now(), left: s.earliest()}
-	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.off(SeenHead) {
+	a := answer{busy: true, at: s.now(), remaining: s.earliest()}
+	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.omits(SeenHead) {
 		// The caller asks again when the process of the head counts as stopped.
-		a.left = min(a.left, max(s.seen+3001*milli-s.now(), milli))
+		a.remaining = min(a.remaining, max(s.headSeenAt+3001*milli-s.now(), milli))
 	}
 	if s.lease.kind == foreign || !open {
-		a.left = max(s.lease.ends-s.now(), milli)
+		a.remaining = max(s.lease.ends-s.now(), milli)
 	}
 	if waits {
 		s.asked = s.now()
@@ -313,13 +313,13 @@ func (s *server) acquire(c claim, waits bool) answer {
 	return a
 }
 
-// enqueue returns the place of a waiter in the queue. A waiter whose turn has come before gets the
-// first place. Several such waiters are sorted by their tokens.
-func (s *server) enqueue(c claim, again bool) int {
-	if again {
+// enqueue puts c into the queue, and returns its place. If hadTurn is true, the turn of c has
+// come before, so c goes to the first place. Several such waiters are sorted by their tokens.
+func (s *server) enqueue(c claim, hadTurn bool) int {
+	if hadTurn {
 		s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
 		at := 0
-		for at < len(s.queue) && s.queue[at].again && s.queue[at].token < c.token {
+		for at < len(s.queue) && s.queue[at].hadTurn && s.queue[at].token < c.token {
 			at++
 		}
 		s.queue = slices.Insert(s.queue, at, &entry{c, true})
@@ -334,9 +334,9 @@ func (s *server) enqueue(c claim, again bool) int {
 }
 
 func (s *server) release(c claim, undo bool) answer {
-	open := s.open()
+	open := s.mayGrant()
 	if undo {
-		s.notes[c.token] = s.now() + 60*second
+		s.tombstones[c.token] = s.now() + 60*second
 	}
 	a := answer{at: s.now()}
 	if p := s.permits[c.token]; p != nil && (open || s.lease.kind == foreign) {
@@ -347,7 +347,7 @@ func (s *server) release(c claim, undo bool) answer {
 	waited := len(s.queue)
 	s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })
 	left := len(s.queue) < waited
-	if open && (!left || !s.off(LeaverServes)) {
+	if open && (!left || !s.omits(LeaverServes)) {
 		s.reap(s.clock(c))
 		s.serve("", claim{})
 	}
@@ -357,10 +357,10 @@ func (s *server) release(c claim, undo bool) answer {
 func (s *server) renew(c claim, ttl int64) answer {
 	s.expire()
 	p := s.permits[c.token]
-	if p == nil || s.lease.kind == foreign || s.lostP && !s.off(SameSize) {
+	if p == nil || s.lease.kind == foreign || s.lostP && !s.omits(SameSize) {
 		return answer{at: s.now()}
 	}
-	if p.handed = false; s.off(OnlyLengthen) {
+	if p.handed = false; s.omits(OnlyLengthen) {
 		p.ends = s.clock(c) + ttl
 	} else {
 		p.ends = max(p.ends, s.clock(c)+ttl)

@@ -32,18 +32,18 @@ type fataler interface {
 	Cleanup(f func())
 }
 
-// stores makes the steps of the model through the interface that an Engine uses. Each process has a
-// Store of its own.
+// stores runs the steps of the model on a locker.Store, the interface that an Engine uses. Each
+// process has a Store of its own.
 type stores struct {
 	fataler
-	key       string
-	open      func() (s locker.Store, die func())
-	deaf      func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
-	later     func(d time.Duration)
-	occupy    func(ttl time.Duration)
-	evict     func(part string) // evicts L, P or U; nil: the Store does not evict
-	processes []*member
-	heard     chan store.Event
+	key          string
+	open         func() (s locker.Store, die func())
+	unsubscribed func(inbox string) bool // reports whether the inbox has no subscriber; nil: an inbox has no subscriber as soon as its process has died
+	advance      func(d time.Duration)
+	occupy       func(ttl time.Duration)
+	evict        func(part string) // evicts L, P or U; nil: the Store does not evict
+	processes    []*member
+	events       chan store.Event
 }
 
 // member is a process of stores.
@@ -54,13 +54,13 @@ type member struct {
 }
 
 func newStores(t fataler) *stores {
-	s := &stores{fataler: t, key: "sem:" + crand.Text(), heard: make(chan store.Event, 1000)}
-	t.Cleanup(s.end)
+	s := &stores{fataler: t, key: "sem:" + crand.Text(), events: make(chan store.Event, 1000)}
+	t.Cleanup(s.killAll)
 	return s
 }
 
-// end kills all processes.
-func (s *stores) end() {
+// killAll kills all processes.
+func (s *stores) killAll() {
 	for i := range s.processes {
 		s.kill(i)
 	}
@@ -72,7 +72,7 @@ func inMemory(t fataler) *stores {
 		p := m.NewProcess()
 		return p, p.Die
 	}
-	s.later = m.StepClock
+	s.advance = m.StepClock
 	s.occupy = func(ttl time.Duration) { m.Occupy(s.key, ttl) }
 	return s
 }
@@ -107,8 +107,8 @@ func onRedis(t fataler, server *redistest.Server, direct *redis.Client) *stores 
 		}
 		return sem, func() { _ = c.Close() }
 	}
-	s.deaf = func(inbox string) bool { return direct.PubSubNumSub(ctx, inbox).Val()[inbox] == 0 }
-	s.later = func(d time.Duration) {
+	s.unsubscribed = func(inbox string) bool { return direct.PubSubNumSub(ctx, inbox).Val()[inbox] == 0 }
+	s.advance = func(d time.Duration) {
 		keys := direct.Keys(ctx, "latchkit:x:{"+s.key+"}:*").Val()
 		keys = append(keys, s.key, redisstore.QueueKey(s.key), redisstore.PermitsKey(s.key), redisstore.UsesKey(s.key))
 		if err := age.Run(ctx, direct, keys, d.Milliseconds()).Err(); err != nil {
@@ -127,7 +127,7 @@ func (s *stores) start() {
 	n := opened.(store.Notifier)
 	stop := n.Listen(func(e store.Event) {
 		if e.Kind == store.EventGranted {
-			s.heard <- e
+			s.events <- e
 		}
 	})
 	inbox, err := n.Open(context.Background(), s.key)
@@ -147,16 +147,16 @@ func (s *stores) kill(i int) {
 	}
 	p.die()
 	p.die = nil
-	for began := time.Now(); s.deaf != nil && !s.deaf(p.inbox); {
+	for began := time.Now(); s.unsubscribed != nil && !s.unsubscribed(p.inbox); {
 		if time.Since(began) > 10*time.Second {
 			s.Fatalf("somebody listens there still")
 		}
 	}
 }
 
-// asker returns the Store that makes the calls of a process. If the process is dead, another
-// process's Store makes its late calls.
-func (s *stores) asker(i int) locker.Store {
+// caller returns the Store that makes the calls of process i. If this process is dead, the Store
+// of another process makes its late calls.
+func (s *stores) caller(i int) locker.Store {
 	if s.processes[i].die != nil {
 		return s.processes[i].store
 	}
@@ -167,7 +167,8 @@ func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + 
 
 func timesOf(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// claimOf returns the model's claim in the form for a Store.
+// claimOf returns the claim c of the model in the form for a Store. queue reports whether the
+// claim joins the queue.
 func (s *stores) claimOf(c claim, queue bool) store.Claim {
 	l := store.Claim{
 		Key: s.key, Owner: tokenOf(c.token), TTL: timesOf(c.ttl), FenceCount: blockOf, Limit: c.limit, Weight: c.weight, Queue: queue,
@@ -181,12 +182,12 @@ func (s *stores) claimOf(c claim, queue bool) store.Claim {
 	return l
 }
 
-// drawn is a source whose choices are rapid's draws.
+// drawn is a source that lets rapid make the choices.
 type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
 
-// compare plays a history on a Store and the model.
+// compare plays a history on a Store and on the model. The test fails if they differ.
 func compare(t *rapid.T, s *stores) {
 	began, h := time.Now(), newHistory(drawn{t}, s, 0)
 	switch h.play(40); {
@@ -212,7 +213,7 @@ func TestSemaphoreOnRedis(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) { compare(t, onRedis(t, server, direct)) })
 }
 
-// chance is a source whose choices follow from a seed.
+// chance is a source that makes its choices by a random generator with a fixed seed.
 type chance struct{ *rand.Rand }
 
 func (c chance) choose(n int, _ string) int { return c.IntN(n) }
@@ -231,7 +232,7 @@ func TestHistoriesSeeEachRule(t *testing.T) {
 			for seed := range uint64(2000) {
 				h := newHistory(chance{rand.New(rand.NewPCG(seed, 0))}, onRedis(t, server, direct), r)
 				h.play(40)
-				if h.stores.end(); h.differs != "" {
+				if h.stores.killAll(); h.differs != "" {
 					t.Logf("seed %d: %s", seed, h.differs)
 					return
 				}

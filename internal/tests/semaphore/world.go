@@ -43,7 +43,7 @@ type Result struct {
 type world struct {
 	Scenario
 	*rand.Rand
-	without Rule
+	omitted Rule
 	now     int64
 	agenda  agenda
 	serial  int
@@ -51,7 +51,7 @@ type world struct {
 	procs   []*process
 	ended   bool
 	result  Result
-	mail    func(message) // if mail is not nil, it gets the messages instead of the simulated network
+	mail    func(message) // if mail is not nil, the messages go to mail and not through the simulated network
 
 	believed  map[*ticket]bool
 	fences    map[int64]bool
@@ -62,19 +62,20 @@ type world struct {
 	idleFor   string
 }
 
-// Run plays a scenario for some virtual seconds. Then it ends all waits and holds.
-func Run(s Scenario, without Rule, seed uint64, seconds int64) Result {
+// Run simulates the scenario s for some virtual seconds, and then ends all waits and holds. The
+// parameter omitted is the rule that the run leaves out; 0: none.
+func Run(s Scenario, omitted Rule, seed uint64, seconds int64) Result {
 	w := &world{
-		Scenario: s, Rand: rand.New(rand.NewPCG(seed, 1)), without: without, now: 1_000_000 * second,
+		Scenario: s, Rand: rand.New(rand.NewPCG(seed, 1)), omitted: omitted, now: 1_000_000 * second,
 		believed: make(map[*ticket]bool), fences: make(map[int64]bool), givenBack: make(map[string]bool),
 	}
-	w.server = &server{w: w, notes: make(map[string]int64), permits: make(map[string]*permit)}
+	w.server = &server{w: w, tombstones: make(map[string]int64), permits: make(map[string]*permit)}
 	for range 6 {
-		w.begin()
+		w.startProcess()
 	}
 	until := w.now + seconds*second
 	w.faults(until)
-	w.watch()
+	w.checkIdle()
 	w.play(until)
 	w.ended = true
 	w.play(until + 150*second)
@@ -86,7 +87,7 @@ func Run(s Scenario, without Rule, seed uint64, seconds int64) Result {
 	return w.result
 }
 
-func (w *world) begin() {
+func (w *world) startProcess() {
 	p := &process{
 		w: w, number: len(w.procs), rate: 1 + (w.Float64()-0.5)*0.016, cohorts: make(map[[2]int]*cohort),
 		tokens: make(map[string]*ticket),
@@ -100,7 +101,7 @@ func (w *world) begin() {
 		if w.chance(w.heavy) {
 			c.weight = 1 + w.IntN(c.limit)
 		}
-		p.after(w.upTo(second), c.come)
+		p.schedule(w.upTo(second), c.startAcquire)
 	}
 }
 
@@ -112,7 +113,7 @@ func (w *world) work() int64 { return w.upTo(w.longest) }
 
 func (w *world) sorted(m map[string]*permit) []string { return slices.Sorted(maps.Keys(m)) }
 
-// delay returns how long a call or a message is on its way.
+// delay returns a random time for the way of one call or message.
 func (w *world) delay() int64 {
 	if w.chance(w.delays) {
 		return w.upTo(4 * second)
@@ -120,55 +121,55 @@ func (w *world) delay() int64 {
 	return 100 + w.upTo(900)
 }
 
-// call sends a step to the server. It calls answered with the answer, or with ok set to false if no
-// answer has arrived within a second.
-func (w *world) call(p *process, step func(*server) answer, answered func(a answer, ok bool)) {
+// call sends a step of p to the server. It calls onAnswer with the answer, or with ok set to
+// false if no answer has arrived within a second.
+func (w *world) call(p *process, step func(*server) answer, onAnswer func(a answer, ok bool)) {
 	done := false
-	p.after(second, func() {
+	p.schedule(second, func() {
 		if !done {
 			done = true
-			answered(answer{}, false)
+			onAnswer(answer{}, false)
 		}
 	})
 	if w.chance(w.losses) {
 		return
 	}
-	w.at(w.now+w.delay(), func() {
+	w.due(w.now+w.delay(), func() {
 		w.server.expire()
 		a := step(w.server)
 		if w.chance(w.losses) {
 			return
 		}
-		w.at(w.now+w.delay(), func() {
+		w.due(w.now+w.delay(), func() {
 			p.run(func() {
 				if !done {
 					done = true
-					answered(a, true)
+					onAnswer(a, true)
 				}
 			})
 		})
 	})
 }
 
-func (w *world) tell(p *process, m message) {
+func (w *world) send(p *process, m message) {
 	if w.mail != nil {
 		w.mail(m)
 		return
 	}
 	if !w.chance(w.losses) {
-		w.at(w.now+w.delay(), func() { p.run(func() { p.hear(m) }) })
+		w.due(w.now+w.delay(), func() { p.run(func() { p.onMessage(m) }) })
 	}
 }
 
-// faults plans the faults of the processes and of the server until a time.
-func (w *world) faults(until int64) {
+// faults plans the faults of the processes and of the server, up to the time end.
+func (w *world) faults(end int64) {
 	often := func(perSecond float64, do func()) {
 		if perSecond == 0 {
 			return
 		}
-		for at := w.now; at < until; {
+		for at := w.now; at < end; {
 			at += int64(w.ExpFloat64() / perSecond * float64(second))
-			w.at(at, do)
+			w.due(at, do)
 		}
 	}
 	living := func() *process {
@@ -200,7 +201,7 @@ func (w *world) faults(until int64) {
 					delete(w.believed, t)
 				}
 			}
-			w.begin()
+			w.startProcess()
 		}
 	})
 	often(w.evicts, func() {
@@ -218,21 +219,22 @@ func (w *world) faults(until int64) {
 		}
 	})
 	if w.steps > 0 {
-		often(0.1, func() { w.server.ahead += w.Int64N(2*w.steps) - w.steps })
+		often(0.1, func() { w.server.clockOffset += w.Int64N(2*w.steps) - w.steps })
 	}
 }
 
-// granted is called at each grant of the server.
-func (w *world) granted(p *permit) {
+// recordGrant records a grant of the server. It counts a violation if the token of p was given
+// back before.
+func (w *world) recordGrant(p *permit) {
 	if w.result.Grants++; w.givenBack[p.token] {
 		w.result.Undone++
 	}
 }
 
-func (w *world) given(token string) { w.givenBack[token] = true }
+func (w *world) recordGivenBack(token string) { w.givenBack[token] = true }
 
-// holds is called when a caller begins to hold units.
-func (w *world) holds(t *ticket, fence int64) {
+// recordHold records that a caller begins to hold units under the ticket t with this fence.
+func (w *world) recordHold(t *ticket, fence int64) {
 	if w.fences[fence] {
 		w.result.Fences++
 	}
@@ -240,7 +242,7 @@ func (w *world) holds(t *ticket, fence int64) {
 	w.believed[t] = true
 	used, limit := 0, 1<<30
 	for other := range w.believed {
-		if other.proc.local() >= other.deadline {
+		if other.proc.localTime() >= other.deadline {
 			delete(w.believed, other)
 			continue
 		}
@@ -252,10 +254,11 @@ func (w *world) holds(t *ticket, fence int64) {
 	}
 }
 
-func (w *world) gone(t *ticket) { delete(w.believed, t) }
+func (w *world) recordHoldEnd(t *ticket) { delete(w.believed, t) }
 
-// 50 times a second, watch looks for a living waiter that waits although enough units are free.
-func (w *world) watch() {
+// checkIdle looks, 50 times a second, for a living waiter that waits although enough units are
+// free.
+func (w *world) checkIdle() {
 	who := w.idler()
 	if who != "" {
 		w.result.Wasted += 20 * milli
@@ -265,15 +268,15 @@ func (w *world) watch() {
 	} else {
 		w.result.Idle = max(w.result.Idle, w.now-w.idleSince)
 	}
-	w.at(w.now+20*milli, func() {
+	w.due(w.now+20*milli, func() {
 		if !w.ended {
-			w.watch()
+			w.checkIdle()
 		}
 	})
 }
 
-// idler returns the token or the process of a living waiter that could hold units now. If there is
-// no such waiter, it returns "".
+// idler returns the token or the process of a living waiter that could hold units now, or "" if
+// there is none.
 func (w *world) idler() string {
 	s := w.server
 	if s.lease.kind == foreign && s.lease.ends > s.now() || s.lostP {
@@ -281,7 +284,7 @@ func (w *world) idler() string {
 	}
 	used, limit := 0, 1<<30
 	for t := range w.believed {
-		if t.proc.local() < t.deadline {
+		if t.proc.localTime() < t.deadline {
 			used += t.weight
 			limit = min(limit, t.limit)
 		}
@@ -306,7 +309,7 @@ func (w *world) idler() string {
 	return ""
 }
 
-// event is something that happens at a time.
+// event is a call of the function do at a point in time.
 type event struct {
 	at, number int64
 	do         func()
@@ -330,16 +333,16 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-func (w *world) at(at int64, do func()) {
+func (w *world) due(due int64, do func()) {
 	w.agenda.number++
-	heap.Push(&w.agenda, event{max(at, w.now), w.agenda.number, do})
+	heap.Push(&w.agenda, event{max(due, w.now), w.agenda.number, do})
 }
 
-func (w *world) play(until int64) {
-	for w.agenda.Len() > 0 && w.agenda.events[0].at <= until {
+func (w *world) play(end int64) {
+	for w.agenda.Len() > 0 && w.agenda.events[0].at <= end {
 		e := heap.Pop(&w.agenda).(event) //nolint:forcetypeassert // its own
 		w.now = e.at
 		e.do()
 	}
-	w.now = until
+	w.now = end
 }
