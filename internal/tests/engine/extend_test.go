@@ -13,16 +13,16 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// stuck is a Store whose renewals hang and ignore their context.
+// stuck is a Store whose renewals hang until resume is closed. They ignore their context.
 type stuck struct {
 	locker.Store
-	until chan struct{}
-	n     atomic.Int64
+	resume chan struct{}
+	n      atomic.Int64
 }
 
 func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
 	s.n.Add(1)
-	<-s.until
+	<-s.resume
 	return nil, errors.New("too late")
 }
 
@@ -31,7 +31,7 @@ func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
 func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &stuck{Store: lockertest.NewMemory().NewProcess(), until: make(chan struct{})}
+		s := &stuck{Store: lockertest.NewMemory().NewProcess(), resume: make(chan struct{})}
 		e, err := locker.New(s)
 		if err != nil {
 			t.Fatal(err)
@@ -47,7 +47,7 @@ func TestExtensionsThatHangAreBounded(t *testing.T) {
 		if n := s.n.Load(); n > 64 {
 			t.Errorf("%d renewals hang", n)
 		}
-		close(s.until)
+		close(s.resume)
 		release(t, lease)
 		if err := e.Close(t.Context()); err != nil {
 			t.Error(err)

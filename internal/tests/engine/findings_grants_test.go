@@ -71,7 +71,7 @@ func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
 	synctest.Test(t, func(t *testing.T) {
-		store := slow{Store: lockertest.NewMemory().NewProcess(), by: 15 * time.Millisecond}
+		store := slow{Store: lockertest.NewMemory().NewProcess(), delay: 15 * time.Millisecond}
 		e, err := locker.New(&store)
 		if err != nil {
 			t.Fatal(err)
@@ -97,22 +97,23 @@ func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	})
 }
 
-// slow is a Store on the other side of a slow network.
+// slow is a Store that behaves as if a slow network were in front of it. The field delay is the
+// additional time of each call.
 type slow struct {
 	locker.Store
-	by    time.Duration
+	delay time.Duration
 	calls atomic.Int64
 }
 
 func (s *slow) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.calls.Add(1)
-	time.Sleep(s.by)
+	time.Sleep(s.delay)
 	return s.Store.Acquire(ctx, c)
 }
 
 func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	s.calls.Add(1)
-	time.Sleep(s.by)
+	time.Sleep(s.delay)
 	return s.Store.Release(ctx, c)
 }
 
@@ -136,7 +137,7 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 		}
 		over <- err
 	}()
-	waiters(t, holder, "k", 1)
+	awaitWaiters(t, holder, "k", 1)
 	time.Sleep(300 * time.Millisecond)
 	held := proxy.HoldRequests(1, chaos.Command("evalsha"))
 	t.Cleanup(held.Lift)
@@ -168,7 +169,7 @@ func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	}
 }
 
-// scriptsRun returns the number of scripts that a server has executed.
+// scriptsRun returns the number of scripts that the server of c has executed.
 func scriptsRun(t *testing.T, c *redis.Client) (n int) {
 	t.Helper()
 	stats, err := c.Info(t.Context(), "commandstats").Result()
@@ -182,7 +183,7 @@ func scriptsRun(t *testing.T, c *redis.Client) (n int) {
 	return n
 }
 
-// split sends commands with one client and subscribes with another one.
+// split is a client that sends commands over one connection pool, and subscribes over another.
 type split struct{ commands, messages *redis.Client }
 
 func (s split) Process(ctx context.Context, cmd redis.Cmder) error {
@@ -212,7 +213,7 @@ func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 				t.Fatal(err)
 			}
 			var next uint64
-			between := &between{Client: server.Client(t), at: 2, do: func() { next = keep(time.Minute) }}
+			between := &interposer{Client: server.Client(t), callAt: 2, do: func() { next = keep(time.Minute) }}
 			operator := open(t, between)
 			err := operator.Revoke(t.Context(), "k", old, "stuck")
 			info, lookErr := e.Inspect(t.Context(), "k")
@@ -226,15 +227,15 @@ func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	}
 }
 
-// between is a client that calls a function before its n-th command.
-type between struct {
+// interposer is a client that calls the function do before its command number callAt.
+type interposer struct {
 	*redis.Client
-	n, at int
-	do    func()
+	n, callAt int
+	do        func()
 }
 
-func (b *between) Process(ctx context.Context, cmd redis.Cmder) error {
-	if b.n++; b.n == b.at {
+func (b *interposer) Process(ctx context.Context, cmd redis.Cmder) error {
+	if b.n++; b.n == b.callAt {
 		b.do()
 	}
 	return b.Client.Process(ctx, cmd)
@@ -263,7 +264,7 @@ func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 					waiter <- err
 				}()
 				if first != nil {
-					waiters(t, e, "k", 1)
+					awaitWaiters(t, e, "k", 1)
 					release(t, first) // the release must succeed, although there is no larger fence for the next grant
 					first = nil
 				}
@@ -298,14 +299,14 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// ahead is a context whose Err already returns an error while Done is still open. With it, a test
-// can act in the middle of a cancellation.
-type ahead struct {
+// earlyErr is a context whose Err already returns an error while Done is still open. With it, a
+// test can act in the middle of a cancellation.
+type earlyErr struct {
 	context.Context
 	ended atomic.Bool
 }
 
-func (a *ahead) Err() error {
+func (a *earlyErr) Err() error {
 	if a.ended.Load() {
 		return context.Canceled
 	}
@@ -323,13 +324,13 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 				server := redistest.Start(t)
 				holder, e := open(t, server.Client(t)), open(t, server.Client(t))
 				lease := acquire(t, holder, locker.Rule{Key: "k"})
-				ctx := &ahead{Context: t.Context()}
+				ctx := &earlyErr{Context: t.Context()}
 				cancelled := make(chan error, 1)
 				go func() {
 					_, err := e.Acquire(ctx, locker.Rule{Key: "k"})
 					cancelled <- err
 				}()
-				waiters(t, holder, "k", 1)
+				awaitWaiters(t, holder, "k", 1)
 				second := e
 				if elsewhere {
 					second = open(t, server.Client(t))
@@ -342,7 +343,7 @@ func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 					}
 				}()
 				if elsewhere {
-					waiters(t, holder, "k", 2)
+					awaitWaiters(t, holder, "k", 2)
 				} else {
 					time.Sleep(200 * time.Millisecond) // by now, the caller waits inside its process, which is not visible from outside
 				}

@@ -27,7 +27,7 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			e := newEngine(t, user(t, server, "locks", "resetchannels"))
+			e := newEngine(t, newUser(t, server, "locks", "resetchannels"))
 			first := acquire(t, e, locker.Rule{Key: "k", TTL: 30 * time.Second})
 			left := make(chan error, 1)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -77,7 +77,7 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 				_, err := head.Acquire(ctx, locker.Rule{Key: "k"})
 				gone <- err
 			}()
-			waiters(t, next, "k", 1)
+			awaitWaiters(t, next, "k", 1)
 			got := make(chan time.Time, 1)
 			go func() {
 				if l, err := next.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
@@ -85,14 +85,14 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 					_ = l.Release(context.Background())
 				}
 			}()
-			waiters(t, next, "k", 2)
+			awaitWaiters(t, next, "k", 2)
 			notice := inboxOf(t, c, "k", 1)
 			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
 			giveUp()
 			if err := <-gone; err == nil {
 				t.Error("the head got a key that is held")
 			}
-			waiters(t, next, "k", 1)
+			awaitWaiters(t, next, "k", 1)
 			select {
 			case m := <-notice.Channel(): // without this message, the waiter might ask only two seconds later
 				if !strings.HasPrefix(m.Payload, "head ") || !strings.HasSuffix(m.Payload, " k") {
@@ -112,7 +112,8 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	}
 }
 
-// inboxOf subscribes to the inbox of the waiter at a place in the queue. The place 0 is the head.
+// inboxOf subscribes to the inbox of the waiter at a place in the queue of key. The head of the
+// queue has place 0.
 func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
 	t.Helper()
 	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
@@ -153,7 +154,7 @@ func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 					_ = l.Release(context.Background())
 				}
 			}()
-			waiters(t, next, "k", 2)
+			awaitWaiters(t, next, "k", 2)
 			time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, which it does after about a second
 			if err := c.Del(t.Context(), "k").Err(); err != nil {
 				t.Fatal(err)
@@ -185,14 +186,14 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	holder, ahead := newEngine(t, server.Client(t)), newEngine(t, server.Client(t))
-	waiter := newEngine(t, user(t, server, "u", "&*"))
+	waiter := newEngine(t, newUser(t, server, "u", "&*"))
 	lease := acquire(t, holder, locker.Rule{Key: "k"})
 	go func() {
 		if l, err := ahead.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
 			_ = l.Release(context.Background())
 		}
 	}()
-	waiters(t, holder, "k", 1)
+	awaitWaiters(t, holder, "k", 1)
 	got := make(chan time.Time, 1)
 	go func() {
 		if l, err := waiter.Acquire(t.Context(), locker.Rule{Key: "k"}); err == nil {
@@ -200,7 +201,7 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 			_ = l.Release(context.Background())
 		}
 	}()
-	waiters(t, holder, "k", 2)
+	awaitWaiters(t, holder, "k", 2)
 	time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
 	setUser(t, server, "u", "resetchannels")
 	admin := server.Client(t)
@@ -246,7 +247,7 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 			_ = l.Release(context.Background())
 		}()
 		time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
-		cut.off()
+		cut.loseSubscription()
 		time.Sleep(1500 * time.Millisecond) // in this time, the waiter must ask, because it has no subscription
 		leave()
 		synctest.Wait()
@@ -258,11 +259,12 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 	})
 }
 
-// cutOff is a process whose subscription is lost while the server does not know this.
+// cutOff is a process that loses its subscription in loseSubscription. The server does not notice
+// this loss.
 type cutOff struct {
 	*lockertest.Process
-	notify func(store.Event)
-	gone   atomic.Bool
+	notify       func(store.Event)
+	unsubscribed atomic.Bool
 }
 
 func (c *cutOff) Listen(notify func(store.Event)) (stop func()) {
@@ -271,21 +273,21 @@ func (c *cutOff) Listen(notify func(store.Event)) (stop func()) {
 }
 
 func (c *cutOff) Inbox(key string) string {
-	if c.gone.Load() {
+	if c.unsubscribed.Load() {
 		return ""
 	}
 	return c.Process.Inbox(key)
 }
 
 func (c *cutOff) Open(ctx context.Context, key string) (string, error) {
-	if c.gone.Load() {
+	if c.unsubscribed.Load() {
 		return "", errors.New("no subscription")
 	}
 	return c.Process.Open(ctx, key)
 }
 
-func (c *cutOff) off() {
-	c.gone.Store(true)
+func (c *cutOff) loseSubscription() {
+	c.unsubscribed.Store(true)
 	c.LoseEvents(1 << 30)
 	c.notify(store.Event{Kind: store.EventReopened})
 }

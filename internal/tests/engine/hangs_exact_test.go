@@ -13,17 +13,17 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// frozen is a Store that can be frozen. While it is frozen, it answers no call and ignores
-// contexts.
+// frozen is a Store that answers no call while active is true. Its calls wait for thaw, and
+// ignore their contexts.
 type frozen struct {
 	locker.Store
-	is    atomic.Bool
-	until chan struct{}
+	active atomic.Bool
+	thaw   chan struct{}
 }
 
 func (f *frozen) hang() {
-	if f.is.Load() {
-		<-f.until
+	if f.active.Load() {
+		<-f.thaw
 	}
 }
 
@@ -88,13 +88,13 @@ func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				f := &frozen{Store: lockertest.NewMemory().NewProcess(), until: make(chan struct{})}
+				f := &frozen{Store: lockertest.NewMemory().NewProcess(), thaw: make(chan struct{})}
 				e, err := locker.New(f)
 				if err != nil {
 					t.Fatal(err)
 				}
 				held := acquire(t, e, locker.Rule{Key: "held", TTL: time.Minute})
-				f.is.Store(true)
+				f.active.Store(true)
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				defer cancel()
 				began := time.Now()
@@ -104,8 +104,8 @@ func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 				if took := time.Since(began); took != tt.took {
 					t.Errorf("back after %v, want %v", took, tt.took)
 				}
-				f.is.Store(false)
-				close(f.until)
+				f.active.Store(false)
+				close(f.thaw)
 				ctx, end := context.WithTimeout(context.Background(), time.Minute)
 				defer end()
 				_ = e.Close(ctx)

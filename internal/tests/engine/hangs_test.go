@@ -18,7 +18,7 @@ import (
 // busy is how much later than planned a goroutine may run on a machine that runs other tests.
 const busy = 500 * time.Millisecond
 
-// sites is a cluster whose masters do not change. It knows which keys each master serves.
+// sites is a cluster whose masters do not change.
 type sites struct {
 	*redistest.Cluster
 	client *redis.ClusterClient
@@ -30,7 +30,7 @@ func newSites(t *testing.T) sites {
 	return sites{c, c.Client(t)}
 }
 
-// keys returns n keys that one master serves.
+// keys returns n keys whose slots belong to the given master.
 func (s sites) keys(t *testing.T, master, n int) (keys []string) {
 	t.Helper()
 	for i := 0; len(keys) < n; i++ {
@@ -115,7 +115,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	work.Go(func() { _, _ = e.Acquire(ctx, locker.Rule{Key: sound}) })
-	waiters(t, other, sound, 1)
+	awaitWaiters(t, other, sound, 1)
 	s.Masters[0].Pause()
 	defer s.Masters[0].Resume()
 	for _, key := range hung[:20] { // each of these acquires must be undone
@@ -131,7 +131,7 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	leave()
 	work.Wait()
 	began := time.Now()
-	waiters(t, other, sound, 0)
+	awaitWaiters(t, other, sound, 0)
 	if took := time.Since(began); took > time.Second+busy {
 		t.Errorf("the waiter has left the queue of a sound node after %v", took)
 	}
@@ -280,8 +280,9 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 	}
 }
 
-// standstill pauses the server of two keys. During the pause, it makes calls to this server. At the
-// same time it calls elsewhere, a function that makes calls to other servers.
+// standstill pauses s, the server of the keys held and free. During the pause, it makes calls to
+// this server. At the same time, it calls elsewhere, a function that makes calls to other
+// servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})

@@ -40,7 +40,7 @@ func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 		e    *locker.Engine
 	}{{"first", process}, {"second", process}, {"last", last}} {
 		wait(w.name, w.e)
-		waiters(t, holder, "k", n+1)
+		awaitWaiters(t, holder, "k", n+1)
 	}
 	release(t, lease)
 	for _, want := range []string{"first", "second", "last"} {

@@ -14,10 +14,11 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// promised is how much longer than its context or its wait a call may take.
+// promised is the longest time that a call may take beyond the end of its context or its wait.
 const promised = locktest.Overstay
 
-// newEngine makes a Locker that looks to the server like a Locker of a separate process.
+// newEngine makes a Locker that uses the client c. To the server, it looks like a Locker of a
+// separate process.
 func newEngine(t *testing.T, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
 	e, err := locker.NewSingle(c, opts...)
@@ -48,18 +49,18 @@ func release(t *testing.T, l *locker.Lease) {
 	}
 }
 
-// await waits until the condition is true.
-func await(t *testing.T, what string, condition func() bool) {
+// await calls cond every 5 ms until cond returns true, for 15 s at most. Then the test fails.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not after 15 s", what)
 		}
 	}
 }
 
-// waiters waits until the server's queue for key has n waiters.
-func waiters(t *testing.T, e *locker.Engine, key string, n int) {
+// awaitWaiters waits until the queue of key at the server has n waiters.
+func awaitWaiters(t *testing.T, e *locker.Engine, key string, n int) {
 	t.Helper()
 	await(t, "waiters at the server", func() bool {
 		info, err := e.Inspect(t.Context(), key)
@@ -67,9 +68,9 @@ func waiters(t *testing.T, e *locker.Engine, key string, n int) {
 	})
 }
 
-// user creates a Redis user that has the given rules in addition to the usual rules. It returns a
-// client that logs in as this user.
-func user(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
+// newUser creates a Redis user with the given ACL rules in addition to the usual rules. It
+// returns a client that logs in as this user.
+func newUser(t *testing.T, s *redistest.Server, name string, rules ...any) *redis.Client {
 	t.Helper()
 	setUser(t, s, name, rules...)
 	return s.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "secret" })

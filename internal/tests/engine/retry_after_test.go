@@ -33,8 +33,9 @@ func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T
 	}
 }
 
-// simulate returns the sum of the waits of a hundred clients.
-func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Duration) {
+// simulate lets a hundred clients use one lock, each for holdTime. It returns the sum of their
+// waits.
+func simulate(t *testing.T, holdTime time.Duration, rule locker.Rule) (total time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := lockertest.NewMemory()
 		var mu sync.Mutex
@@ -58,7 +59,7 @@ func simulate(t *testing.T, held time.Duration, rule locker.Rule) (total time.Du
 					return
 				}
 				waited := time.Since(began)
-				time.Sleep(held)
+				time.Sleep(holdTime)
 				release(t, lease)
 				mu.Lock()
 				defer mu.Unlock()

@@ -1,18 +1,19 @@
 package quorum
 
-// client asks for the key, holds it for a while, and releases it, again and again. Sometimes it
-// dies before the release. Then it continues as a new client, and its old votes stay at the nodes.
+// client acquires the key, holds it for a while, and releases it, again and again. Sometimes it
+// dies before the release. Then it continues as a new client, and its old votes stay at the
+// nodes.
 type client struct {
 	world  *world
 	index  int
 	offset int64 // how far its clock is ahead
 
-	phase  phase
-	token  int
-	sent   int64 // when the client asked for the first vote
-	before int64 // the largest fence of all grants when the client sent its first request
-	hint   int64
-	votes  []vote
+	phase       phase
+	token       int
+	askedAt     int64 // when the client asked for the first vote
+	fenceBefore int64 // the largest fence of all grants when the client sent its first request
+	hint        int64
+	votes       []vote
 
 	fence, block int64
 	deadline     int64
@@ -29,7 +30,7 @@ const (
 
 // vote is the vote that one node has given to the client.
 type vote struct {
-	given   bool
+	granted bool
 	counts  bool // the vote counts towards the fence on which the nodes agree
 	minted  int64
 	fence   int64
@@ -39,7 +40,7 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one step of the client, of a kind that no message causes.
+// act makes one step of the client that is not caused by a message.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -60,7 +61,7 @@ func (c *client) act() {
 func (c *client) begin() {
 	w := c.world
 	w.tokens++
-	c.phase, c.token, c.sent, c.before = asking, w.tokens, w.now, w.highest
+	c.phase, c.token, c.askedAt, c.fenceBefore = asking, w.tokens, w.now, w.highest
 	c.hint = w.now + c.offset
 	c.votes = make([]vote, w.Nodes)
 	for i := range w.nodes {
@@ -84,21 +85,21 @@ func (c *client) giveUp() {
 	c.phase = idle
 }
 
-// hear handles a reply of a node.
-func (c *client) hear(m message) {
+// onReply handles m, the reply of a node.
+func (c *client) onReply(m message) {
 	if m.token != c.token || !m.yes {
 		return
 	}
 	v := &c.votes[m.node]
 	switch {
 	case m.kind == voting && c.phase == asking:
-		if !v.given {
-			*v = vote{given: true, minted: m.minted, fence: m.fence, block: m.block, tenancy: m.tenancy}
+		if !v.granted {
+			*v = vote{granted: true, minted: m.minted, fence: m.fence, block: m.block, tenancy: m.tenancy}
 		}
 		c.tally()
 	case m.kind == confirming && c.phase == agreeing && m.fence == c.fence:
 		v.counts = true
-		c.agreed()
+		c.takeIfAgreed()
 	}
 }
 
@@ -107,7 +108,7 @@ func (c *client) tally() {
 	w := c.world
 	given, most := 0, int64(0)
 	for _, v := range c.votes {
-		if v.given {
+		if v.granted {
 			given++
 			most = max(most, v.fence)
 		}
@@ -116,51 +117,51 @@ func (c *client) tally() {
 		return
 	}
 	for _, candidate := range c.votes {
-		if same := c.count(candidate.fence); candidate.given && same >= w.need() {
+		if same := c.count(candidate.fence); candidate.granted && same >= w.need() {
 			w.OneRound++
 			c.propose(candidate.fence, true)
-			c.agreed()
+			c.takeIfAgreed()
 			return
 		}
 	}
 	c.propose(most, w.Without == Confirm)
 	if w.Without == Confirm {
 		for i := range c.votes {
-			c.votes[i].counts = c.votes[i].given
+			c.votes[i].counts = c.votes[i].granted
 		}
 	}
-	c.agreed()
+	c.takeIfAgreed()
 }
 
 func (c *client) count(fence int64) (n int) {
 	for _, v := range c.votes {
-		if v.given && v.fence == fence {
+		if v.granted && v.fence == fence {
 			n++
 		}
 	}
 	return n
 }
 
-// propose chooses the fence of the lease, and the shortest block among the votes. With onlySame, it
-// considers only the votes for this fence.
+// propose chooses fence for the lease, and the shortest block among the votes. If onlySame is
+// true, it considers only the votes with this fence.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {
 		v := &c.votes[i]
-		if v.counts = v.given && v.fence == fence; v.given && (v.counts || !onlySame) {
+		if v.counts = v.granted && v.fence == fence; v.granted && (v.counts || !onlySame) {
 			c.block = min(c.block, v.block)
 		}
 	}
 	for i, v := range c.votes {
-		if v.given && !v.counts && !onlySame {
+		if v.granted && !v.counts && !onlySame {
 			c.send(message{kind: confirming, node: i, minted: v.minted, fence: fence, block: c.block})
 		}
 	}
 }
 
-// agreed takes the lease when enough nodes have confirmed the fence. If the lease has expired
-// already, agreed does not take it.
-func (c *client) agreed() {
+// takeIfAgreed takes the lease if enough nodes have confirmed the fence, and the lease has not
+// expired yet.
+func (c *client) takeIfAgreed() {
 	w, standing := c.world, 0
 	for _, v := range c.votes {
 		if v.counts {
@@ -170,7 +171,7 @@ func (c *client) agreed() {
 	if standing < w.need() {
 		return
 	}
-	since := c.sent
+	since := c.askedAt
 	if w.Without == Sent {
 		since = w.now
 	}

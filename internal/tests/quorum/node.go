@@ -2,38 +2,40 @@ package quorum
 
 // node is one server.
 type node struct {
-	counter int64
-	offset  int64 // how far its clock is ahead
-	out     int64 // the node does not vote before this time
+	counter   int64
+	offset    int64 // how far its clock is ahead
+	votesFrom int64 // the node does not vote before this time
 
 	token   int // 0: free
 	minted  int64
 	fence   int64
 	block   int64
-	until   int64
+	endsAt  int64
 	tenancy int // how many owners the node's vote has had
 }
 
-// expire frees the vote if its time is over.
+// expire frees the vote of the node if the vote has ended at the time now. It reports whether it
+// has freed the vote.
 func (n *node) expire(now int64) (expired bool) {
-	if n.token != 0 && now >= n.until {
+	if n.token != 0 && now >= n.endsAt {
 		n.token = 0
 		return true
 	}
 	return false
 }
 
-// forget removes all data of the node.
+// forget removes all data of the node, as a restart without persistence does.
 func (n *node) forget(now int64, s *Scenario) {
-	*n = node{offset: n.offset, tenancy: n.tenancy, out: now}
+	*n = node{offset: n.offset, tenancy: n.tenancy, votesFrom: now}
 	if s.Without != Gate {
-		n.out = now + s.Gate
+		n.votesFrom = now + s.Gate
 	}
 }
 
-// vote does what vote.lua does.
+// vote runs the request m for a vote, as vote.lua does. It returns the answer, and whether the
+// node has voted.
 func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool) {
-	if now < n.out {
+	if now < n.votesFrom {
 		return m, false
 	}
 	if n.token != m.token && n.token != 0 {
@@ -55,14 +57,15 @@ func (n *node) vote(now int64, s *Scenario, m message) (answer message, ok bool)
 		}
 		n.tenancy++
 		n.token, n.minted, n.fence, n.block, n.counter = m.token, v, v, block, v+block-1
-		n.until = now + s.TTL
+		n.endsAt = now + s.TTL
 	}
-	n.until = max(n.until, now+s.TTL)
+	n.endsAt = max(n.endsAt, now+s.TTL)
 	m.minted, m.fence, m.block, m.tenancy = n.minted, n.fence, n.block, n.tenancy
 	return m, true
 }
 
-// confirm does what confirm.lua does.
+// confirm runs the confirmation m, as confirm.lua does. It reports whether the confirmation
+// counts.
 func (n *node) confirm(s *Scenario, m message) bool {
 	last := m.fence + m.block - 1
 	if s.Without == Block {
@@ -79,8 +82,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release does what release.lua does, but leaves no tombstone. So a late repetition of an acquire
-// may take the vote again, but no client uses such a vote.
+// release runs the release m, as release.lua does, but leaves no tombstone. So a late repetition
+// of an acquire may take the vote again, but no client uses such a vote.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

@@ -8,7 +8,7 @@ import (
 
 var steps = flag.Float64("steps", 1.6e7, "steps of TestTheRules")
 
-// scenarios returns the runs in which no invariant may break. They have 3 or 5 nodes. Leases
+// scenarios returns the scenarios in which no invariant may break. They have 3 or 5 nodes. Leases
 // expire by the clock, or at any instant.
 func scenarios() (all []Scenario) {
 	for _, n := range []int{3, 5} {

@@ -92,7 +92,7 @@ func (w *way) Process(ctx context.Context, cmd redis.Cmder) error {
 	return w.Client.Process(ctx, cmd)
 }
 
-// board knows the holders of all processes.
+// board has the present holders of all processes.
 type board struct {
 	mu      sync.Mutex
 	holders map[string][]*locker.Lease
@@ -129,8 +129,8 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// over removes l from the present holders. A holder calls over just before its release.
-func (b *board) over(l *locker.Lease) {
+// remove removes l from the present holders. A holder calls remove just before its release.
+func (b *board) remove(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, h := range b.holders[l.Key()] {
@@ -155,7 +155,7 @@ func soak(t *testing.T, n int, readers bool) {
 	})
 }
 
-// processes makes five Lockers. Each Locker has its own ways to the servers.
+// processes makes five Lockers. Each Locker reaches each server by a way of its own.
 func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways [][]*way, engines []*locker.Engine) {
 	var all []locker.Client
 	for _, s := range servers {
@@ -181,8 +181,8 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 	return ways, engines
 }
 
-// lockFor makes two callers of each process lock for the time d. Meanwhile it calls the function
-// trouble again and again. At the end all nodes must vote.
+// lockFor makes two callers of each process lock for the time d. Meanwhile it calls trouble again
+// and again. At the end, all nodes must vote.
 func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
 	end := time.Now().Add(d)
@@ -292,6 +292,6 @@ func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 		b.mu.Unlock()
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 	}
-	b.over(lease)
+	b.remove(lease)
 	_ = lease.Release(context.Background())
 }

@@ -48,7 +48,8 @@ func TestAClockStrobe(t *testing.T) {
 	}
 }
 
-// awaitSeen waits until a process has noticed the step and has made the node stop voting.
+// awaitSeen waits until a process has measured the clock step of the node and has made the node
+// stop voting.
 func awaitSeen(t *testing.T, node *redis.Client) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); strings.Contains(node.Get(t.Context(), "latchkit:node").Val(), "/v/"); {

@@ -11,7 +11,7 @@ type message struct {
 	minted       int64
 	fence        int64
 	tenancy      int
-	back, yes    bool
+	isReply, yes bool
 }
 
 type kind uint8
@@ -44,7 +44,7 @@ type tenure struct {
 	first, last int64
 }
 
-// Run makes a number of steps.
+// Run makes the given number of random steps of the scenario s.
 func Run(s Scenario, seed uint64, steps int) Result {
 	w := &world{
 		Scenario: s, rng: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, //nolint:gosec // a simulation
@@ -96,8 +96,8 @@ func (w *world) step() {
 }
 
 func (w *world) deliver(m message) {
-	if m.back {
-		w.clients[m.client].hear(m)
+	if m.isReply {
+		w.clients[m.client].onReply(m)
 		return
 	}
 	n := &w.nodes[m.node]
@@ -111,11 +111,11 @@ func (w *world) deliver(m message) {
 		n.release(m)
 		return
 	}
-	m.back = true
+	m.isReply = true
 	w.mail = append(w.mail, m)
 }
 
-// granted checks the invariants for a lease that a client has just got.
+// granted checks the invariants for the lease that the client c has just got.
 func (w *world) granted(c *client) {
 	w.Grants++
 	first, last := c.fence, c.fence+c.block-1
@@ -126,7 +126,7 @@ func (w *world) granted(c *client) {
 		}
 		w.fences[f] = true
 	}
-	if first <= c.before {
+	if first <= c.fenceBefore {
 		w.Broken[Forward]++
 	}
 	w.highest = max(w.highest, last)

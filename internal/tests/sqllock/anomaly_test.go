@@ -16,8 +16,8 @@ import (
 // way. Each anomaly is provoked first without sqllock, because otherwise the test with sqllock
 // would prove nothing.
 
-// begin begins a transaction. If the transaction was not committed, it is rolled back at the end
-// of the test.
+// begin begins a transaction with the given isolation level. At the end of the test, the
+// transaction is rolled back if it was not committed.
 func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
@@ -28,7 +28,7 @@ func (db *database) begin(t testing.TB, level sql.IsolationLevel) *sql.Tx {
 	return tx
 }
 
-// steps runs the statements of a scenario one after the other.
+// steps runs all statements of a scenario in order. The test fails at the first error.
 func steps(t testing.TB, all ...func() error) {
 	t.Helper()
 	for i, step := range all {
@@ -38,7 +38,8 @@ func steps(t testing.TB, all ...func() error) {
 	}
 }
 
-// checkFence makes a plain check: it reads the fence, and refuses a smaller fence.
+// checkFence makes the plain check of a fence: it reads the stored fence, and returns an error if
+// the stored fence is larger than mine.
 func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	var newest int64
 	if err := tx.QueryRowContext(ctx, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'").Scan(&newest); err != nil {
@@ -50,7 +51,8 @@ func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	return nil
 }
 
-// claimFence claims a fence as sqllock does, and returns an error if the claim is refused.
+// claimFence claims the fence mine as sqllock does. It returns an error if a larger fence is
+// stored.
 func claimFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	r, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE latchkit_fence SET fence = %d, owner = '%d' WHERE resource = 'account:1' AND fence <= %d", mine, mine, mine))
 	if err != nil {
@@ -63,9 +65,9 @@ func claimFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 }
 
 func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
-		db.claimed(t, account.Key, 1, "old")
+		db.writeClaim(t, account.Key, 1, "old")
 		var seen, newer int64
 		old, next := db.begin(t, sql.LevelReadCommitted), db.begin(t, sql.LevelReadCommitted)
 		steps(t,
@@ -86,9 +88,9 @@ func TestAnomalyAPlainCheckOfTheFenceLosesAnUpdate(t *testing.T) {
 }
 
 func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
-		db.claimed(t, account.Key, 1, "nobody")
+		db.writeClaim(t, account.Key, 1, "nobody")
 		var seen, newer int64
 		old, next := db.begin(t, sql.LevelReadCommitted), db.begin(t, sql.LevelReadCommitted)
 		steps(t,
@@ -114,7 +116,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 			t.Run(fmt.Sprintf("%d at %v", strategy, level), func(t *testing.T) {
-				each(t, func(t *testing.T, db *database) {
+				forEach(t, func(t *testing.T, db *database) {
 					opts := []sqllock.Option{
 						sqllock.WithStrategy(strategy), sqllock.WithRetries(1000), sqllock.WithIdleLimit(time.Minute),
 						sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}),
@@ -166,7 +168,7 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 					if strategy == sqllock.VerifyLast && err == nil && want == 160 {
 						t.Error("both were committed, though the older one had read before")
 					}
-					db.holds(t, want)
+					db.checkBalance(t, want)
 				}, postgres, maria)
 			})
 		}
@@ -174,9 +176,9 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 }
 
 func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		ctx := t.Context()
-		db.claimed(t, account.Key, 1, "nobody")
+		db.writeClaim(t, account.Key, 1, "nobody")
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			one, two := db.begin(t, level), db.begin(t, level)
 			failed := make(chan error)
@@ -211,14 +213,14 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 					t.Errorf("at %v: %v", level, err)
 				}
 			}
-			db.holds(t, before+all)
+			db.checkBalance(t, before+all)
 		}
 	}, postgres)
 }
 
 func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		db.claimed(t, account.Key, 1, "nobody")
+	forEach(t, func(t *testing.T, db *database) {
+		db.writeClaim(t, account.Key, 1, "nobody")
 		paused, next := db.begin(t, sql.LevelReadCommitted), db.begin(t, sql.LevelReadCommitted)
 		if err := claimFence(t.Context(), paused, 2); err != nil {
 			t.Fatal(err)
@@ -252,6 +254,6 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		if err == nil {
 			t.Error("the paused holder was committed")
 		}
-		db.holds(t, 150)
+		db.checkBalance(t, 150)
 	}, postgres, maria)
 }

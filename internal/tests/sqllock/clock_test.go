@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// setBack restarts a server with a clock that is set back by a day.
+// setBack restarts the server with a clock that is one day behind.
 func setBack(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	library := filepath.Join(t.TempDir(), "clock.so")
@@ -62,7 +62,7 @@ func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 			}
 			server.Restart()
 			check("with the old snapshot")
-			db.holds(t, 115)
+			db.checkBalance(t, 115)
 
 			setBack(t, server)
 			for i, err := range do() {
@@ -70,12 +70,12 @@ func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {
 					t.Errorf("%s with the clock set back: %v", keys[i], err)
 				}
 			}
-			db.holds(t, 115)
+			db.checkBalance(t, 115)
 			if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
 				t.Errorf("repaired %d, %v", n, err)
 			}
 			check("after RepairAll")
-			db.holds(t, 118)
+			db.checkBalance(t, 118)
 		})
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// through opens the database of db through a wire. It returns the new database and the wire.
-func through(t testing.TB, db *database) (*database, *wire) {
+// overWire opens the database db again, over a wire. It returns the database with these
+// connections, and the wire.
+func overWire(t testing.TB, db *database) (*database, *wire) {
 	t.Helper()
 	w := newWire(t, db.addr)
 	far := *db
@@ -35,8 +36,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for name, s := range map[string]strike{"the answer is cut off": cutAnswer, "the request is cut off": cutRequest, "the answer is swallowed": swallow} {
 			t.Run(fmt.Sprintf("%s, strategy %d", name, strategy), func(t *testing.T) {
-				each(t, func(t *testing.T, db *database) {
-					far, w := through(t, db)
+				forEach(t, func(t *testing.T, db *database) {
+					far, w := overWire(t, db)
 					l, _ := memory(t)
 					rounds := 5
 					if s == swallow {
@@ -60,7 +61,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 							t.Errorf("the work ran %d times, want %d", ran, 1+retries)
 						}
 					}
-					db.holds(t, 100+10*int64(rounds))
+					db.checkBalance(t, 100+10*int64(rounds))
 					if w.struck() != rounds {
 						t.Errorf("%d of %d COMMITs were struck", w.struck(), rounds)
 					}
@@ -73,7 +74,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 // A constraint may fail at COMMIT. The error is a reply of the server, so Do does not read the
 // ledger, and does not repeat the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
 			db.DB = open(t, db.driver, db.dsn+"&_pragma=foreign_keys(1)")
 		}
@@ -93,7 +94,7 @@ func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_ledger"); n != 0 {
 			t.Errorf("the ledger was asked %d times", n)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	}, postgres, sqlite)
 }
 
@@ -106,8 +107,8 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 		"it was rolled back": {cutRequest, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
-				far, w := through(t, db)
+			forEach(t, func(t *testing.T, db *database) {
+				far, w := overWire(t, db)
 				l, _ := memory(t)
 				var op string
 				ran := 0
@@ -128,9 +129,9 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 					t.Errorf("Resolve: %v, %v; want %v", committed, err, tc.committed)
 				}
 				if tc.committed {
-					db.holds(t, 110)
+					db.checkBalance(t, 110)
 				} else {
-					db.holds(t, 100)
+					db.checkBalance(t, 100)
 				}
 			}, postgres, maria)
 		})
@@ -143,7 +144,7 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				if before {
 					if err := sqllock.Do(t.Context(), l, db, account, deposit(0)); err != nil {
@@ -182,7 +183,7 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 
 // Between the verification and the COMMIT, the row of the claim does not change, but it is locked.
 func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		resolved := make(chan bool, 1)
 		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
@@ -225,7 +226,7 @@ func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 
 // A result of Resolve stays true, even for a transaction that was open when Resolve was called.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 			l, _ := memory(t)
 			before := db.balance(t)
@@ -259,7 +260,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 			} else if !strings.Contains(err.Error(), "Resolve has reported") {
 				t.Errorf("strategy %d: %v", strategy, err)
 			}
-			db.holds(t, before)
+			db.checkBalance(t, before)
 		}
 	})
 }
@@ -267,7 +268,7 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 // When Resolve asks about one operation, it does not wait for other operations on the same
 // resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
 		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
@@ -292,7 +293,7 @@ func TestResolveRefusesWhatIsNoOperation(t *testing.T) {
 }
 
 func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
 		if err := sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error { op = tx.Op(); return nil }); err != nil {
@@ -324,8 +325,8 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 		"a claim ahead's commit": {"COMMIT", sqllock.VerifyLast, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
-				far, w := through(t, db)
+			forEach(t, func(t *testing.T, db *database) {
+				far, w := overWire(t, db)
 				l, _ := memory(t)
 				w.strikeAt(tc.word, swallow, false)
 				done := make(chan error, 1)
@@ -355,7 +356,7 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
 			t.Run(fmt.Sprintf("the %s, strategy %d", name, strategy), func(t *testing.T) {
-				each(t, func(t *testing.T, db *database) {
+				forEach(t, func(t *testing.T, db *database) {
 					points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
 					if db.dialect == maria {
 						points[0] = "START TRANSACTION"
@@ -365,7 +366,7 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 					want := int64(100)
 					for i, point := range points {
 						for _, retries := range []int{0, 1} {
-							far, w := through(t, db)
+							far, w := overWire(t, db)
 							w.strikeAt(point, s, false)
 							err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy), sqllock.WithRetries(retries))
 							if err == nil {
@@ -376,7 +377,7 @@ func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
 							if w.struck() != 1 {
 								t.Errorf("%s was struck %d times", point, w.struck())
 							}
-							db.holds(t, want)
+							db.checkBalance(t, want)
 							if err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy)); err != nil {
 								t.Errorf("after %s (%d): %v", point, i, err)
 							}

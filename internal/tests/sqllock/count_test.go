@@ -25,8 +25,8 @@ const (
 	step     = 3 // after this number of increments, a child reports its progress
 )
 
-// counter is a process that increments the account a given number of times. It reports how often
-// an increment was refused.
+// counter is a process that increments the account a given number of times. At its end, it prints
+// how many increments were refused.
 var counter = proc.Register("counter", func(args []string) {
 	w := newWorker(args)
 	rule := locker.Rule{Key: args[3], TTL: countTTL}
@@ -93,14 +93,15 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 			}
 			close(over)
 			t.Logf("%d increments, %d pauses, %d transactions refused", *processes**increments, <-paused, refused)
-			db.holds(t, int64(*processes**increments))
+			db.checkBalance(t, int64(*processes**increments))
 		})
 	}
 }
 
-// pauseHolders pauses the holder of the lock again and again, until over. If the holder is
-// unknown, it pauses any child. It returns the number of pauses.
-func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, between time.Duration, over <-chan struct{}) (pauses int) {
+// pauseHolders pauses the holder of key again and again, until stopped is closed. If the holder
+// is unknown, it pauses any child. Between two pauses, it waits for a random time up to interval.
+// It returns the number of pauses.
+func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, interval time.Duration, stopped <-chan struct{}) (pauses int) {
 	t.Helper()
 	for {
 		child := all[rand.IntN(len(all))]
@@ -116,13 +117,13 @@ func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string,
 		select {
 		case <-time.After(time.Duration(rand.Int64N(int64(2 * countTTL)))):
 			child.Resume()
-		case <-over:
+		case <-stopped:
 			child.Resume()
 			return pauses
 		}
 		select { // time in which the other processes work
-		case <-time.After(time.Duration(rand.Int64N(int64(between)))):
-		case <-over:
+		case <-time.After(time.Duration(rand.Int64N(int64(interval)))):
+		case <-stopped:
 			return pauses
 		}
 	}

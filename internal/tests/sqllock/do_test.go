@@ -15,7 +15,7 @@ import (
 )
 
 func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 			l, _ := memory(t)
 			var fence uint64
@@ -28,7 +28,7 @@ func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			db.holds(t, before+10)
+			db.checkBalance(t, before+10)
 			if got := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'"); uint64(got) != fence || fence == 0 {
 				t.Errorf("the claim has fence %d, want %d", got, fence)
 			}
@@ -40,7 +40,7 @@ func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 }
 
 func TestWhatFailsLeavesNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		var op string
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -64,7 +64,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 				panic(errOnPurpose)
 			})
 		}()
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
@@ -81,7 +81,7 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 }
 
 func TestALostLeaseIsNeverCommitted(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 			l, store := memory(t)
 			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -96,7 +96,7 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 			if !errors.Is(err, locker.ErrLost) {
 				t.Errorf("err = %v, want ErrLost", err)
 			}
-			db.holds(t, 100)
+			db.checkBalance(t, 100)
 		}
 	})
 }
@@ -112,7 +112,7 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 		"the caller gives up": func(_ *lockertest.Memory, _ *locker.Lease, cancel func()) { cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, store := memory(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -132,47 +132,48 @@ func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 				if err == nil || committed {
 					t.Errorf("err = %v, committed %v", err, committed)
 				}
-				db.holds(t, 100)
+				db.checkBalance(t, 100)
 			})
 		})
 	}
 }
 
-// keen is a transaction that calls a function just before its COMMIT.
+// keen is a transaction that calls beforeCommit just before its COMMIT.
 type keen struct {
 	silent
-	first func()
+	beforeCommit func()
 }
 
-func newKeen(tx *sql.Tx, first func()) *keen {
-	return &keen{silent{Tx: tx, of: &silent{begun: 2}}, sync.OnceFunc(first)}
+func newKeen(tx *sql.Tx, beforeCommit func()) *keen {
+	return &keen{silent{Tx: tx, parent: &silent{transactions: 2}}, sync.OnceFunc(beforeCommit)}
 }
 
 func (k *keen) Exec(ctx context.Context, query string, args ...any) error {
 	if commits(query) {
-		k.first()
+		k.beforeCommit()
 	}
 	return k.silent.Exec(ctx, query, args...)
 }
 
 func (k *keen) Commit(ctx context.Context) error {
-	k.first()
+	k.beforeCommit()
 	return k.silent.Commit(ctx)
 }
 
 func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		store := newLosing()
 		l := store.locker(t)
 		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
-		if err != nil || !store.lost.Load() {
-			t.Errorf("err = %v; the release was refused: %v", err, store.lost.Load())
+		if err != nil || !store.reportedLost.Load() {
+			t.Errorf("err = %v; the release was refused: %v", err, store.reportedLost.Load())
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	})
 }
 
-// afterwards is an Observer that calls a function when a transaction has ended.
+// afterwards is an Observer that consists of one function. It calls this function when a
+// transaction has ended.
 type afterwards func()
 
 func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -186,7 +187,7 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 // Within runs under a lease that other code has taken. It reports the loss of this lease only if
 // the transaction is affected.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {
 			fails error
 			left  int64
@@ -211,13 +212,13 @@ func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 				}
 				return nil
 			})
-			db.holds(t, tc.left)
+			db.checkBalance(t, tc.left)
 		}
 	})
 }
 
 func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 			l, _ := memory(t)
 			lease, err := l.Acquire(t.Context(), account)
@@ -243,7 +244,7 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 			if !errors.Is(err, sqllock.ErrFenceRegressed) {
 				t.Errorf("a stranger came later: %v", err)
 			}
-			db.holds(t, before+2)
+			db.checkBalance(t, before+2)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -252,10 +253,10 @@ func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 }
 
 func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		ahead := uint64(1) << 61
-		db.claimed(t, account.Key, ahead, "before the loss")
+		db.writeClaim(t, account.Key, ahead, "before the loss")
 		err := sqllock.Do(t.Context(), l, db, account, deposit(10))
 		e, ok := errors.AsType[*sqllock.Error](err)
 		if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || errors.Is(err, sqllock.ErrStaleFence) || e.Seen != ahead {
@@ -267,7 +268,7 @@ func TestALockServerThatWentBackIsNoticedAndRepaired(t *testing.T) {
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
 			t.Errorf("after Repair: %v", err)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	})
 }
 
@@ -276,7 +277,7 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
 	rule := locker.Rule{Key: "account:repaired"}
 	ahead := uint64(1) << 52 // a clock in µs will show less than this number for the next hundred years
-	db.claimed(t, rule.Key, ahead, "before the loss")
+	db.writeClaim(t, rule.Key, ahead, "before the loss")
 	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Fatal(err)
 	}
@@ -286,26 +287,26 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); err != nil {
 		t.Errorf("after Repair: %v", err)
 	}
-	db.holds(t, 110)
+	db.checkBalance(t, 110)
 }
 
 func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		late := beginner{db, func() { // another holder has come between the grant and the claim
 			store.Steal(account.Key)
-			db.claimed(t, account.Key, 1<<61, "the next one")
+			db.writeClaim(t, account.Key, 1<<61, "the next one")
 		}}
 		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
 		if !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 }
 
 func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l := fenceless(t)
 		ran := false
 		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { ran = true; return nil })
@@ -317,22 +318,22 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 
 // If a program that uses no fences has the key now, this program counts as another holder, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		late := beginner{db, func() {
 			store.Occupy(account.Key, time.Hour)
-			db.claimed(t, account.Key, 1<<61, "one in between")
+			db.writeClaim(t, account.Key, 1<<61, "one in between")
 		}}
 		err := sqllock.Do(t.Context(), l, late, account, deposit(10), sqllock.WithDialect(db.dialect))
 		if !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 }
 
 func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		// Both Lockers are in this process, so their leases differ only by their fences.
 		next, err := locker.New(store.NewProcess())
@@ -350,15 +351,15 @@ func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
 		if !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 150)
+		db.checkBalance(t, 150)
 	})
 }
 
 func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}, {Key: "c", TTL: account.TTL}}
-		newer := func() { db.claimed(t, "b", 1<<61, "a stranger") }
+		newer := func() { db.writeClaim(t, "b", 1<<61, "a stranger") }
 		for name, do := range map[string]func() error{
 			"ClaimFirst": func() error { newer(); return sqllock.DoAll(t.Context(), l, db, rules, deposit(10)) },
 			"VerifyLast": func() error {
@@ -377,6 +378,6 @@ func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
 				t.Errorf("%s: %v, want an error about b", name, err)
 			}
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		conn, err := db.Conn(t.Context())
 		if err != nil {
@@ -28,7 +28,7 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 			if err := sqllock.Do(t.Context(), l, beginner, account, deposit(1)); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			db.holds(t, before+1)
+			db.checkBalance(t, before+1)
 		}
 		unknown := beginner{db, func() {}}
 		if err := sqllock.Do(t.Context(), l, unknown, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) || !strings.Contains(err.Error(), "WithDialect") {
@@ -38,9 +38,9 @@ func TestWhateverBeginsTransactionsIsKnownByItsDriver(t *testing.T) {
 }
 
 func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		prefix := sqllock.WithTablePrefix("my_")
-		for _, err := range together(16, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
+		for _, err := range runTogether(16, func(int) error { return sqllock.Migrate(t.Context(), db, prefix) }) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -70,7 +70,7 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 // A database could treat some of these keys as equal. The reason may be a collation, the type of a
 // column, or a rule that ignores spaces at the end. One of the keys is as long as a key may be.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		long := strings.Repeat("k", 511)
 		keys := []string{"key", "KEY", "key ", "k\u00e9y", "ke\u0301y", "\u212aey", "1", "1.0", "01", "'; --", long + "a", long + "b", long}
@@ -105,7 +105,7 @@ func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			db.holds(t, before+2)
+			db.checkBalance(t, before+2)
 			if committed, err := sqllock.Resolve(t.Context(), other, op); err != nil || !committed {
 				t.Errorf("Resolve: %v, %v", committed, err)
 			}

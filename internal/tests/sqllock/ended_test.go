@@ -26,7 +26,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 			l, _ := memory(t)
 			m := newMeeting()
 			var deadlocks [2]error
-			errs := together(2, func(i int) error {
+			errs := runTogether(2, func(i int) error {
 				rule := account
 				rule.Key = fmt.Sprintf("careless:%d", i)
 				return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -65,7 +65,7 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 
 // A function must not commit. If it does nevertheless, Do returns the true result.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		ran := 0
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -75,7 +75,7 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 		if err != nil || ran != 1 {
 			t.Errorf("committed, and Do returned %v after %d calls", err, ran)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 		ran = 0
 		err = sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			ran++
@@ -84,17 +84,17 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 		if !errors.Is(err, sql.ErrTxDone) || !strings.Contains(err.Error(), "leave Commit and Rollback to Do") || ran != 1 {
 			t.Errorf("rolled back, and Do returned %v after %d calls", err, ran)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(10)); err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 120)
+		db.checkBalance(t, 120)
 	})
 }
 
 // After a failed statement, PostgreSQL replies ROLLBACK to COMMIT.
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 			l, _ := memory(t)
 			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -106,7 +106,7 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 				t.Errorf("strategy %d: it was committed", strategy)
 			}
 			t.Log(err)
-			db.holds(t, 100)
+			db.checkBalance(t, 100)
 		}
 	}, postgres)
 }
@@ -201,7 +201,7 @@ func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	if slowErr := <-slow; !errors.Is(err, context.Canceled) || slowErr != nil {
 		t.Errorf("err = %v, the slow statement: %v", err, slowErr)
 	}
-	db.holds(t, 100)
+	db.checkBalance(t, 100)
 	if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
 		t.Error("autocommit is off")
 	}

@@ -30,7 +30,8 @@ func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	return map[string]http.Handler{"net/http": mux, "Gin": e}
 }
 
-// charge sends a request for account 1.
+// charge sends a request for account 1 with this Idempotency-Key to the server door. It returns
+// the response.
 func charge(door http.Handler, key string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/accounts/1", strings.NewReader("{}"))
 	r.Header.Set("Idempotency-Key", key)
@@ -40,7 +41,7 @@ func charge(door http.Handler, key string) *httptest.ResponseRecorder {
 }
 
 func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.New(store.NewProcess())
 		if err != nil {
@@ -79,12 +80,12 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 			if w := charge(door, ""); w.Code != http.StatusCreated {
 				t.Errorf("%s: %d %s", name, w.Code, w.Body)
 			}
-			db.holds(t, before+10)
+			db.checkBalance(t, before+10)
 			overtake = true
 			if w := charge(door, ""); w.Code != http.StatusServiceUnavailable {
 				t.Errorf("%s: a stale holder got %d %s", name, w.Code, w.Body)
 			}
-			db.holds(t, before+410)
+			db.checkBalance(t, before+410)
 		}
 	})
 }
@@ -92,7 +93,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 // The answer to a request with an Idempotency-Key is stored in the transaction of its work. The
 // transaction claims the guard's lease. So a stale holder writes neither the answer nor the work.
 func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.New(store.NewProcess())
 		if err != nil {
@@ -130,7 +131,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 			if w := charge(door, name); w.Code != http.StatusServiceUnavailable {
 				t.Errorf("%s: a stale holder got %d %s", name, w.Code, w.Body)
 			}
-			db.holds(t, before+400)
+			db.checkBalance(t, before+400)
 			overtake = false
 			for i := range 3 {
 				w := charge(door, name)
@@ -138,7 +139,7 @@ func TestAnAnswerIsCommittedUnderTheGuardsLease(t *testing.T) {
 					t.Errorf("%s: request %d got %d %s, repeated: %v", name, i, w.Code, w.Body, again)
 				}
 			}
-			db.holds(t, before+410)
+			db.checkBalance(t, before+410)
 		}
 	})
 }

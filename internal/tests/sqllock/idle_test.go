@@ -16,7 +16,8 @@ import (
 // brief is a Rule with a short TTL. Without renewals, its lease ends soon.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}
 
-// idleFor waits for this time, and meanwhile the transaction is idle.
+// idleFor waits for the time d, in which the transaction of the caller is idle. It ends early
+// with the context.
 func idleFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -29,7 +30,7 @@ func idleFor(ctx context.Context, d time.Duration) error {
 func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(strategyName(strategy), func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				calls := 0
 				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -46,7 +47,7 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 				if err != nil || calls != 1 {
 					t.Errorf("%v after %d calls", err, calls)
 				}
-				db.holds(t, 110)
+				db.checkBalance(t, 110)
 			}, postgres, maria)
 		})
 	}
@@ -67,7 +68,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 		"and the function returns": func(context.Context, *sqllock.Tx) error { return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				calls := 0
 				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -80,7 +81,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 				if !errors.Is(err, sqllock.ErrIdle) || !strings.Contains(err.Error(), "WithIdleLimit") || calls != 1 {
 					t.Errorf("%v after %d calls", err, calls)
 				}
-				db.holds(t, 100)
+				db.checkBalance(t, 100)
 			}, postgres, maria)
 		})
 	}
@@ -88,7 +89,7 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 
 // When a connection breaks for another reason, the transaction is repeated.
 func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		calls := 0
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -108,13 +109,13 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 		if err != nil || calls != 2 {
 			t.Errorf("%v after %d calls", err, calls)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	}, postgres, maria)
 }
 
 // The function reads rows on the same connection that a ping would use.
 func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
 		l, _ := memory(t)
 		seen := 0
@@ -146,14 +147,14 @@ func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 		if err != nil || seen != 5 {
 			t.Errorf("%v after %d rows", err, seen)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	}, postgres, maria)
 }
 
 // On MySQL, the idle limit is a setting of the session. It must not affect the next user of the
 // connection.
 func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		show := map[sqllock.Dialect]string{
 			postgres: "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint",

@@ -16,21 +16,21 @@ import (
 // These tests answer two questions. Which leases does a call claim? For which leases does it
 // refuse to wait?
 
-// under nests a Run for each key, and calls fn inside of all of them. The Run of the first key is
-// the outermost.
-func under(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
+// nestRuns calls fn under the locks of all keys, by nested calls of Run. The Run of the first key
+// is the outermost.
+func nestRuns(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
 	if len(keys) == 0 {
 		return fn(ctx)
 	}
 	return locker.Run(ctx, l, locker.Rule{Key: keys[0], TTL: account.TTL}, func(ctx context.Context) error {
-		return under(ctx, l, keys[1:], fn)
+		return nestRuns(ctx, l, keys[1:], fn)
 	})
 }
 
 // A failover loses the lease of the outer key, and a newer holder of this key commits. A claim of
 // only the inner key would not notice this newer holder.
 func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.New(store.NewProcess())
 		if err != nil {
@@ -49,7 +49,7 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 			return sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, balance-10) })
 		}
 		for name, do := range map[string]func() error{
-			"nested Runs": func() error { return under(t.Context(), l, []string{"tenant", "order"}, overtaken) },
+			"nested Runs": func() error { return nestRuns(t.Context(), l, []string{"tenant", "order"}, overtaken) },
 			"RunAll": func() error {
 				return locker.RunAll(t.Context(), l, []locker.Rule{{Key: "order"}, {Key: "tenant"}}, overtaken)
 			},
@@ -59,15 +59,15 @@ func TestWithinClaimsEveryLeaseOfItsContext(t *testing.T) {
 			if e, ok := errors.AsType[*sqllock.Error](err); !ok || !errors.Is(err, sqllock.ErrStaleFence) || e.Resource != "tenant" {
 				t.Errorf("%s: %v, want ErrStaleFence about tenant", name, err)
 			}
-			db.holds(t, before+400)
+			db.checkBalance(t, before+400)
 		}
 	})
 }
 
 func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
-		err := under(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
+		err := nestRuns(t.Context(), l, []string{"a", "b", "c"}, func(ctx context.Context) error {
 			if err := sqllock.WithinAll(ctx, db, []string{"d"}, deposit(1)); !errors.Is(err, locker.ErrUnguarded) || !strings.Contains(err.Error(), `"d"`) {
 				t.Errorf("a key that is not held: %v", err)
 			}
@@ -85,13 +85,13 @@ func TestWithinAllClaimsTheLeasesThatItNames(t *testing.T) {
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence WHERE resource <> ''"); n != 2 {
 			t.Errorf("%d claims", n)
 		}
-		db.holds(t, 101)
+		db.checkBalance(t, 101)
 	})
 }
 
 // The work reads under a Shared lease and writes under an Exclusive lease.
 func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		newer, err := locker.New(store.NewProcess())
 		if err != nil {
@@ -100,15 +100,15 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 		defer func() { _ = newer.Close(context.Background()) }()
 		rules := []locker.Rule{{Key: "tenant", Mode: locker.Shared, TTL: account.TTL}, {Key: "order", TTL: account.TTL}}
 
-		db.claimed(t, "tenant", 1<<61, "a writer")
+		db.writeClaim(t, "tenant", 1<<61, "a writer")
 		err = sqllock.DoAll(t.Context(), sharing{l}, db, rules, deposit(1))
 		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "tenant" {
 			t.Errorf("a newer writer of the Shared resource has claimed: %v", err)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 		for _, before := range []func(){ // in the first case the resource has no row yet, and in the second case its row exists
 			func() { db.exec(t, "DELETE FROM latchkit_fence") },
-			func() { db.claimed(t, "tenant", 1, "an old writer") },
+			func() { db.writeClaim(t, "tenant", 1, "an old writer") },
 		} {
 			before()
 			was := db.balance(t)
@@ -132,21 +132,21 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 			if err := <-written; err != nil {
 				t.Error(err)
 			}
-			db.holds(t, was+60)
+			db.checkBalance(t, was+60)
 		}
 	})
 }
 
 // Two transactions that read the same resource do not wait for each other.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
 		m := newMeeting()
-		for i, err := range together(2, func(i int) error {
+		for i, err := range runTogether(2, func(i int) error {
 			rules := []locker.Rule{{Key: t.Name() + ":tenant", Mode: locker.Shared}, {Key: t.Name() + string(rune('a'+i))}}
 			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
 				m.wait()
@@ -163,11 +163,11 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 // The lock server has not lost its data. So the holder is only stale, and an error that advises
 // Repair would be wrong.
 func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
 		overtake := func() {
 			store.Steal(account.Key)
-			db.claimed(t, account.Key, 1<<61, "the next one")
+			db.writeClaim(t, account.Key, 1<<61, "the next one")
 		}
 		late := beginner{db, overtake}
 		kind := sqllock.WithDialect(db.dialect)
@@ -186,12 +186,12 @@ func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 				t.Errorf("%s: %v, want ErrStaleFence", name, err)
 			}
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 }
 
 func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		for name, outer := range map[string]func(fn func(ctx context.Context) error) error{
 			"Run": func(fn func(ctx context.Context) error) error { return locker.Run(t.Context(), l, account, fn) },
@@ -257,12 +257,12 @@ func TestTransactionsInsideEachOtherMayUseTwoDatabasesOrTwoPrefixes(t *testing.T
 	if err != nil {
 		t.Error(err)
 	}
-	db.holds(t, 101)
-	other.holds(t, 101)
+	db.checkBalance(t, 101)
+	other.checkBalance(t, 101)
 }
 
 func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		db.SetMaxOpenConns(1)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, _ *sqllock.Tx) error {
@@ -287,20 +287,20 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	db.holds(t, 101)
+	db.checkBalance(t, 101)
 }
 
 // This lease is truly Shared, because its Locker has readers. A newer writer cannot claim while
 // the reading transaction is open.
 func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
 		tenant := t.Name() + ":tenant"
-		db.claimed(t, tenant, 1, "an old writer")
+		db.writeClaim(t, tenant, 1, "an old writer")
 		claim := func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
@@ -320,6 +320,6 @@ func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 		if err := claim(); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	}, postgres, maria)
 }

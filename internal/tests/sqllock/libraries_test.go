@@ -29,7 +29,8 @@ var (
 	libraryIncrements = flag.Int("library-increments", 250, "increments of each of them; the whole size is 1000")
 )
 
-// increment adds 1 to the account under a lock, with one library.
+// increment is a function that adds 1 to the account under the lock of rule. Each library has
+// one.
 type increment func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error
 
 // counters maps each library to a function that opens a database with it.
@@ -86,7 +87,8 @@ var counters = map[string]func(driver, dsn string) increment{
 	},
 }
 
-// libraryCounter is a process that increments the account a given number of times.
+// libraryCounter is a process that increments the account a given number of times with a given
+// library.
 var libraryCounter = proc.Register("library counter", func(args []string) {
 	w := newWorker(args)
 	add := counters[args[5]](args[0], args[1])
@@ -162,7 +164,7 @@ func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 			if pauses == 0 {
 				t.Error("the control: nobody was paused")
 			}
-			db.holds(t, want)
+			db.checkBalance(t, want)
 		})
 	}
 }

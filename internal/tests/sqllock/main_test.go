@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(sqltest.Main(proc.Main(m)))
 }
 
-// patience is the time-out of waits. Only a failing test waits for that long.
+// patience is the time-out of all waits in these tests.
 const patience = 30 * time.Second
 
 // database is a database that only one test uses. It has the tables of sqllock, and an account
@@ -49,8 +49,9 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
-// each runs the test on databases of all kinds. If kinds are given, it uses only these kinds.
-func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
+// forEach runs the test once for each kind of database, on a new database. If kinds are given, it
+// uses only these kinds.
+func forEach(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
 	t.Helper()
 	if len(kinds) == 0 {
 		kinds = []sqllock.Dialect{postgres, maria, sqlite}
@@ -65,7 +66,7 @@ func each(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.
 
 var databases atomic.Int64
 
-// newDatabase makes a database of a kind.
+// newDatabase makes a database of the kind d.
 func newDatabase(t testing.TB, d sqllock.Dialect) *database {
 	t.Helper()
 	name := fmt.Sprintf("test_%d", databases.Add(1))
@@ -110,7 +111,7 @@ func run(t testing.TB, driver, dsn, statement string) {
 	}
 }
 
-// exec runs a statement, and repeats it while SQLite is busy.
+// exec runs a statement. While SQLite is busy, exec repeats the statement.
 func (db *database) exec(t testing.TB, statement string, args ...any) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -125,7 +126,7 @@ func (db *database) exec(t testing.TB, statement string, args ...any) {
 	}
 }
 
-// number runs a query, and returns the only number of its result.
+// number runs a query, and returns the number that is its result.
 func (db *database) number(t testing.TB, query string) (n int64) {
 	t.Helper()
 	if err := db.QueryRowContext(t.Context(), query).Scan(&n); err != nil {
@@ -139,22 +140,24 @@ func (db *database) balance(t testing.TB) int64 {
 	return db.number(t, "SELECT balance FROM accounts WHERE id = 1")
 }
 
-// holds fails the test if account 1 does not have the balance want.
-func (db *database) holds(t testing.TB, want int64) {
+// checkBalance fails the test if the balance of account 1 is not want.
+func (db *database) checkBalance(t testing.TB, want int64) {
 	t.Helper()
 	if got := db.balance(t); got != want {
 		t.Errorf("the account has %d, want %d", got, want)
 	}
 }
 
-// claimed writes a claim into the table of fences, as a holder with this fence would.
-func (db *database) claimed(t testing.TB, key string, fence uint64, owner string) {
+// writeClaim writes a claim of key into the table of fences, as a holder with this fence and
+// owner would.
+func (db *database) writeClaim(t testing.TB, key string, fence uint64, owner string) {
 	t.Helper()
 	db.exec(t, fmt.Sprintf("DELETE FROM latchkit_fence WHERE resource = '%s'", key))
 	db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('%s', %d, '%s')", key, fence, owner))
 }
 
-// querier is a Tx of sqllock, a Tx of database/sql, or a connection.
+// querier is the set of methods by which tests read and write: a Tx of sqllock, a Tx of
+// database/sql, or a connection.
 type querier interface {
 	sqllock.Execer
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -185,7 +188,7 @@ func deposit(amount int64) func(ctx context.Context, tx *sqllock.Tx) error {
 // account is the Rule for the key that most tests use.
 var account = locker.Rule{Key: "account:1", TTL: 10 * time.Second}
 
-// memory returns a Locker on a Store in memory, and the Store.
+// memory makes a Store in memory. It returns a Locker on this Store, and the Store.
 func memory(t testing.TB, opts ...locker.Option) (*locker.Engine, *lockertest.Memory) {
 	t.Helper()
 	store := lockertest.NewMemory()
@@ -214,12 +217,13 @@ func redisLocker(t testing.TB, server *redistest.Server, opts ...locker.SingleOp
 	return l
 }
 
-// await calls so again and again until it returns true.
-func await(t testing.TB, what string, so func() bool) {
+// await calls cond every 5 ms until cond returns true. If the patience is over before, the test
+// fails.
+func await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	for deadline := time.Now().Add(patience); !so(); <-look.C {
+	for deadline := time.Now().Add(patience); !cond(); <-look.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("after %v still not: %s", patience, what)
 		}

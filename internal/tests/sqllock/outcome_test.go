@@ -37,8 +37,9 @@ func (s scene) do(ctx context.Context, work func(context.Context, *sqllock.Tx) e
 	return sqllock.Do(ctx, s.lock, s.database, account, work, opts...)
 }
 
-// held makes another process hold the account's key, in another span.
-func (s scene) held() *locker.Lease {
+// holdElsewhere makes another process acquire the key of the account, in a span of its own. It
+// returns the lease.
+func (s scene) holdElsewhere() *locker.Lease {
 	s.t.Helper()
 	observer, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider()))
 	if err != nil {
@@ -51,8 +52,8 @@ func (s scene) held() *locker.Lease {
 	return lease
 }
 
-// waits returns when a caller waits for the account's key.
-func (s scene) waits(ctx context.Context) {
+// awaitWaiter returns when a caller waits for the key of the account, or when ctx ends.
+func (s scene) awaitWaiter(ctx context.Context) {
 	often := time.NewTicker(time.Millisecond)
 	defer often.Stop()
 	for ctx.Err() == nil {
@@ -81,9 +82,9 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		},
 		"committed after a wait for another process": {
 			do: func(ctx context.Context, s scene) error {
-				lease := s.held()
+				lease := s.holdElsewhere()
 				go func() {
-					s.waits(ctx)
+					s.awaitWaiter(ctx)
 					_ = lease.Release(context.WithoutCancel(ctx))
 				}()
 				return s.do(ctx, deposit(10))
@@ -212,19 +213,19 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		},
 		"the answer to COMMIT is lost, and it was committed": {
 			do: func(ctx context.Context, s scene) error {
-				return s.with(ctx, &silent{commits: true})
+				return s.depositThrough(ctx, &silent{commits: true})
 			},
 			span: "Unset attempts=1" + common + " result=committed",
 		},
 		"the answer to COMMIT is lost, and it was rolled back": {
 			do: func(ctx context.Context, s scene) error {
-				return s.with(ctx, &silent{})
+				return s.depositThrough(ctx, &silent{})
 			},
 			span: "Unset attempts=2" + common + " result=committed",
 		},
 		"nobody answers": {
 			do: func(ctx context.Context, s scene) error {
-				return s.with(ctx, &silent{deaf: true}, sqllock.WithAnswerWithin(50*time.Millisecond))
+				return s.depositThrough(ctx, &silent{deaf: true}, sqllock.WithAnswerWithin(50*time.Millisecond))
 			},
 			want: sqllock.ErrCommitUnknown,
 			span: "Error(commit_unknown) attempts=1 error.type=commit_unknown" + common + " result=commit_unknown",
@@ -240,7 +241,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		},
 		"the lock is busy behind a holder with a span": {
 			do: func(ctx context.Context, s scene) error {
-				s.held()
+				s.holdElsewhere()
 				rule := account
 				rule.Wait = locker.NoWait
 				return sqllock.Do(ctx, s.lock, s.database, rule, deposit(10))
@@ -256,7 +257,7 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				spans := tracetest.NewSpanRecorder()
 				observer, err := otellock.New(otellock.WithKey(),
 					otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))
@@ -272,9 +273,9 @@ func TestEachOutcomeIsTold(t *testing.T) {
 					t.Errorf("err = %v, want %v", err, tc.want)
 				}
 				if tc.want == nil {
-					db.holds(t, 110)
+					db.checkBalance(t, 110)
 				} else {
-					db.holds(t, 100)
+					db.checkBalance(t, 100)
 				}
 				if got := transacted(spans, db.dialect); got != tc.span {
 					t.Errorf("the span says\n%s\nwant\n%s", got, tc.span)
@@ -287,8 +288,8 @@ func TestEachOutcomeIsTold(t *testing.T) {
 	}
 }
 
-// transacted returns the status of the transaction's span. It also returns the span's attributes,
-// without their common prefixes.
+// transacted returns the status and the attributes of the span of the transaction, as text. It
+// leaves out the common prefixes of the attributes.
 func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	var said []string
 	for _, s := range spans.Ended() {
@@ -308,7 +309,7 @@ func transacted(spans *tracetest.SpanRecorder, d sqllock.Dialect) string {
 	return text
 }
 
-// acquireLinks returns the roles of the links in the spans of all acquires.
+// acquireLinks returns the roles of all links in the spans of acquires, as text.
 func acquireLinks(spans *tracetest.SpanRecorder) string {
 	var roles []string
 	for _, s := range spans.Ended() {
@@ -339,15 +340,16 @@ func words(attrs []attribute.KeyValue) string {
 	return strings.Join(words, " ")
 }
 
-// tooClose returns an error after which Do may repeat the transaction. It has the form of this kind
-// of database.
+// tooClose wraps err in an error that permits a repetition of the transaction. The error has the
+// form of the kind d of databases.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
 		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
 	}[d]
 }
 
-// stateError and MySQLError have the form of the drivers' errors.
+// stateError has the form of an error of PostgreSQL's drivers, and MySQLError that of an error of
+// MySQL's driver.
 type stateError struct {
 	error
 	state string
@@ -364,7 +366,8 @@ type MySQLError struct {
 func (e *MySQLError) Error() string { return e.Err.Error() }
 func (e *MySQLError) Unwrap() error { return e.Err }
 
-// busy returns an error of SQLite's driver. Only SQLite itself can make such an error.
+// busy returns the error by which SQLite's driver reports a busy database. Only SQLite itself can
+// make such an error.
 var busy = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "busy")
 	must(err)
@@ -384,27 +387,28 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent makes transactions whose first COMMIT gets no reply. Its fields determine whether this
-// COMMIT is executed, and whether the database stays silent afterwards.
+// silent is a transaction, or the database that makes such transactions. The first COMMIT gets no
+// reply. The fields determine whether this COMMIT is executed, and whether the database stays
+// silent afterwards.
 type silent struct {
 	*sql.Tx
-	of *silent
+	parent *silent
 
 	commits, deaf bool
-	begun         int
+	transactions  int
 }
 
-// with deposits 10. The database in the parameter from makes its transactions.
-func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) error {
+// depositThrough deposits 10 in a transaction of the database from.
+func (s scene) depositThrough(ctx context.Context, from *silent, opts ...sqllock.Option) error {
 	return sqllock.DoWith(ctx, s.lock, sqllock.Database[*silent]{
 		Dialect: s.dialect,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*silent, sqllock.Transaction, error) {
-			from.begun++
-			if from.deaf && from.begun > 1 {
+			from.transactions++
+			if from.deaf && from.transactions > 1 {
 				return nil, nil, errOnPurpose
 			}
 			tx, err := s.BeginTx(ctx, opts)
-			t := &silent{Tx: tx, of: from}
+			t := &silent{Tx: tx, parent: from}
 			return t, t, err
 		},
 	}, account, func(ctx context.Context, tx *silent) error {
@@ -418,14 +422,14 @@ func (s scene) with(ctx context.Context, from *silent, opts ...sqllock.Option) e
 
 func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
 	run := func() error { _, err := s.ExecContext(ctx, query, args...); return err }
-	if !commits(query) || s.of.begun > 1 {
+	if !commits(query) || s.parent.transactions > 1 {
 		return run()
 	}
 	return s.commit(run)
 }
 
-// commits reports whether a statement of sqllock is the COMMIT. On MySQL, this statement begins
-// with the proof.
+// commits reports whether query, a statement of sqllock, is the COMMIT. On MySQL, this statement
+// begins with the proof.
 func commits(query string) bool { return strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {
@@ -433,14 +437,14 @@ func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any)
 }
 
 func (s *silent) Commit(context.Context) error {
-	if s.of.begun > 1 {
+	if s.parent.transactions > 1 {
 		return s.Tx.Commit()
 	}
 	return s.commit(s.Tx.Commit)
 }
 
 func (s *silent) commit(run func() error) error {
-	if s.of.commits {
+	if s.parent.commits {
 		return errors.Join(run(), errOnPurpose)
 	}
 	return errors.Join(s.Tx.Rollback(), errOnPurpose)

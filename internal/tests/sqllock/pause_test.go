@@ -27,14 +27,14 @@ import (
 // pausedTTL is the TTL of the leases in these tests.
 const pausedTTL = time.Second
 
-// worker has the database and the Locker of a child process.
+// worker has the database and the Locker that a child process uses.
 type worker struct {
 	db *sql.DB
 	l  *locker.Engine
 }
 
-// newWorker opens the database and makes the Locker. Its arguments are the driver, the DSN, and
-// the address of Redis.
+// newWorker opens the database and makes the Locker. args has the driver, the DSN, and the
+// address of Redis.
 func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
@@ -53,8 +53,8 @@ func must(err error) {
 	}
 }
 
-// say prints the result of Do for the parent.
-func say(err error) {
+// printResult prints err, the result of Do, for the parent process.
+func printResult(err error) {
 	if err == nil {
 		fmt.Println("result committed")
 		return
@@ -64,10 +64,10 @@ func say(err error) {
 
 // The work of these holders ignores the end of its context, which is the worst case.
 
-// readHolder is a holder that its parent pauses after it has read.
+// readHolder is a holder that reads, and then waits. Its parent pauses it at this point.
 var readHolder = proc.Register("read holder", func(args []string) {
 	w := newWorker(args)
-	say(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
+	printResult(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
 		balance, err := read(context.Background(), tx, 1)
 		if err != nil {
 			return err
@@ -79,18 +79,18 @@ var readHolder = proc.Register("read holder", func(args []string) {
 	proc.Listen()
 })
 
-// commitHolder is a holder that pauses itself after all checks, just before it sends COMMIT.
+// commitHolder is a holder that stops itself after all checks, just before it sends COMMIT.
 var commitHolder = proc.Register("commit holder", func(args []string) {
 	w := newWorker(args)
 	database := sqllock.Database[stopping]{
 		Dialect: dialectOf(args[0]),
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (stopping, sqllock.Transaction, error) {
 			tx, err := w.db.BeginTx(ctx, opts)
-			s := stopping{&silent{Tx: tx, of: &silent{begun: 2}}}
+			s := stopping{&silent{Tx: tx, parent: &silent{transactions: 2}}}
 			return s, s, err
 		},
 	}
-	say(sqllock.DoWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
+	printResult(sqllock.DoWith(context.Background(), w.l, database, locker.Rule{Key: args[3], TTL: pausedTTL}, func(ctx context.Context, tx stopping) error {
 		balance, err := read(ctx, tx.Tx, 1)
 		if err != nil {
 			return err
@@ -100,8 +100,8 @@ var commitHolder = proc.Register("commit holder", func(args []string) {
 	proc.Listen()
 })
 
-// stopping is a transaction. The first such transaction of a process stops the whole process before
-// COMMIT.
+// stopping is a transaction that stops its whole process before COMMIT. Only the first such
+// transaction of a process does so.
 type stopping struct{ *silent }
 
 var stop = sync.OnceFunc(func() {
@@ -126,48 +126,49 @@ func dialectOf(driver string) sqllock.Dialect {
 	return map[string]sqllock.Dialect{"pgx": postgres, "mysql": maria, "sqlite": sqlite}[driver]
 }
 
-// start starts a child process of these tests, which uses db.
+// start starts a child process of these tests that uses db. more has further arguments of the
+// child.
 func (db *database) start(t testing.TB, program proc.Program, more ...string) *proc.Child {
 	t.Helper()
 	return program.Start(t, append([]string{db.driver, db.dsn, redistest.Shared(t).Addr()}, more...)...)
 }
 
 func TestAHolderThatWasPausedAfterItsLastReadDoesNotCommit(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		key := t.Name()
 		child := db.start(t, readHolder, key)
 		child.Expect(t, "has read")
 		child.Pause()
-		db.succeeds(t, key, child.Resume)
+		db.depositAsSuccessor(t, key, child.Resume)
 		child.Send("go on")
 		if result := child.Expect(t, "result"); result == "committed" {
 			t.Error("the paused holder was committed")
 		}
-		db.holds(t, 150)
+		db.checkBalance(t, 150)
 	})
 }
 
 func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		key := t.Name()
 		child := db.start(t, commitHolder, key)
 		child.AwaitStop()
 		want := int64(150)
-		db.succeeds(t, key, child.Resume)
+		db.depositAsSuccessor(t, key, child.Resume)
 		if result := child.Expect(t, "result"); result == "committed" {
 			if db.dialect != sqlite {
 				t.Error("the paused holder was committed")
 			}
 			want = 160 // on SQLite, the paused holder has committed before its successor could claim or read
 		}
-		db.holds(t, want)
+		db.checkBalance(t, want)
 	})
 }
 
-// succeeds deposits 50 under the lock that a paused child holds, and resumes the child. If the
-// server ends the paused transaction, the child is resumed after the deposit. With SQLite, the
-// child is resumed when the lock has a new holder.
-func (db *database) succeeds(t testing.TB, key string, resume func()) {
+// depositAsSuccessor deposits 50 under the lock that a paused child holds, and resumes the child.
+// If the server ends the paused transaction, the child is resumed after the deposit. With SQLite,
+// the child is resumed when the lock has a new holder.
+func (db *database) depositAsSuccessor(t testing.TB, key string, resume func()) {
 	t.Helper()
 	var seen lockertest.Recorder
 	l := onRedis(t, locker.WithObserver(&seen))

@@ -46,7 +46,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 		return waited, inUse
 	}
 
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(5)
 		waited, inUse := crowd(t, db, func(ctx context.Context, l locker.Locker) error {
 			tx, err := db.BeginTx(ctx, nil)
@@ -60,7 +60,7 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 		if inUse != 5 || waited < held/7 {
 			t.Errorf("the control was not starved: %d connections in use, a query waited %v", inUse, waited)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 
 		waited, inUse = crowd(t, db, func(ctx context.Context, l locker.Locker) error {
 			return sqllock.Do(ctx, l, db, account, deposit(1))
@@ -69,12 +69,12 @@ func TestWaitersKeepNoConnections(t *testing.T) {
 		if inUse != 0 {
 			t.Errorf("%d connections are kept by callers who wait for the lock", inUse)
 		}
-		db.holds(t, 100+waiters)
+		db.checkBalance(t, 100+waiters)
 	}, postgres)
 }
 
 func TestOneConnectionIsEnough(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
 		for _, s := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -85,14 +85,14 @@ func TestOneConnectionIsEnough(t *testing.T) {
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelDefault})); err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 103)
+		db.checkBalance(t, 103)
 	})
 }
 
 // After a restart of the server, the connections of a pool are dead. database/sql skips such
 // connections, and Do skips them, too.
 func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		const idle = 10
 		pool := &database{DB: open(t, db.driver, db.dsn), dialect: db.dialect}
 		pool.SetMaxIdleConns(idle)
@@ -127,7 +127,7 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 				t.Errorf("strategy %d: %v after %d calls", strategy, err, ran)
 			}
 		}
-		db.holds(t, 102)
+		db.checkBalance(t, 102)
 	}, postgres, maria)
 }
 

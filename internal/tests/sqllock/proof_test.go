@@ -26,7 +26,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
 			for name, next := range map[string]string{"": "", ", and another one begun": "BEGIN"} {
 				t.Run(strategyName(strategy)+" "+text+name, func(t *testing.T) {
-					each(t, func(t *testing.T, db *database) {
+					forEach(t, func(t *testing.T, db *database) {
 						l, _ := memory(t)
 						err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 							if err := deposit(10)(ctx, tx); err != nil {
@@ -45,7 +45,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 						if !ok || !errors.Is(err, sqllock.ErrEnded) {
 							t.Fatalf("err = %v", err)
 						}
-						db.holds(t, left)
+						db.checkBalance(t, left)
 						committed, err := sqllock.Resolve(t.Context(), db, e.Op)
 						if want := left == 110 && (db.dialect != sqlite || strategy == sqllock.ClaimFirst); err != nil || committed != want {
 							t.Errorf("Resolve: %v, %v, want %v", committed, err, want)
@@ -53,7 +53,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 						if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
 							t.Errorf("the next Do: %v", err)
 						}
-						db.holds(t, left+1)
+						db.checkBalance(t, left+1)
 					})
 				})
 			}
@@ -72,11 +72,11 @@ func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	if !errors.Is(err, sqllock.ErrEnded) {
 		t.Errorf("err = %v", err)
 	}
-	db.holds(t, 100) // the DDL has committed the claim, and the later deposit was rolled back
+	db.checkBalance(t, 100) // the DDL has committed the claim, and the later deposit was rolled back
 }
 
 func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		conn, err := db.Conn(t.Context())
 		if err != nil {
@@ -95,22 +95,23 @@ func TestAConnectionWhoseOwnerHasBegunIsRefused(t *testing.T) {
 			t.Errorf("inside of BEGIN: %v", err)
 		}
 		run("ROLLBACK")
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 		if err := sqllock.Do(t.Context(), l, conn, account, deposit(10)); err != nil {
 			t.Errorf("outside: %v", err)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	})
 }
 
-// plain is a minimal library. Its transactions end with their contexts, its connections go back to
-// a pool, and its functions get no Tx of sqllock.
-func plain(db *database) sqllock.Database[*sql.Tx] {
+// plainLibrary returns db as the database of a minimal library. The transactions of this library
+// end with their contexts, its connections go back to a pool, and its functions get no Tx of
+// sqllock.
+func plainLibrary(db *database) sqllock.Database[*sql.Tx] {
 	return sqllock.Database[*sql.Tx]{
 		Dialect: db.dialect,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
 			tx, err := db.BeginTx(ctx, opts)
-			return tx, &silent{Tx: tx, of: &silent{begun: 2}}, err
+			return tx, &silent{Tx: tx, parent: &silent{transactions: 2}}, err
 		},
 	}
 }
@@ -121,9 +122,9 @@ func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	m := newMeeting()
-	errs := together(2, func(i int) error {
+	errs := runTogether(2, func(i int) error {
 		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i), TTL: account.TTL}
-		return sqllock.DoWith(t.Context(), l, plain(db), rule, func(ctx context.Context, tx *sql.Tx) error {
+		return sqllock.DoWith(t.Context(), l, plainLibrary(db), rule, func(ctx context.Context, tx *sql.Tx) error {
 			for n, id := range []int{1 + i, 2 - i} {
 				_, _ = tx.ExecContext(ctx, fmt.Sprintf("UPDATE accounts SET balance = balance - 10 WHERE id = %d", id))
 				if n == 0 {
@@ -152,14 +153,14 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 		"committed":   func(context.Context, func()) error { return nil },
 		"rolled back": func(context.Context, func()) error { return errOnPurpose },
 		"given up":    func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() },
-		"stale":       func(context.Context, func()) error { db2(t, db).claimed(t, account.Key, 1<<61, "next"); return nil },
+		"stale":       func(context.Context, func()) error { db2(t, db).writeClaim(t, account.Key, 1<<61, "next"); return nil },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		strategy := sqllock.ClaimFirst
 		if name == "stale" {
 			strategy = sqllock.VerifyLast
 		}
-		_ = sqllock.DoWith(ctx, l, plain(db), account, func(ctx context.Context, tx *sql.Tx) error {
+		_ = sqllock.DoWith(ctx, l, plainLibrary(db), account, func(ctx context.Context, tx *sql.Tx) error {
 			return work(ctx, cancel)
 		}, sqllock.WithStrategy(strategy))
 		cancel()
@@ -173,7 +174,7 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// db2 opens another pool for the same database.
+// db2 opens a second connection pool for the database db.
 func db2(t testing.TB, db *database) *database {
 	t.Helper()
 	other := *db
@@ -218,7 +219,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 		Dialect: maria, Pool: db,
 		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
 			tx, err := db.BeginTx(ctx, opts)
-			return tx, &mysql8{silent{Tx: tx, of: &silent{begun: 2}}, &blocks}, err
+			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, &blocks}, err
 		},
 	}
 	work := func(ctx context.Context, tx *sql.Tx) error {
@@ -231,11 +232,11 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 			t.Errorf("%s: %v", strategyName(strategy), err)
 		}
 	}
-	db.holds(t, 120)
+	db.checkBalance(t, 120)
 	if blocks != 1 {
 		t.Errorf("%d blocks were tried, want one: the pool remembers", blocks)
 	}
-	db.claimed(t, account.Key, 1<<61, "next")
+	db.writeClaim(t, account.Key, 1<<61, "next")
 	store.Free(account.Key)
 	if err := sqllock.DoWith(t.Context(), l, with, account, work); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Errorf("a newer fence: %v", err)
@@ -247,7 +248,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	if !errors.Is(err, sqllock.ErrEnded) {
 		t.Errorf("ended by its text: %v", err)
 	}
-	db.holds(t, 120)
+	db.checkBalance(t, 120)
 }
 
 // When the tables exist, Migrate works for a role that may use them, but may not create tables.
@@ -273,7 +274,7 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	if err := sqllock.Do(t.Context(), l, far, account, deposit(10)); err != nil {
 		t.Error(err)
 	}
-	db.holds(t, 110)
+	db.checkBalance(t, 110)
 	if err := sqllock.Migrate(t.Context(), far.DB, sqllock.WithTablePrefix("other_")); err == nil {
 		t.Error("tables were made without the right to")
 	}
@@ -306,7 +307,7 @@ func (codeField) Error() string { return "a field" }
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")
-	db.claimed(t, account.Key, 1, "old")
+	db.writeClaim(t, account.Key, 1, "old")
 	blocker := db.begin(t, sql.LevelReadCommitted)
 	if err := claimFence(t.Context(), blocker, 2); err != nil {
 		t.Fatal(err)
@@ -321,11 +322,11 @@ func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	db.holds(t, 110)
+	db.checkBalance(t, 110)
 }
 
 func TestSpentRetriesNameTheirNumber(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error {
 			return tooClose(db.dialect, errOnPurpose)
@@ -342,7 +343,7 @@ func TestSpentRetriesNameTheirNumber(t *testing.T) {
 // In this test, the column of the fence is added to a table with rows, without a default. So the
 // fence of the old rows is NULL.
 func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		db.exec(t, "ALTER TABLE accounts ADD COLUMN later BIGINT")
 		for _, fence := range []int{7, 8} {
 			if err := sqllock.FencedUpdate(t.Context(), db, fmt.Sprintf(
@@ -353,14 +354,14 @@ func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 		if err := sqllock.FencedUpdate(t.Context(), db, "UPDATE accounts SET balance = 0, later = 1 WHERE id = 1 AND COALESCE(later, 0) <= 1"); !errors.Is(err, sqllock.ErrStaleFence) {
 			t.Error(err)
 		}
-		db.holds(t, 8)
+		db.checkBalance(t, 8)
 	})
 }
 
 func TestAnOperationHappensOnce(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(strategyName(strategy), func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				calls := 0
 				pay := func(l locker.Locker, fails error) error {
 					return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -385,7 +386,7 @@ func TestAnOperationHappensOnce(t *testing.T) {
 				if calls != 2 {
 					t.Errorf("%d calls, want 2: of the failure and of the success", calls)
 				}
-				db.holds(t, 110)
+				db.checkBalance(t, 110)
 			})
 		})
 	}
@@ -393,9 +394,9 @@ func TestAnOperationHappensOnce(t *testing.T) {
 
 // The lock server has lost its data, so two holders do the same work at the same time.
 func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		m := newMeeting()
-		errs := together(2, func(i int) error {
+		errs := runTogether(2, func(i int) error {
 			l, _ := memory(t)
 			m.wait()
 			rule := locker.Rule{Key: fmt.Sprintf("order:%d", i)} // the two holders even use different resources
@@ -404,6 +405,6 @@ func TestTwoHoldersDoAnOperationOnce(t *testing.T) {
 		if (errs[0] == nil) == (errs[1] == nil) || !errors.Is(errors.Join(errs...), locker.ErrDone) {
 			t.Errorf("errors %v, want one ErrDone", errs)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	})
 }

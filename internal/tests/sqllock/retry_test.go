@@ -13,8 +13,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// together makes n calls at the same time, and returns their errors.
-func together(n int, call func(i int) error) []error {
+// runTogether makes n calls at the same time, each with its number i. It returns their errors in
+// the order of the numbers.
+func runTogether(n int, call func(i int) error) []error {
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for i := range n {
@@ -26,26 +27,27 @@ func together(n int, call func(i int) error) []error {
 
 // meeting makes two transactions wait for each other. Later transactions do not wait.
 type meeting struct {
-	mu   sync.Mutex
-	came int
-	both chan struct{}
+	mu          sync.Mutex
+	came        int
+	bothArrived chan struct{}
 }
 
-func newMeeting() *meeting { return &meeting{both: make(chan struct{})} }
+func newMeeting() *meeting { return &meeting{bothArrived: make(chan struct{})} }
 
 func (m *meeting) wait() {
 	m.mu.Lock()
 	if m.came++; m.came == 2 {
-		close(m.both)
+		close(m.bothArrived)
 	}
 	m.mu.Unlock()
 	select {
-	case <-m.both:
+	case <-m.bothArrived:
 	case <-time.After(time.Second): // SQLite allows only one transaction at a time, so the other transaction does not arrive
 	}
 }
 
-// crossing updates two rows under a lock of its own. The order of the rows depends on i.
+// crossing updates two rows in a transaction, under a lock of its own. An even i and an odd i
+// update the rows in opposite orders.
 func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, opts ...sqllock.Option) error {
 	t.Helper()
 	first, second := 1+i%2, 2-i%2
@@ -64,11 +66,11 @@ func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, op
 }
 
 func TestADeadlockIsDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		m := newMeeting()
 		failed := 0
-		for _, err := range together(2, func(i int) error { return crossing(t, db, l, m, i, sqllock.WithRetries(0)) }) {
+		for _, err := range runTogether(2, func(i int) error { return crossing(t, db, l, m, i, sqllock.WithRetries(0)) }) {
 			if err != nil {
 				failed++
 			}
@@ -76,20 +78,20 @@ func TestADeadlockIsDoneAgain(t *testing.T) {
 		if failed != 1 {
 			t.Fatalf("the control: %d of 2 failed, want one deadlock", failed)
 		}
-		db.holds(t, 101)
+		db.checkBalance(t, 101)
 
 		m = newMeeting()
-		for _, err := range together(2, func(i int) error { return crossing(t, db, l, m, i) }) {
+		for _, err := range runTogether(2, func(i int) error { return crossing(t, db, l, m, i) }) {
 			if err != nil {
 				t.Error(err)
 			}
 		}
-		db.holds(t, 103)
+		db.checkBalance(t, 103)
 	}, postgres, maria)
 }
 
 func TestASerializationFailureIsDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		serializable := sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelSerializable})
 		call := func(m *meeting, opts ...sqllock.Option) func(i int) error {
@@ -115,7 +117,7 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 			}
 		}
 		failed := 0
-		for _, err := range together(2, call(newMeeting(), sqllock.WithRetries(0))) {
+		for _, err := range runTogether(2, call(newMeeting(), sqllock.WithRetries(0))) {
 			if err != nil {
 				failed++
 			}
@@ -123,12 +125,12 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 		if failed != 1 {
 			t.Fatalf("the control: %d of 2 failed, want one", failed)
 		}
-		for _, err := range together(2, call(newMeeting())) {
+		for _, err := range runTogether(2, call(newMeeting())) {
 			if err != nil {
 				t.Error(err)
 			}
 		}
-		db.holds(t, 103)
+		db.checkBalance(t, 103)
 	}, postgres, maria)
 }
 
@@ -136,7 +138,7 @@ func TestASerializationFailureIsDoneAgain(t *testing.T) {
 // waited. Without a ROLLBACK, the next attempt would also commit the transaction's earlier
 // statements.
 func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		blocker := db.begin(t, sql.LevelReadCommitted)
 		if err := write(t.Context(), blocker, 2, 0); err != nil {
@@ -158,12 +160,12 @@ func TestALockWaitThatTimesOutIsRolledBackAndDoneAgain(t *testing.T) {
 		if err != nil || tries != 2 {
 			t.Errorf("%v after %d attempts", err, tries)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	}, maria)
 }
 
 func TestABusySQLiteIsDoneAgain(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		blocker := db.begin(t, sql.LevelDefault)
 		if err := write(t.Context(), blocker, 2, 0); err != nil {
@@ -176,7 +178,7 @@ func TestABusySQLiteIsDoneAgain(t *testing.T) {
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithRetries(1000)); err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 	}, sqlite)
 }
 
@@ -209,28 +211,29 @@ func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	}
 }
 
-// faltering is a transaction that calls a function before each of sqllock's steps.
+// faltering is a transaction that calls beforeStep before each step of sqllock. If beforeStep
+// returns an error, the step fails with this error.
 type faltering struct {
 	silent
-	ask func() error
+	beforeStep func() error
 }
 
 func (f *faltering) Exec(ctx context.Context, query string, args ...any) error {
-	if err := f.ask(); err != nil {
+	if err := f.beforeStep(); err != nil {
 		return err
 	}
 	return f.silent.Exec(ctx, query, args...)
 }
 
 func (f *faltering) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	if err := f.ask(); err != nil {
+	if err := f.beforeStep(); err != nil {
 		return err
 	}
 	return f.silent.Row(ctx, query, args, dest...)
 }
 
 func (f *faltering) Commit(ctx context.Context) error {
-	if err := f.ask(); err != nil {
+	if err := f.beforeStep(); err != nil {
 		return errors.Join(err, f.Rollback(ctx))
 	}
 	return f.silent.Commit(ctx)
@@ -245,7 +248,7 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 		"only to read": {sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				step := 0
 				for failing, met := 1, true; met; failing++ {
@@ -265,7 +268,7 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 								return nil, nil, err
 							}
 							tx, err := db.BeginTx(ctx, opts)
-							f := &faltering{silent{Tx: tx, of: &silent{begun: 2}}, ask}
+							f := &faltering{silent{Tx: tx, parent: &silent{transactions: 2}}, ask}
 							return f, f, err
 						},
 					}, account, func(ctx context.Context, tx *faltering) error {
@@ -279,7 +282,7 @@ func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 						t.Errorf("step %d: %v", failing, err)
 						continue
 					}
-					db.holds(t, before+written)
+					db.checkBalance(t, before+written)
 				}
 				if step < 3 {
 					t.Errorf("%d steps: not even BEGIN, a statement and COMMIT were met", step)
@@ -298,7 +301,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		db := newDatabase(t, maria)
 		l, _ := memory(t)
 		m := newMeeting()
-		errs := together(2, func(i int) error {
+		errs := runTogether(2, func(i int) error {
 			rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
 			return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 				for n, id := range []int{1 + i, 2 - i} {
@@ -337,7 +340,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		if !errors.Is(err, sqllock.ErrEnded) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 	t.Run("sqlite, an interrupt", func(t *testing.T) {
 		t.Parallel()
@@ -355,7 +358,7 @@ func TestWorkThatIgnoresTheEndOfItsTransactionWritesNothing(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 	})
 }
 
@@ -363,7 +366,7 @@ func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
 	m := newMeeting()
-	for _, err := range together(2, func(i int) error {
+	for _, err := range runTogether(2, func(i int) error {
 		rule := locker.Rule{Key: fmt.Sprintf("careless:%d", i)}
 		return sqllock.Do(t.Context(), l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error {
 			for n, id := range []int{1 + i, 2 - i} {
@@ -379,5 +382,5 @@ func TestWorkThatIgnoresADeadlockIsDoneAgain(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	db.holds(t, 102)
+	db.checkBalance(t, 102)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// sharing is a Locker that grants a key with a Shared Rule to only one caller at a time.
+// sharing is a Locker that accepts Shared Rules, but grants a key to only one caller at a time.
 type sharing struct{ locker.Locker }
 
 func (s sharing) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
@@ -20,7 +20,7 @@ func (s sharing) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, 
 }
 
 func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		shared := account
 		shared.Mode = locker.Shared
@@ -52,7 +52,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), onlyReads); err == nil {
 			t.Error("a transaction that only reads has written")
 		}
-		db.holds(t, 100)
+		db.checkBalance(t, 100)
 		writes := sqllock.WithTxOptions(&sql.TxOptions{})
 		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads, writes); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("a Shared lease that wants to write: %v", err)
@@ -74,7 +74,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("after a claim of its own: %v", err)
 		}
 
-		db.claimed(t, account.Key, 1<<61, "a writer")
+		db.writeClaim(t, account.Key, 1<<61, "a writer")
 		if err := sqllock.Do(t.Context(), sharing{l}, db, shared, reads); !errors.Is(err, sqllock.ErrFenceRegressed) {
 			t.Errorf("a reader whose server went back: %v", err)
 		}
@@ -86,14 +86,14 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 }
 
 func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() { _ = l.Close(context.Background()) }()
 		key := t.Name()
-		errs := together(12, func(i int) error {
+		errs := runTogether(12, func(i int) error {
 			for range 5 {
 				rule := locker.Rule{Key: key}
 				work := func(ctx context.Context, tx *sqllock.Tx) error {
@@ -128,7 +128,7 @@ func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
 }
 
 func TestAReaderSeesOneMoment(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		shared := locker.Rule{Key: "report", Mode: locker.Shared}
 		err := sqllock.Do(t.Context(), sharing{l}, db, shared, func(ctx context.Context, tx *sqllock.Tx) error {

@@ -13,8 +13,8 @@ import (
 // A holder must read everything that earlier holders have committed, at whatever time the database
 // takes its snapshot.
 
-// blocked waits until a transaction of this database waits for a lock of the database.
-func (db *database) blocked(t testing.TB) {
+// awaitBlocked waits until a transaction of the database waits for a lock of the database.
+func (db *database) awaitBlocked(t testing.TB) {
 	t.Helper()
 	query := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = current_setting('application_name')"
 	if db.dialect == maria {
@@ -28,7 +28,7 @@ func (db *database) blocked(t testing.TB) {
 func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, store := memory(t)
 				successor, err := locker.New(store.NewProcess())
 				if err != nil {
@@ -44,7 +44,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 						done <- sqllock.DoAll(t.Context(), successor, db, []locker.Rule{{Key: "a"}, {Key: "b"}}, deposit(50),
 							sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 					}()
-					db.blocked(t)
+					db.awaitBlocked(t)
 					return deposit(10)(ctx, tx)
 				})
 				if err != nil {
@@ -53,7 +53,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Errorf("the successor: %v", err)
 				}
-				db.holds(t, 160)
+				db.checkBalance(t, 160)
 			}, postgres, maria)
 		})
 	}
@@ -62,7 +62,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 // An old snapshot is also dangerous for the check of a claim. One lease may have several
 // transactions, so an old snapshot may show the fence of the lease itself.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
 		l := locker.NewReentrant(engine)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}}
@@ -77,13 +77,13 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- sqllock.DoAll(ctx, l, db, rules, deposit(1)) }()
-			db.blocked(t)
+			db.awaitBlocked(t)
 			return errors.Join(next.Commit(), <-done)
 		})
 		if e, ok := errors.AsType[*sqllock.Error](err); !ok || e.Resource != "b" {
 			t.Errorf("err = %v, want one about a newer claim of b", err)
 		}
-		db.holds(t, 101)
+		db.checkBalance(t, 101)
 	}, postgres, maria)
 }
 
@@ -92,7 +92,7 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, store := memory(t)
 				successor, err := locker.New(store.NewProcess())
 				if err != nil {
@@ -106,9 +106,9 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
-						first := func() {}
-						if begun == 2 { // the second transaction, which follows that of the claim, calls first just before its COMMIT
-							first = func() {
+						beforeCommit := func() {}
+						if begun == 2 { // the second transaction, which follows that of the claim, has a function that runs just before its COMMIT
+							beforeCommit = func() {
 								store.Free(account.Key)
 								go func() {
 									done <- sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -121,10 +121,10 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 										return write(ctx, tx, 2, balance+50)
 									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 								}()
-								db.blocked(t)
+								db.awaitBlocked(t)
 							}
 						}
-						k := newKeen(tx, first)
+						k := newKeen(tx, beforeCommit)
 						return k, k, err
 					},
 				}, account, func(ctx context.Context, tx *keen) error { return write(ctx, tx.Tx, 1, 110) }, sqllock.WithStrategy(sqllock.VerifyLast))
@@ -185,7 +185,7 @@ func TestWhoOnlyReadsSeesOneMomentAtEveryIsolation(t *testing.T) {
 			if level == sql.LevelSerializable {
 				kinds = kinds[:1] // MariaDB's readers lock the rows that they read, so no other transaction could write here
 			}
-			each(t, func(t *testing.T, db *database) {
+			forEach(t, func(t *testing.T, db *database) {
 				l, _ := memory(t)
 				var one, two int64
 				err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) (err error) {

@@ -12,10 +12,10 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// losing is a Store whose release reports that the lease was lost.
+// losing is a Store whose releases report that the lease was lost.
 type losing struct {
 	*lockertest.Memory
-	lost atomic.Bool
+	reportedLost atomic.Bool
 }
 
 func newLosing() *losing { return &losing{Memory: lockertest.NewMemory()} }
@@ -26,7 +26,7 @@ func (s *losing) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	if g, err := s.Memory.Release(ctx, c); err != nil {
 		return g, err
 	}
-	s.lost.Store(true)
+	s.reportedLost.Store(true)
 	return store.Grant{State: store.NotOurs}, nil
 }
 
@@ -44,14 +44,14 @@ func fenceless(t testing.TB) *locker.Engine {
 	return lockertest.NewLocker(t, nameless{lockertest.NewMemory()}, locker.WithHandoffs(1))
 }
 
-// beginner is a database that calls a function before each transaction.
+// beginner is a database that calls beforeBegin before each transaction.
 type beginner struct {
 	sqllock.Beginner
-	first func()
+	beforeBegin func()
 }
 
 func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
-	b.first()
+	b.beforeBegin()
 	return b.Beginner.BeginTx(ctx, opts)
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// before returns, as SQL, the time that was d ago.
-func (db *database) before(d time.Duration) string {
+// timeAgo returns an SQL expression for the time that is d before now.
+func (db *database) timeAgo(d time.Duration) string {
 	return fmt.Sprintf(map[sqllock.Dialect]string{
 		postgres: "now() - interval '%d seconds'", maria: "CURRENT_TIMESTAMP(3) - INTERVAL %d SECOND", sqlite: "datetime('now', '-%d seconds')",
 	}[db.dialect], int64(d/time.Second))
@@ -25,12 +25,12 @@ const day = 24 * time.Hour
 
 func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 	const base = uint64(1) << 60 // larger than any clock in µs
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		for i := range 2500 {
-			db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('order:%04d', %d, 'old', %s)", i, base+1000+uint64(i), db.before(3*day)))
+			db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('order:%04d', %d, 'old', %s)", i, base+1000+uint64(i), db.timeAgo(3*day)))
 		}
-		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('fresh', %d, 'new', %s)", base+5000, db.before(time.Hour)))
-		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('outlier', %d, 'old', %s)", int64(1)<<61, db.before(3*day)))
+		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('fresh', %d, 'new', %s)", base+5000, db.timeAgo(time.Hour)))
+		db.exec(t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner, claimed_at) VALUES ('outlier', %d, 'old', %s)", int64(1)<<61, db.timeAgo(3*day)))
 		purge := func(want int64) {
 			t.Helper()
 			if n, err := sqllock.PurgeFences(t.Context(), db, 2*day); err != nil || n != want {
@@ -39,7 +39,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 		}
 		purge(0) // this purge raises the floor
 		purge(0) // for this purge, the floor is not old enough
-		db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.before(2*time.Hour)+" WHERE resource = ''")
+		db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.timeAgo(2*time.Hour)+" WHERE resource = ''")
 		purge(2500)
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 3 {
 			t.Errorf("%d rows are left, want the fresh one, the outlier and the floor", n)
@@ -73,7 +73,7 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 }
 
 func TestOldOperationsAreForgotten(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		pay := func() error {
 			return sqllock.Do(t.Context(), l, db, account, deposit(10), sqllock.WithOperation("invoice:4711"))
@@ -84,7 +84,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 		if n, err := sqllock.PurgeOperations(t.Context(), db, day); n != 0 || err != nil {
 			t.Errorf("removed %d, %v", n, err)
 		}
-		db.exec(t, "UPDATE latchkit_operation SET done_at = "+db.before(2*day))
+		db.exec(t, "UPDATE latchkit_operation SET done_at = "+db.timeAgo(2*day))
 		if err := pay(); !errors.Is(err, locker.ErrDone) {
 			t.Errorf("before: %v", err)
 		}
@@ -94,7 +94,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 		if err := pay(); err != nil {
 			t.Errorf("after: %v", err)
 		}
-		db.holds(t, 120)
+		db.checkBalance(t, 120)
 	})
 }
 
@@ -102,7 +102,7 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 // the same fences again. In this test, a counter that is ahead of the clock has the same effect as
 // a clock that was set back.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
 		l := redisLocker(t, server)
 		client := server.Client(t)
@@ -151,14 +151,14 @@ func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 				t.Errorf("%s after the snapshot: %v", keys[i], err)
 			}
 		}
-		db.holds(t, before)
+		db.checkBalance(t, before)
 		if n, err := sqllock.RepairAll(t.Context(), l, db); n != len(keys) || err != nil {
 			t.Errorf("repaired %d, %v", n, err)
 		}
 		if err := errors.Join(do()...); err != nil {
 			t.Errorf("after RepairAll: %v", err)
 		}
-		db.holds(t, before+3)
+		db.checkBalance(t, before+3)
 	})
 }
 
@@ -179,7 +179,7 @@ func TestAnswersObeyTheRulesOfAStore(t *testing.T) {
 // The lock server loses its data twice: between two requests with the same key, and between the
 // work and its answer.
 func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		answers, err := sqllock.NewAnswers(db)
 		if err != nil {
 			t.Fatal(err)
@@ -212,7 +212,7 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 		if calls != 1 {
 			t.Errorf("the work ran %d times", calls)
 		}
-		db.holds(t, 110)
+		db.checkBalance(t, 110)
 		db.exec(t, "UPDATE latchkit_answer SET expires = 1")
 		if n, err := answers.Purge(t.Context()); n != 1 || err != nil {
 			t.Errorf("purged %d, %v", n, err)

@@ -22,11 +22,11 @@ type wire struct {
 	conns map[net.Conn]struct{}
 	next  strike // the fault that will strike at the next matching statement
 	word  string // the word that this statement contains
-	dead  bool   // true: no data passes any more
+	dead  bool   // true: no data passes
 	hits  int
 }
 
-// strike is the kind of fault that strikes at a statement.
+// strike is the kind of a fault.
 type strike int
 
 const (
@@ -70,25 +70,25 @@ func (w *wire) strikeAt(word string, s strike, thenDead bool) {
 	}
 }
 
-// revive makes data pass again.
+// revive makes the data pass again.
 func (w *wire) revive() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = false
 }
 
-// struck returns how many statements were hit.
+// struck returns the number of statements at which a fault has struck.
 func (w *wire) struck() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.hits
 }
 
-// meet is called with the data of a client. It returns the fault that must strike now, or pass.
-func (w *wire) meet(sent []byte) strike {
+// meet looks at data from a client. It returns the fault that must strike now, or pass.
+func (w *wire) meet(data []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	text := bytes.ReplaceAll(bytes.ToUpper(sent), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT must not count as a COMMIT
+	text := bytes.ReplaceAll(bytes.ToUpper(data), []byte("AUTOCOMMIT"), nil) // the word AUTOCOMMIT must not count as a COMMIT
 	if w.next == pass || !bytes.Contains(text, []byte(w.word)) {
 		return pass
 	}

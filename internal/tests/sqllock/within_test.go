@@ -17,7 +17,7 @@ import (
 )
 
 func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		if err := sqllock.Within(t.Context(), db, deposit(1)); !errors.Is(err, locker.ErrUnguarded) {
 			t.Errorf("without a lease: %v", err)
@@ -44,12 +44,12 @@ func TestWithinFencesUnderTheLeaseOfTheContext(t *testing.T) {
 		if !errors.Is(err, locker.ErrReleased) {
 			t.Errorf("after the release: %v", err)
 		}
-		db.holds(t, 101)
+		db.checkBalance(t, 101)
 	})
 }
 
 func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		var seen lockertest.Recorder
 		l, _ := memory(t, locker.WithObserver(&seen))
 		rules := []locker.Rule{{Key: "b"}, {Key: "c"}, {Key: "a"}, {Key: "b"}}
@@ -77,7 +77,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		}
 
 		// Transfers in both directions run at the same time without a deadlock. No update is lost.
-		errs := together(20, func(i int) error {
+		errs := runTogether(20, func(i int) error {
 			from, to := 1+i%2, 2-i%2
 			rules := []locker.Rule{{Key: fmt.Sprintf("account:%d", from)}, {Key: fmt.Sprintf("account:%d", to)}}
 			return sqllock.DoAll(t.Context(), l, db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -102,7 +102,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 		}
 		// Transfers with an even i take money from account 1, and transfers with an odd i pay
 		// money into it: 90 out, 100 in.
-		db.holds(t, 101+10)
+		db.checkBalance(t, 101+10)
 
 		if err := sqllock.DoAll(t.Context(), l, db, nil, deposit(1)); !errors.Is(err, locker.ErrInvalidRule) {
 			t.Errorf("without rules: %v", err)
@@ -111,7 +111,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 }
 
 func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		engine, _ := memory(t)
 		l := locker.NewReentrant(engine)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
@@ -134,12 +134,12 @@ func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 112)
+		db.checkBalance(t, 112)
 	})
 }
 
 func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := tx.Nested(ctx, deposit(1)); err != nil {
@@ -170,12 +170,12 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 102)
+		db.checkBalance(t, 102)
 	})
 }
 
 func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		update := func(ctx context.Context, ex sqllock.Execer, fence uint64, balance int64) error {
 			return sqllock.FencedUpdate(ctx, ex, fmt.Sprintf("UPDATE accounts SET balance = %d, fence = %d WHERE id = 1 AND fence <= %d", balance, fence, fence))
@@ -198,12 +198,12 @@ func TestAnUpdateCanCarryTheFenceInItsRow(t *testing.T) {
 		if err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return update(ctx, tx, tx.Fence(), 120) }); err != nil {
 			t.Error(err)
 		}
-		db.holds(t, 120)
+		db.checkBalance(t, 120)
 	})
 }
 
 func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := deposit(10)(ctx, tx); err != nil {
@@ -223,7 +223,7 @@ func TestALostLeaseEndsTheTransactionAtOnce(t *testing.T) {
 		if !errors.Is(err, locker.ErrLost) {
 			t.Errorf("err = %v", err)
 		}
-		db.holds(t, 101)
+		db.checkBalance(t, 101)
 	})
 }
 
@@ -268,11 +268,11 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, want something about %q", name, err, tc.want)
 		}
 	}
-	db.holds(t, 100)
+	db.checkBalance(t, 100)
 }
 
 func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	forEach(t, func(t *testing.T, db *database) {
 		l := onRedis(t)
 		rule := locker.Rule{Key: t.Name()}
 		var wg sync.WaitGroup
@@ -286,6 +286,6 @@ func TestManyCallersOfOneProcessLoseNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		db.holds(t, 180)
+		db.checkBalance(t, 180)
 	})
 }
