@@ -1,2 +1,2 @@
-// Package asynqlock has tests of package asynqlock that need several processes or package sqllock.
+// Package asynqlock tests package asynqlock with several processes, and together with sqllock.
 package asynqlock

@@ -59,8 +59,8 @@ var hot = proc.Register("asynq worker with a hot key", func(args []string) {
 	select {}
 })
 
-// notes returns what the tasks have written: "begin" or "end", the number of the task, and the
-// process.
+// notes returns the notes that the tasks have written, in order: "begin" or "end", the number of
+// the task, and the process.
 func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	t.Helper()
 	lines, err := c.LRange(t.Context(), queue+":notes", 0, -1).Result()
@@ -78,10 +78,11 @@ func notes(t *testing.T, c *redis.Client, queue string) (all [][3]string) {
 	return all
 }
 
-// awaitEnds waits until n tasks have ended, and returns what they have written.
-func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.Duration) [][3]string {
+// awaitEnds waits until n tasks of the queue have ended, but no longer than limit. It returns the
+// notes of all tasks.
+func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, limit time.Duration) [][3]string {
 	t.Helper()
-	deadline := time.Now().Add(within)
+	deadline := time.Now().Add(limit)
 	for {
 		all, ended := notes(t, c, queue), 0
 		for _, note := range all {
@@ -93,7 +94,7 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, within time.D
 			return all
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d tasks have ended within %v", ended, n, within)
+			t.Fatalf("%d of %d tasks have ended within %v", ended, n, limit)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -116,7 +116,8 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	t.Logf("%d kills, %d seconds, %d ticks, each of them once", kills, slots[len(slots)-1]-slots[0]+1, len(slots))
 }
 
-// leading returns the number of the process that leads. The number is in the lock's metadata.
+// leading returns the number of the process that leads. It reads this number from the metadata of
+// the lock.
 func leading(t *testing.T, c *redis.Client, queue string) int {
 	t.Helper()
 	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))

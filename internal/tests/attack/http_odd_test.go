@@ -69,7 +69,7 @@ func call(t *testing.T, server *httptest.Server, r *http.Request) (reply, string
 	return reply{res.StatusCode, res.Trailer}, string(body)
 }
 
-func to(t *testing.T, server *httptest.Server, method string, body io.Reader) *http.Request {
+func newRequest(t *testing.T, server *httptest.Server, method string, body io.Reader) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/orders/1", body)
 	if err != nil {
@@ -96,14 +96,14 @@ func TestOddMethodsAreGuarded(t *testing.T) {
 		}
 		ran.Store(0)
 		for _, method := range methods {
-			res, body := call(t, server, to(t, server, method, nil))
+			res, body := call(t, server, newRequest(t, server, method, nil))
 			if res.code != http.StatusOK || body != "done" && method != http.MethodHead {
 				t.Errorf("%s, %s: %d %s", name, method, res.code, body)
 			}
 		}
 		store.Occupy("order:1", 0)
 		for _, method := range methods {
-			if res, body := call(t, server, to(t, server, method, nil)); res.code != http.StatusConflict {
+			if res, body := call(t, server, newRequest(t, server, method, nil)); res.code != http.StatusConflict {
 				t.Errorf("%s, %s while the lock is busy: %d %s", name, method, res.code, body)
 			}
 		}
@@ -127,7 +127,7 @@ func TestEarlyHintsAndTrailersPassTheGuard(t *testing.T) {
 	}
 	for name, server := range doors(t, l, h) {
 		hints := 0
-		r := to(t, server, http.MethodPost, nil)
+		r := newRequest(t, server, http.MethodPost, nil)
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 			Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
 				if code == http.StatusEarlyHints && header.Get("Link") != "" {
@@ -167,7 +167,7 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 		}
 	}
 	for name, server := range doors(t, l, h, httplock.WithStallTimeout(time.Second)) {
-		res, err := server.Client().Do(to(t, server, http.MethodGet, nil))
+		res, err := server.Client().Do(newRequest(t, server, http.MethodGet, nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 		}
 	}
 	for name, server := range doors(t, l, h, httplock.WithBufferedResponse(1000)) {
-		if res, body := call(t, server, to(t, server, http.MethodGet, nil)); res.code != http.StatusNotImplemented {
+		if res, body := call(t, server, newRequest(t, server, http.MethodGet, nil)); res.code != http.StatusNotImplemented {
 			t.Errorf("%s with a buffered response: %d %s", name, res.code, body)
 		}
 	}
@@ -243,20 +243,20 @@ func TestFilesPassTheGuard(t *testing.T) {
 		}
 		_, _ = part.Write(file)
 		_ = parts.Close()
-		r := to(t, server, http.MethodPost, &form)
+		r := newRequest(t, server, http.MethodPost, &form)
 		r.Header.Set("Content-Type", parts.FormDataContentType())
 		if res, body := call(t, server, r); body != fmt.Sprintf("%x", sha256.Sum256(file)) {
 			t.Errorf("%s: uploaded: %d %.100s", name, res.code, body)
 		}
-		if res, body := call(t, server, to(t, server, http.MethodGet, nil)); res.code != http.StatusOK || body != string(file) {
+		if res, body := call(t, server, newRequest(t, server, http.MethodGet, nil)); res.code != http.StatusOK || body != string(file) {
 			t.Errorf("%s: downloaded: %d, %d bytes", name, res.code, len(body))
 		}
-		r = to(t, server, http.MethodGet, nil)
+		r = newRequest(t, server, http.MethodGet, nil)
 		r.Header.Set("Range", "bytes=11-14")
 		if res, body := call(t, server, r); res.code != http.StatusPartialContent || body != "1234" {
 			t.Errorf("%s: a range: %d %.100s", name, res.code, body)
 		}
-		r = to(t, server, http.MethodGet, nil)
+		r = newRequest(t, server, http.MethodGet, nil)
 		r.Header.Set("If-None-Match", `"1"`)
 		if res, body := call(t, server, r); res.code != http.StatusNotModified || body != "" {
 			t.Errorf("%s: not modified: %d %.100s", name, res.code, body)
@@ -343,7 +343,7 @@ func TestABodyOfAHundredMB(t *testing.T) {
 		_, _ = fmt.Fprint(w, n, err)
 	}
 	for name, server := range doors(t, lockertest.NewLocker(t, lockertest.NewMemory()), h, httplock.WithStreamedBody()) {
-		if _, body := call(t, server, to(t, server, http.MethodPost, &zeros{n: size})); !strings.HasPrefix(body, fmt.Sprint(size)) {
+		if _, body := call(t, server, newRequest(t, server, http.MethodPost, &zeros{n: size})); !strings.HasPrefix(body, fmt.Sprint(size)) {
 			t.Errorf("%s: streamed: %.100s", name, body)
 		}
 	}

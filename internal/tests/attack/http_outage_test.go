@@ -106,10 +106,10 @@ func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	}
 }
 
-// await waits until a condition holds.
-func await(t *testing.T, what string, true func() bool) {
+// await calls cond until cond returns true. If this takes too long, the test fails.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !true(); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !cond(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not come about that %s", what)
 		}

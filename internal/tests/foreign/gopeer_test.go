@@ -70,19 +70,19 @@ func answer(l locks, log *redis.Client, words []string) string {
 	key := words[1]
 	switch words[0] {
 	case "try":
-		return said("held", l.lock(ctx, key, millis(words[2]), false))
+		return resultText("held", l.lock(ctx, key, millis(words[2]), false))
 	case "wait":
-		return said("held", l.lock(ctx, key, millis(words[2]), true))
+		return resultText("held", l.lock(ctx, key, millis(words[2]), true))
 	case "extend":
-		return said("extended", l.extend(ctx, key, millis(words[2])))
+		return resultText("extended", l.extend(ctx, key, millis(words[2])))
 	case "unlock":
-		return said("unlocked", l.unlock(ctx, key))
+		return resultText("unlocked", l.unlock(ctx, key))
 	case "visit":
 		n, err := strconv.Atoi(words[3])
 		for ; n > 0 && err == nil; n-- {
 			err = visit(ctx, l, key, millis(words[2]), visitor{log, words[4], words[5]})
 		}
-		return said("visited", err)
+		return resultText("visited", err)
 	}
 	return "unknown question"
 }
@@ -117,7 +117,7 @@ func visit(ctx context.Context, l locks, key string, ttl time.Duration, v visito
 	return l.unlock(ctx, key)
 }
 
-func said(yes string, err error) string {
+func resultText(yes string, err error) string {
 	switch {
 	case err == nil:
 		return yes

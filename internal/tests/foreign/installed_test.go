@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// madeOf has, for each language, the files from which .ci/install-clients makes the language's
-// folder. The files have the same order as in the folder's stamp.
+// madeOf has, for each language, the files from which .ci/install-clients makes the folder with
+// the lock library. The order of the files is the order in the stamp of this folder.
 var madeOf = map[string][]string{
 	"python": {"requirements.txt"},
 	"node":   {"package.json", "package-lock.json"},

@@ -114,14 +114,14 @@ func (l latches) lock(ctx context.Context, key string, ttl time.Duration, patien
 }
 
 func (l latches) extend(ctx context.Context, key string, ttl time.Duration) error {
-	return lost(l.held[key].Extend(ctx, ttl))
+	return asErrLost(l.held[key].Extend(ctx, ttl))
 }
 
 func (l latches) unlock(ctx context.Context, key string) error {
-	return lost(l.held[key].Release(ctx))
+	return asErrLost(l.held[key].Release(ctx))
 }
 
-func lost(err error) error {
+func asErrLost(err error) error {
 	if errors.Is(err, locker.ErrLost) {
 		return errLost
 	}

@@ -80,8 +80,9 @@ func (m *meeting) busy(kind, key string) {
 	}
 }
 
-// left returns how long the key still lasts. If the servers differ, it returns the longest time.
-func (m *meeting) left(key string) (most time.Duration) {
+// remaining returns how long the key still lasts on the servers. If the servers differ, it
+// returns the longest time.
+func (m *meeting) remaining(key string) (most time.Duration) {
 	m.Helper()
 	for _, c := range m.redis {
 		left, err := c.PTTL(m.Context(), key).Result()
@@ -93,7 +94,7 @@ func (m *meeting) left(key string) (most time.Duration) {
 	return most
 }
 
-// expire makes a lease expire early, as if its holder had been paused for the rest of the TTL.
+// expire removes the lease of key, as if its holder had been paused for the rest of the TTL.
 func (m *meeting) expire(key string) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -103,11 +104,12 @@ func (m *meeting) expire(key string) {
 	}
 }
 
-// notBefore fails the test if a caller got the key before over, the time at which the lease of the
+// checkNotBefore fails the test if the key was granted before leaseEnd, when the lease of the
 // dead holder ended. It allows 2 ms, because the server counts the lease in whole milliseconds.
-func (m *meeting) notBefore(over time.Time, who string) {
+// The error names the caller with the text who.
+func (m *meeting) checkNotBefore(leaseEnd time.Time, who string) {
 	m.Helper()
-	if early := time.Until(over); early > 2*time.Millisecond {
+	if early := time.Until(leaseEnd); early > 2*time.Millisecond {
 		m.Errorf("%s got the key %v before the lease of the dead holder was over", who, early)
 	}
 }
@@ -122,19 +124,19 @@ type check struct {
 }
 
 var checks = []check{
-	{"each keeps the other out", each(theyExcludeEachOther)},
-	{"each waits for the other", each(theyWaitForEachOther)},
-	{"it renews", each(itRenews)},
+	{"each keeps the other out", forEachKind(theyExcludeEachOther)},
+	{"each waits for the other", forEachKind(theyWaitForEachOther)},
+	{"it renews", forEachKind(itRenews)},
 	{"all at once", theyVisit},
 	{"it crashes", itCrashes},
 	{"latchkit crashes", latchkitCrashes},
-	{"latchkit comes too late", each(latchkitComesTooLate)},
-	{"it comes too late", each(itComesTooLate)},
+	{"latchkit comes too late", forEachKind(latchkitComesTooLate)},
+	{"it comes too late", forEachKind(itComesTooLate)},
 }
 
-// each returns a check. This check calls the function do for each kind of Locker, each time with a
-// different key.
-func each(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
+// forEachKind returns a check that calls the function do for each kind of Locker, each time with
+// a different key.
+func forEachKind(do func(m *meeting, kind, theirs, ours string) string) func(*meeting) string {
 	return func(m *meeting) (found string) {
 		for _, kind := range m.kinds {
 			theirs, ours := m.names("pair", kind)
@@ -165,9 +167,9 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
 	lease := waiter.Granted(time.Second) // the grant comes within a second, because the waiter polls
-	m.peer.waits(theirs, long)
+	m.peer.startWait(theirs, long)
 	locktest.Release(m.T, lease)
-	m.peer.wants(m, "held")
+	m.peer.awaitAnswer(m, "held")
 	m.peer.unlock(m, theirs, "unlocked")
 	return ""
 }
@@ -175,7 +177,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 func itRenews(m *meeting, kind, theirs, ours string) string {
 	m.peer.try(m, theirs, long/6, "held")
 	m.peer.extend(m, theirs, long, "extended")
-	if left := m.left(ours); left < long/2 {
+	if left := m.remaining(ours); left < long/2 {
 		m.Errorf("the peer has renewed its key, which lasts for %v", left)
 	}
 	m.busy(kind, ours)
@@ -190,16 +192,16 @@ func itCrashes(m *meeting) string {
 	waiters := make(map[string]*locktest.Pending)
 	for _, kind := range m.kinds {
 		theirs, ours := m.names("crash", kind)
-		m.victim.waits(theirs, short) // short, because an attempt of redsync may take a twentieth of the TTL
-		m.victim.wants(m, "held")
+		m.victim.startWait(theirs, short) // short, because an attempt of redsync may take a twentieth of the TTL
+		m.victim.awaitAnswer(m, "held")
 		at := time.Now()
-		over[kind] = at.Add(m.left(ours))
+		over[kind] = at.Add(m.remaining(ours))
 		waiters[kind] = locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	}
 	m.victim.Kill()
 	for kind, w := range waiters {
 		lease := w.Granted(short)
-		m.notBefore(over[kind].Add(time.Since(w.At)), kind)
+		m.checkNotBefore(over[kind].Add(time.Since(w.At)), kind)
 		locktest.Release(m.T, lease)
 	}
 	return ""
@@ -218,14 +220,14 @@ func latchkitCrashes(m *meeting) string {
 		holder := newPeer(m, latchkitPeer.Start(m, args...))
 		holder.try(m, ours, short, "held")
 		at := time.Now()
-		over[kind] = at.Add(m.left(ours))
+		over[kind] = at.Add(m.remaining(ours))
 		holder.Kill()
 	}
 	for _, kind := range m.kinds {
 		theirs, _ := m.names("died", kind)
-		m.peer.waits(theirs, long)
-		m.peer.wants(m, "held")
-		m.notBefore(over[kind], "the peer")
+		m.peer.startWait(theirs, long)
+		m.peer.awaitAnswer(m, "held")
+		m.checkNotBefore(over[kind], "the peer")
 		m.peer.unlock(m, theirs, "unlocked")
 	}
 	return ""
@@ -254,7 +256,7 @@ func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 		m.peer.try(m, theirs, long, "held")
 		m.expire(ours)
 		lease := m.acquire(kind, locker.Rule{Key: ours})
-		m.peer.asks(late.question)
+		m.peer.sendCommand(late.question)
 		m.peer.Expect(m, "answer ")
 		if isLost(m, lease) {
 			found = append(found, late.harm)
@@ -281,7 +283,7 @@ func theyVisit(m *meeting) string {
 	theirs, ours := m.names("visits", "all")
 	log := ours + ":log"
 	for i, p := range []*peer{m.peer, m.victim} {
-		p.visits(theirs, long, visits, log, fmt.Sprintf("%s-%d", "peer", i))
+		p.startVisits(theirs, long, visits, log, fmt.Sprintf("%s-%d", "peer", i))
 	}
 	ended := make(chan error)
 	for kind, l := range m.lockers {
@@ -292,8 +294,8 @@ func theyVisit(m *meeting) string {
 			m.Error(err)
 		}
 	}
-	m.peer.wants(m, "visited")
-	m.victim.wants(m, "visited")
+	m.peer.awaitAnswer(m, "visited")
+	m.victim.awaitAnswer(m, "visited")
 	all, err := m.redis[0].LRange(m.Context(), log, 0, -1).Result()
 	if err != nil {
 		m.Fatal(err)

@@ -160,7 +160,7 @@ func (m *migration) start(library, name string) *peer {
 func (m *migration) stop(w *peer) {
 	m.Helper()
 	w.Send("stop")
-	w.wants(m, "stopped")
+	w.awaitAnswer(m, "stopped")
 }
 
 // visits waits until there are n more visits.

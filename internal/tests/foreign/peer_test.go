@@ -29,41 +29,44 @@ func newPeer(t testing.TB, child *proc.Child) *peer {
 	return &peer{child, child.Expect(t, "ready ")}
 }
 
-// asks sends a command without waiting for the result.
-func (p *peer) asks(words ...any) {
+// sendCommand sends a command without waiting for the result.
+func (p *peer) sendCommand(words ...any) {
 	p.Send(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
 }
 
-// wants waits for the result, and compares it.
-func (p *peer) wants(t testing.TB, answer string) {
+// awaitAnswer waits for the result of the present command. It fails the test unless the result is
+// want.
+func (p *peer) awaitAnswer(t testing.TB, want string) {
 	t.Helper()
-	if got := p.Expect(t, "answer "); got != answer {
-		t.Fatalf("the peer answers %q, not %q", got, answer)
+	if got := p.Expect(t, "answer "); got != want {
+		t.Fatalf("the peer answers %q, not %q", got, want)
 	}
 }
 
 func (p *peer) try(t testing.TB, key string, ttl time.Duration, answer string) {
 	t.Helper()
-	p.asks("try", key, ttl.Milliseconds())
-	p.wants(t, answer)
+	p.sendCommand("try", key, ttl.Milliseconds())
+	p.awaitAnswer(t, answer)
 }
 
-// waits sends the command "wait". Call held to wait for the result.
-func (p *peer) waits(key string, ttl time.Duration) { p.asks("wait", key, ttl.Milliseconds()) }
+// startWait sends the command "wait". Call awaitAnswer with "held" for its result.
+func (p *peer) startWait(key string, ttl time.Duration) {
+	p.sendCommand("wait", key, ttl.Milliseconds())
+}
 
 func (p *peer) extend(t testing.TB, key string, ttl time.Duration, answer string) {
 	t.Helper()
-	p.asks("extend", key, ttl.Milliseconds())
-	p.wants(t, answer)
+	p.sendCommand("extend", key, ttl.Milliseconds())
+	p.awaitAnswer(t, answer)
 }
 
 func (p *peer) unlock(t testing.TB, key, answer string) {
 	t.Helper()
-	p.asks("unlock", key)
-	p.wants(t, answer)
+	p.sendCommand("unlock", key)
+	p.awaitAnswer(t, answer)
 }
 
-// visits sends the command "visit". Call visited to wait for the result.
-func (p *peer) visits(key string, ttl time.Duration, n int, log, name string) {
-	p.asks("visit", key, ttl.Milliseconds(), n, log, name)
+// startVisits sends the command "visit". Call awaitAnswer with "visited" for its result.
+func (p *peer) startVisits(key string, ttl time.Duration, n int, log, name string) {
+	p.sendCommand("visit", key, ttl.Milliseconds(), n, log, name)
 }

@@ -151,7 +151,8 @@ func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(conte
 	return here, there, backend.token()
 }
 
-// token returns the owner of the last claim. This owner is a token, and so it is secret.
+// token returns the owner of the last claim that the Store has received. This owner is a token,
+// and so it is secret.
 func (s *spy) token() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +181,7 @@ func TestEveryAdaptersWaitIsLinkedAndNothingSecretIsExported(t *testing.T) {
 			}
 			await(t, "the loss is measured and logged", func() bool {
 				return strings.Contains(strings.Join(here.measured(t), "\n"), "losses loss.cause=taken mode=exclusive name=order: 1") &&
-					len(here.logs.with("lost while it was in use")) == 1
+					len(here.logs.linesWith("lost while it was in use")) == 1
 			})
 			all := exported(t, here) + exported(t, there)
 			for _, s := range []string{"canary", token} {
@@ -198,7 +199,7 @@ func TestEveryAdaptersWaitIsLinkedAndNothingSecretIsExported(t *testing.T) {
 func TestWithKeyEveryAdaptersKeyIsOnSpansAndLogsAndNoTokenIs(t *testing.T) {
 	gin.SetMode(gin.TestMode)
 	here, there, token := guardedWork(t, guards["httplock"], otellock.WithKey())
-	await(t, "the loss is logged with its key", func() bool { return len(here.logs.with("lost while", secret)) == 1 })
+	await(t, "the loss is logged with its key", func() bool { return len(here.logs.linesWith("lost while", secret)) == 1 })
 	spans := fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(here.spans.Ended()))
 	if !strings.Contains(spans, secret) || strings.Contains(strings.Join(here.measured(t), ""), "canary") {
 		t.Error("the key is not on the spans, or in the metrics")
@@ -212,5 +213,5 @@ func TestWithKeyEveryAdaptersKeyIsOnSpansAndLogsAndNoTokenIs(t *testing.T) {
 func exported(t *testing.T, tel *telemetry) string {
 	t.Helper()
 	return fmt.Sprintf("%+v", tracetest.SpanStubsFromReadOnlySpans(tel.spans.Ended())) + strings.Join(tel.measured(t), "\n") +
-		strings.Join(tel.logs.with(), "\n")
+		strings.Join(tel.logs.linesWith(), "\n")
 }

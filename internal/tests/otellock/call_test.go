@@ -258,7 +258,7 @@ func TestEachReplyOfAGRPCCallAndTheSpanThatItLeaves(t *testing.T) {
 				t.Errorf("counted are %v, want the result %s", counts, result)
 			}
 			var lines []string
-			for _, line := range tel.told(t) {
+			for _, line := range tel.spanLines(t) {
 				line, _, _ = strings.Cut(line, " wait.duration=") // the duration is left out, because it differs in each run
 				line, attempts, _ := strings.Cut(line, " wait.attempts=")
 				words := strings.Fields(line)

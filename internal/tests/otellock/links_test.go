@@ -50,7 +50,7 @@ type service struct {
 	lock *locker.Engine
 }
 
-// asks acquires order:42 in a span with this name. The channel receives the lease.
+// asks acquires order:42 in a span with this name. The lease arrives on the returned channel.
 func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	got := make(chan *locker.Lease, 1)
 	ctx, span := s.tracer.Start(t.Context(), name)
@@ -85,9 +85,9 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// In chain, a and d belong to the first process, and b and c belong to the second process. While a
-// holds the key, b and c begin to wait. While b holds the key, d begins to wait. Then each holder
-// releases the key.
+// chain makes callers acquire the same key in four spans. The spans "a" and "d" belong to the
+// service one, and the spans "b" and "c" belong to the service two. While a holds the key, b and
+// c begin to wait. While b holds the key, d begins to wait. Then each holder releases the key.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
 	b := two.asks(t, "b")
@@ -360,7 +360,7 @@ func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 		if s := textWithout(nil, tel.span(t, "acquire inner").Attributes()); !strings.Contains(s, "holder.same_trace=true") {
 			t.Error(s)
 		}
-		if found := tel.logs.with("under the same trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
+		if found := tel.logs.linesWith("under the same trace", `"trace_id":"`+span.SpanContext().TraceID().String()); len(found) != 1 {
 			t.Errorf("logged is %q", tel.logs.lines)
 		}
 	})

@@ -230,7 +230,7 @@ func TestAttributesComeFromTheContext(t *testing.T) {
 				t.Errorf("measured without the tenant: %s", line)
 			}
 		}
-		for _, line := range tel.told(t) {
+		for _, line := range tel.spanLines(t) {
 			if !strings.Contains(line, " tenant=acme") {
 				t.Errorf("a span without the tenant: %s", line)
 			}

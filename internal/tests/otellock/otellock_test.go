@@ -38,7 +38,7 @@ type world struct {
 
 func nothing(context.Context) error { return nil }
 
-// untilLost is work that ends when its lock is lost.
+// untilLost is work that waits until its lock is lost.
 func untilLost(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -247,7 +247,7 @@ func TestEachResultIsToldOnSpanAndMetric(t *testing.T) {
 					other:   lockertest.NewLocker(t, backend, pace),
 					options: options,
 				})
-				if got := tel.told(t); !slices.Equal(got, tc.spans) {
+				if got := tel.spanLines(t); !slices.Equal(got, tc.spans) {
 					t.Errorf("spans:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.spans, "\n"))
 				}
 				if started := len(tel.spans.Started()); started != len(tc.spans) {
@@ -274,7 +274,7 @@ func TestAnErrorWithoutASentinelIsOther(t *testing.T) {
 	_, end := tel.observer.Begin(t.Context(), locker.OpAcquire, locker.Rule{Key: "order:42", Name: "order"})
 	end(locker.Outcome{Result: locker.ResultError, Err: errors.New("order:42 is odd"), Calls: 1})
 	want := "acquire order: Error(_OTHER) error.type=_OTHER mode=exclusive name=order result=error wait.attempts=1"
-	if got := tel.told(t); len(got) != 1 || got[0] != want {
+	if got := tel.spanLines(t); len(got) != 1 || got[0] != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -429,7 +429,7 @@ func TestANameThatIsNoUTF8DoesNotReachTheExporter(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithKey())
 	_, end := tel.observer.Begin(t.Context(), locker.OpAcquire, locker.Rule{Key: "\xff:1", Name: "\xff"})
 	end(locker.Outcome{Result: locker.ResultAcquired})
-	if got := tel.told(t); len(got) != 1 || !utf8.ValidString(got[0]) {
+	if got := tel.spanLines(t); len(got) != 1 || !utf8.ValidString(got[0]) {
 		t.Errorf("%q", got)
 	}
 }
@@ -466,7 +466,7 @@ func canaries(t *testing.T, opts ...otellock.Option) (tel *telemetry, token stri
 	refused()
 	synctest.Wait() // wait until the Engine's background work has ended
 	if tel.span(t, "revoke lock") == nil || len(tel.spans.Ended()) < 9 || len(backend.owner) < 20 {
-		t.Fatalf("the canaries were not flown: %q", tel.told(t))
+		t.Fatalf("the canaries were not flown: %q", tel.spanLines(t))
 	}
 	return tel, backend.owner
 }

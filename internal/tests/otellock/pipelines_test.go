@@ -260,22 +260,22 @@ func TestTroubleIsLoggedWithoutAFlood(t *testing.T) {
 			o.Renewed(ctx, rule, locker.RenewalEvent{Margin: 20 * time.Second, TTL: 30 * time.Second})
 		}
 		trace := `"trace_id":"` + span.SpanContext().TraceID().String() + `"`
-		lateOnes, failures := tel.logs.with("nearly lost", trace), tel.logs.with("could not be renewed", "READONLY [key]", "unavailable", trace)
-		if len(lateOnes) != 5 || len(failures) != 5 || len(tel.logs.with("canary")) > 0 {
-			t.Errorf("%d late and %d failed renewals were logged: %q", len(lateOnes), len(failures), tel.logs.with())
+		lateOnes, failures := tel.logs.linesWith("nearly lost", trace), tel.logs.linesWith("could not be renewed", "READONLY [key]", "unavailable", trace)
+		if len(lateOnes) != 5 || len(failures) != 5 || len(tel.logs.linesWith("canary")) > 0 {
+			t.Errorf("%d late and %d failed renewals were logged: %q", len(lateOnes), len(failures), tel.logs.linesWith())
 		}
 		time.Sleep(11 * time.Second)
 		o.Renewed(ctx, rule, late)
-		if len(tel.logs.with(`"dropped":190`)) != 1 {
-			t.Errorf("what was dropped is not told: %q", tel.logs.with("dropped"))
+		if len(tel.logs.linesWith(`"dropped":190`)) != 1 {
+			t.Errorf("what was dropped is not told: %q", tel.logs.linesWith("dropped"))
 		}
 		o.Warn(locker.Warning{Code: "node-out", Text: "node 2 is out"})
-		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 1") || len(tel.logs.with("node 2 is out", slog.LevelWarn.String())) != 1 {
-			t.Errorf("measured %s, logged %q", got, tel.logs.with("node"))
+		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 1") || len(tel.logs.linesWith("node 2 is out", slog.LevelWarn.String())) != 1 {
+			t.Errorf("measured %s, logged %q", got, tel.logs.linesWith("node"))
 		}
 		o.Warn(locker.Warning{Code: "node-returned", Text: "node 2 votes again"})
-		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 0") || len(tel.logs.with("votes again", slog.LevelInfo.String())) != 1 {
-			t.Errorf("measured %s, logged %q", got, tel.logs.with("node"))
+		if got := strings.Join(tel.measured(t), "\n"); !strings.Contains(got, "quorum.nodes.out: 0") || len(tel.logs.linesWith("votes again", slog.LevelInfo.String())) != 1 {
+			t.Errorf("measured %s, logged %q", got, tel.logs.linesWith("node"))
 		}
 	})
 }
@@ -291,8 +291,8 @@ func TestDefectTheRenewalOfALostLeaseWasLoggedAsTriedAgain(t *testing.T) {
 			return untilLost(ctx)
 		})
 		synctest.Wait()
-		if len(tel.logs.with("lost while it was in use")) != 1 || len(tel.logs.with("tried again")) > 0 {
-			t.Errorf("logged is %q", tel.logs.with())
+		if len(tel.logs.linesWith("lost while it was in use")) != 1 || len(tel.logs.linesWith("tried again")) > 0 {
+			t.Errorf("logged is %q", tel.logs.linesWith())
 		}
 	})
 }

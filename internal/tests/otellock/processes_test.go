@@ -45,7 +45,7 @@ var otherService = proc.Register("other service", func(args []string) {
 				}
 				request.End()
 				leases <- lease
-				fmt.Println("got", shown(spans, request.SpanContext().SpanID().String()))
+				fmt.Println("got", acquireLinks(spans, request.SpanContext().SpanID().String()))
 			}()
 		case "release":
 			if err := (<-leases).Release(context.Background()); err != nil {
@@ -58,8 +58,9 @@ var otherService = proc.Register("other service", func(args []string) {
 	}
 })
 
-// shown returns the id and the links of the acquire inside a span.
-func shown(spans *tracetest.SpanRecorder, request string) string {
+// acquireLinks returns the id and the links of the span of an acquire. This span is inside the
+// span whose name is request.
+func acquireLinks(spans *tracetest.SpanRecorder, request string) string {
 	for _, s := range spans.Ended() {
 		if s.Name() != "acquire order" || s.Parent().SpanID().String() != request {
 			continue
@@ -78,8 +79,8 @@ func idsOf(s sdktrace.ReadOnlySpan) string {
 	return strings.Join(links, " ")
 }
 
-// here returns the service of this process.
-func here(t *testing.T, server *redistest.Server) *service {
+// localService returns a service that runs in this process, and uses the given server.
+func localService(t *testing.T, server *redistest.Server) *service {
 	t.Helper()
 	s := &service{telemetry: newTelemetry(t, sdktrace.AlwaysSample())}
 	var err error
@@ -102,7 +103,7 @@ func (s *service) inQueue(t *testing.T, want int) {
 // A waiter in one process links to the span of a holder in another process.
 func TestAWaiterLinksToAHolderInAnotherProcess(t *testing.T) {
 	server := redistest.Start(t)
-	one, other := here(t, server), otherService.Start(t, server.Addr())
+	one, other := localService(t, server), otherService.Start(t, server.Addr())
 	other.Send("acquire")
 	holder := strings.TrimSpace(other.Expect(t, "got"))
 	waiter := one.asks(t, "waiter")

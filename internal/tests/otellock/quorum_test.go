@@ -45,12 +45,12 @@ func TestAKilledNodeIsCountedUntilItVotesAgain(t *testing.T) {
 	}
 	nodes[1].Kill()
 	await(t, "the dead node is counted", counts("quorum.nodes.out: 1"))
-	if len(tel.logs.with("node-out", "WARN")) != 1 {
-		t.Errorf("logged is %q", tel.logs.with("node"))
+	if len(tel.logs.linesWith("node-out", "WARN")) != 1 {
+		t.Errorf("logged is %q", tel.logs.linesWith("node"))
 	}
 	nodes[1].Restart()
 	await(t, "the node votes again", counts("quorum.nodes.out: 0"))
-	if len(tel.logs.with("node-returned", "INFO")) != 1 {
-		t.Errorf("logged is %q", tel.logs.with("node"))
+	if len(tel.logs.linesWith("node-returned", "INFO")) != 1 {
+		t.Errorf("logged is %q", tel.logs.linesWith("node"))
 	}
 }

@@ -46,7 +46,7 @@ var (
 	_ redislockLock                            = (*otellock.RedislockLock)(nil)
 )
 
-// retry makes redislock ask n more times.
+// retry returns options that make redislock try n more times.
 func retry(n int) *redislock.Options {
 	return &redislock.Options{RetryStrategy: redislock.LimitRetry(redislock.LinearBackoff(5*time.Millisecond), n)}
 }
@@ -175,7 +175,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			ctx, request := tel.tracer.Start(t.Context(), "request")
 			tc.do(ctx, t, c)
 			request.End()
-			got := tel.told(t)
+			got := tel.spanLines(t)
 			for i := range got {
 				got[i] = durations.ReplaceAllString(got[i], "wait.duration=T")
 			}
@@ -208,7 +208,7 @@ func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"acquire order: Error(unavailable) error.type=unavailable mode=exclusive name=order result=unavailable ttl=1 wait.attempts=1"}
-	if got := tel.told(t); !slices.Equal(got, want) {
+	if got := tel.spanLines(t); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -305,7 +305,7 @@ func TestRedislockIsMeasured(t *testing.T) {
 			t.Errorf("not measured: %s\n%s", want, got)
 		}
 	}
-	if lost := tel.logs.with("lost while it was in use", `"latchkit.lock.loss.cause":"taken"`); len(lost) != 1 {
+	if lost := tel.logs.linesWith("lost while it was in use", `"latchkit.lock.loss.cause":"taken"`); len(lost) != 1 {
 		t.Errorf("logged is %q", tel.logs.lines)
 	}
 }

@@ -365,7 +365,7 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 	if told != nil && x.status >= 400 && x.status != 499 && !strings.Contains(rec.Body.String(), `"code":"`+x.code+`"`) {
 		t.Errorf("the body is %s", rec.Body)
 	}
-	if got := strings.Join(ours(tel.told(t)), "\n"); got != strings.Join(x.spans, "\n") {
+	if got := strings.Join(ours(tel.spanLines(t)), "\n"); got != strings.Join(x.spans, "\n") {
 		t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(x.spans, "\n"))
 	}
 	request := tel.span(t, root)

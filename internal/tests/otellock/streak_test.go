@@ -87,7 +87,7 @@ func TestAWaiterLinksToTheFirstOfAStreakInAnotherProcess(t *testing.T) {
 	other.Expect(t, "ready")
 	streaks := 0
 	await(t, "the waiter has met three streaks of several holders", func() bool {
-		one := here(t, server)
+		one := localService(t, server)
 		if err := (<-one.asks(t, "waiter")).Release(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -158,7 +158,7 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 					t.Errorf("counted are %v, want one %s", counts, tc.result)
 				}
 			}
-			if got := withoutTimes(tel.told(t)); !slices.Equal(got, tc.spans) {
+			if got := withoutTimes(tel.spanLines(t)); !slices.Equal(got, tc.spans) {
 				t.Errorf("spans:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(tc.spans, "\n"))
 			}
 			if spans, points := tel.everything(t); strings.Contains(spans+points, "canary") {

@@ -34,12 +34,12 @@ func (silent) Fatal(...any) {}
 
 // tasks is an asynq server whose locks are in memory.
 type tasks struct {
-	queue     string
-	store     *lockertest.Memory
-	other     *locker.Engine // this Locker has no Observer
-	client    *asynqlock.Client
-	inspector *asynq.Inspector
-	told      chan string // receives the codes of the Problems that reach asynq's ErrorHandler
+	queue      string
+	store      *lockertest.Memory
+	other      *locker.Engine // this Locker has no Observer
+	client     *asynqlock.Client
+	inspector  *asynq.Inspector
+	errorCodes chan string // receives the codes of the Problems that reach asynq's ErrorHandler
 }
 
 const taskKey = "customer:canary"
@@ -53,7 +53,7 @@ func (s *tasks) enqueue(ctx context.Context, t *testing.T, opts ...asynq.Option)
 	return info.ID
 }
 
-// becomes waits until a task has a state, such as "retry after 0".
+// becomes waits until the task id has the state want, such as "retry after 0".
 func (s *tasks) becomes(t *testing.T, id, want string) {
 	t.Helper()
 	await(t, "the task is "+want, func() bool {
@@ -78,7 +78,7 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// hold acquires the task's key, and returns a function that releases it.
+// hold acquires the key of the task, and returns a function that releases it.
 func (s *tasks) hold(t *testing.T) (release func()) {
 	t.Helper()
 	lease, err := s.other.Acquire(t.Context(), locker.Rule{Key: taskKey})
@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits returns when a caller waits for the task's key.
+// waits returns when a caller waits for the key of the task.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {
@@ -316,7 +316,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())
 			store := lockertest.NewMemory()
 			redis := server.Client(t)
-			s := &tasks{queue: strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()), store: store, told: make(chan string, 10)}
+			s := &tasks{queue: strings.NewReplacer("/", "-", " ", "-").Replace(t.Name()), store: store, errorCodes: make(chan string, 10)}
 			s.inspector = asynq.NewInspectorFromRedisClient(redis)
 			l := lockertest.NewLocker(t, store, locker.WithObserver(tel.observer))
 			s.other = lockertest.NewLocker(t, store)
@@ -339,9 +339,9 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 0 },
 				ErrorHandler: asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) {
 					if p, ok := errors.AsType[*asynqlock.Problem](err); ok {
-						s.told <- p.ErrorType()
+						s.errorCodes <- p.ErrorType()
 					} else {
-						s.told <- err.Error()
+						s.errorCodes <- err.Error()
 					}
 				}),
 			}))
@@ -357,7 +357,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			stop()
 			producer.End()
 
-			got := waited.ReplaceAllString(strings.Join(tel.told(t), "\n"), "")
+			got := waited.ReplaceAllString(strings.Join(tel.spanLines(t), "\n"), "")
 			if got != strings.Join(tc.spans, "\n") {
 				t.Errorf("spans:\n%s\nwant:\n%s", got, strings.Join(tc.spans, "\n"))
 			}
@@ -369,8 +369,8 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			if spans, points := tel.everything(t); strings.Contains(spans+points, "canary") {
 				t.Errorf("the key was shown: %s%s", spans, points)
 			}
-			close(s.told)
-			if told := <-s.told; told != tc.told {
+			close(s.errorCodes)
+			if told := <-s.errorCodes; told != tc.told {
 				t.Errorf("asynq's ErrorHandler was told %q, want %q", told, tc.told)
 			}
 		})

@@ -66,8 +66,8 @@ func (r *records) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// with returns the lines that contain all these texts.
-func (r *records) with(texts ...string) (found []string) {
+// linesWith returns the lines of the log that contain all the given texts.
+func (r *records) linesWith(texts ...string) (found []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, line := range r.lines {
@@ -192,9 +192,9 @@ func (tel *telemetry) surrounded(t testing.TB, span sdktrace.ReadOnlySpan, resul
 	t.Errorf("counted are %v, want the result %s", tel.requests(t), result)
 }
 
-// told returns a line for each span of a lock, in the order of their ends, such as "acquire order:
-// Unset links=holder mode=exclusive …".
-func (tel *telemetry) told(t testing.TB) []string {
+// spanLines returns a line for each span of a lock, in the order of their ends, such as "acquire
+// order: Unset links=holder mode=exclusive …".
+func (tel *telemetry) spanLines(t testing.TB) []string {
 	t.Helper()
 	var lines []string
 	for _, s := range tel.spans.Ended() {
@@ -242,14 +242,14 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// apart lists the attributes that the function text leaves out, because other tests check them.
+// apart has the attributes that the function text leaves out, because other tests check them.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
 // text turns attributes into one sorted line. It leaves out their common prefix, and the
 // attributes in apart. It writes N for every fence.
 func text(attrs []attribute.KeyValue) string { return textWithout(apart, attrs) }
 
-func textWithout(without []string, attrs []attribute.KeyValue) string {
+func textWithout(omit []string, attrs []attribute.KeyValue) string {
 	var words []string
 	for _, a := range attrs {
 		key := strings.TrimPrefix(string(a.Key), "latchkit.lock.")
@@ -257,7 +257,7 @@ func textWithout(without []string, attrs []attribute.KeyValue) string {
 		if (key == "fence" || key == "holder.fence") && a.Value.AsInt64() > 0 {
 			value = "N"
 		}
-		if slices.Contains(without, key) {
+		if slices.Contains(omit, key) {
 			continue
 		}
 		words = append(words, key+"="+value)

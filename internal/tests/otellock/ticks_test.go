@@ -148,7 +148,7 @@ func checkTick(t *testing.T, first, second *telemetry, want string) {
 func measuredAndSeen(t *testing.T, services ...*telemetry) (all string) {
 	for _, tel := range services {
 		spans, points := tel.everything(t)
-		all += spans + points + strings.Join(tel.logs.with("latchkit: a lock"), "")
+		all += spans + points + strings.Join(tel.logs.linesWith("latchkit: a lock"), "")
 		if strings.Contains(points, tickOf) {
 			t.Error("a metric has the key")
 		}

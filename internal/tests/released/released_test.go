@@ -89,7 +89,7 @@ func release(t *testing.T) (proxy string, modules []string) {
 		t.Fatal(err)
 	}
 	tree, proxy := t.TempDir(), t.TempDir()
-	copied(t, repository, tree)
+	copyRepository(t, repository, tree)
 	out, err := exec.CommandContext(t.Context(), filepath.Join(repository, ".ci", "prepare-release"), version, tree).CombinedOutput()
 	if err != nil {
 		t.Fatalf("prepare-release: %v\n%s", err, out)
@@ -103,8 +103,9 @@ func release(t *testing.T) (proxy string, modules []string) {
 	return proxy, modules
 }
 
-// copied copies the files of the repository. It leaves out files whose names begin with a point.
-func copied(t *testing.T, from, to string) {
+// copyRepository copies the files of the repository from one folder to another. It leaves out
+// files whose names begin with a point.
+func copyRepository(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -134,10 +135,11 @@ func copied(t *testing.T, from, to string) {
 	}
 }
 
-// serve writes one version of a module in the format of a module proxy.
-func serve(t *testing.T, dir, at, module string) {
+// serve writes one version of a module into folder, in the format of a module proxy. The files of
+// the module are in dir.
+func serve(t *testing.T, dir, folder, module string) {
 	t.Helper()
-	if err := os.MkdirAll(at, 0o700); err != nil {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
@@ -147,11 +149,11 @@ func serve(t *testing.T, dir, at, module string) {
 	for name, text := range map[string]string{
 		"list": version + "\n", version + ".info": `{"Version":"` + version + `","Time":"2026-11-22T00:00:00Z"}`, version + ".mod": string(mod),
 	} {
-		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	file, err := os.Create(filepath.Join(at, version+".zip"))
+	file, err := os.Create(filepath.Join(folder, version+".zip"))
 	if err != nil {
 		t.Fatal(err)
 	}

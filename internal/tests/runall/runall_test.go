@@ -89,7 +89,7 @@ type worker struct {
 	report report
 }
 
-// do makes a call. held are the keys that its context holds already.
+// do makes the call c in a context that holds the keys held already.
 func (w *worker) do(ctx context.Context, c call, held []string) {
 	var rules []locker.Rule
 	for _, key := range c.Keys {

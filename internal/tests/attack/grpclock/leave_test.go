@@ -179,16 +179,16 @@ func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	for range 100 {
 		all.Go(func() {
 			_, err := others.Place(t.Context(), order)
-			want(t, "a client that is not slow", err, codes.OK, "")
+			checkError(t, "a client that is not slow", err, codes.OK, "")
 		})
 	}
 	all.Wait()
 	_, err = silent.CloseAndRecv()
-	want(t, "the client that did not write", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
+	checkError(t, "the client that did not write", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
 	for err = nil; err == nil; {
 		_, err = unread.Recv()
 	}
-	want(t, "the client that did not read", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
+	checkError(t, "the client that did not read", err, codes.DeadlineExceeded, grpclock.ReasonStalled)
 }
 
 // When the Locker closes, it ends the waits at once, and lets the holder finish. So GracefulStop
@@ -226,12 +226,12 @@ func TestWaitersAreRefusedAtOnceWhenTheLockerCloses(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- g.locker.Close(t.Context()) }()
 	for range cap(waiters) {
-		want(t, "a waiter", <-waiters, codes.Unavailable, grpclock.ReasonClosed)
+		checkError(t, "a waiter", <-waiters, codes.Unavailable, grpclock.ReasonClosed)
 	}
 	stopped := make(chan struct{})
 	go func() { g.server.GracefulStop(); close(stopped) }()
 	close(h.finish)
-	want(t, "the holder", <-holder, codes.OK, "")
+	checkError(t, "the holder", <-holder, codes.OK, "")
 	<-stopped
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -276,7 +276,7 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 		t.Error(err)
 	}
 	err := <-holder
-	want(t, "the holder", err, codes.Unavailable, grpclock.ReasonClosed)
+	checkError(t, "the holder", err, codes.Unavailable, grpclock.ReasonClosed)
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("the status shows the key: %v", err)
 	}
@@ -301,6 +301,6 @@ func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	defer cancel()
 	patient := shop.NewShopClient(g.dial(t, grpc.WithDefaultServiceConfig(grpclock.RetryServiceConfig("latchkit.shop.v1.Shop"))))
 	_, err := patient.Place(ctx, order)
-	want(t, "the patient client", err, codes.OK, "")
-	want(t, "the holder", <-holder, codes.OK, "")
+	checkError(t, "the patient client", err, codes.OK, "")
+	checkError(t, "the holder", <-holder, codes.OK, "")
 }

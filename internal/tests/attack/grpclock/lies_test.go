@@ -90,7 +90,7 @@ func TestOddMetadataIsRefusedOrRead(t *testing.T) {
 	} {
 		r, err := c.Place(metadata.NewOutgoingContext(t.Context(), tc.md), order)
 		if tc.key == "" {
-			want(t, name, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
+			checkError(t, name, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
 		} else if err != nil || !strings.HasPrefix(r.GetKey(), tc.key) {
 			t.Errorf("%s: locked %q, %v", name, r.GetKey(), err)
 		}
@@ -116,7 +116,7 @@ func TestForgedDelegationsLetNobodyIn(t *testing.T) {
 			md := metadata.Pairs("x-tenant", "acme")
 			md[delegate.MetadataKey] = tc.values
 			_, err := c.Place(metadata.NewOutgoingContext(t.Context(), md), &shop.Order{OrderId: "42"})
-			want(t, name, err, tc.code, tc.reason)
+			checkError(t, name, err, tc.code, tc.reason)
 			if err != nil && (strings.Contains(err.Error(), "acme") || strings.Contains(err.Error(), "forged")) {
 				t.Errorf("the status shows the key or the token: %v", err)
 			}

@@ -108,18 +108,19 @@ func (g *target) keys(t *testing.T) []string {
 	return keys
 }
 
-// want checks how a call has ended. The reason is "" for a status that grpclock has not made.
-func want(t *testing.T, what string, err error, code codes.Code, reason string) {
+// checkError checks that the error err of a call has this code, and this reason of grpclock. The
+// reason is "" for an error that grpclock has not made. what names the call.
+func checkError(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got, _ := grpclock.Reason(err); status.Code(err) != code || got != reason {
 		t.Errorf("%s: %v with the reason %q, want %v with %q", what, err, got, code, reason)
 	}
 }
 
-// eventually waits until a condition holds.
-func eventually(t *testing.T, what string, true func() bool) {
+// eventually calls cond until cond returns true. If this takes too long, the test fails.
+func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !true(); <-time.After(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not come about that %s", what)
 		}
