@@ -45,7 +45,7 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 				if err != nil {
 					return err
 				}
-				if err := breakable(seen, fence, c.Flags().Changed("fence")); err != nil {
+				if err := checkBreakable(seen, fence, c.Flags().Changed("fence")); err != nil {
 					return err
 				}
 				if !yes {
@@ -75,18 +75,19 @@ holds has no fence; look at it with redis-cli, and DEL it if you must.`,
 	return c
 }
 
-// breakable returns an error that states the reason if break must not revoke a lease of l.
-func breakable(l lock, fence uint64, given bool) error {
+// checkBreakable returns an error with the reason if break must not revoke a lease of the lock l.
+// fence is the fence that the user has named; fenceGiven is false if the user has named none.
+func checkBreakable(l lock, fence uint64, fenceGiven bool) error {
 	switch {
 	case !l.Held:
 		return fmt.Errorf("nobody holds %s", l.key)
 	case l.Foreign:
 		return fmt.Errorf("%s is held by another library or program, which has no fence; look at the key with redis-cli, and delete it there if you must end that lock", l.key)
-	case !given && len(l.Permits) > 0:
+	case !fenceGiven && len(l.Permits) > 0:
 		return usage("break: give the fence of the permit that you mean; latchctl show %s lists the permits", l.key)
-	case !given:
-		return usage("break: give the fence of the holder that you mean; now it is --fence %d (%s, %s left)", l.Fence, orDash(l.Metadata), l.left())
-	case len(l.Permits) > 0 && !l.permits(fence):
+	case !fenceGiven:
+		return usage("break: give the fence of the holder that you mean; now it is --fence %d (%s, %s left)", l.Fence, orDash(l.Metadata), l.remaining())
+	case len(l.Permits) > 0 && !l.hasPermit(fence):
 		return fmt.Errorf("%w: no permit of %s has fence %d; show lists the permits", locker.ErrGone, l.key, fence)
 	case len(l.Permits) > 0:
 		return nil
@@ -96,13 +97,13 @@ func breakable(l lock, fence uint64, given bool) error {
 	return nil
 }
 
-// permits reports whether a permit of the key has the given fence.
-func (l lock) permits(fence uint64) bool {
+// hasPermit reports whether the key has a permit with the given fence.
+func (l lock) hasPermit(fence uint64) bool {
 	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
 }
 
-// confirm asks the operator at the terminal for confirmation. Without a terminal, it returns an
-// error.
+// confirm asks the operator at the terminal whether to break the lock l. It returns an error if
+// there is no terminal, or if the operator does not confirm.
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor

@@ -30,16 +30,16 @@ func TestBreak(t *testing.T) {
 			key := "order:" + strings.ReplaceAll(name, " ", "-")
 			lease := s.lockedAndWaitedFor(t, key)
 			fence := fmt.Sprint(lease.Fence())
-			has(t, exits(t, 64, s.nodes, "break", key, "--reason", "gone").err, "--fence "+fence)
-			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence).err, "--reason")
-			has(t, exits(t, 64, s.nodes, "break", key, "--fence", fence, "--reason", "gone").err, "--yes")
-			has(t, exits(t, 1, s.nodes, "break", key, "--fence", "17", "--reason", "gone", "--yes").err, "not 17")
+			checkContains(t, exits(t, 64, s.nodes, "break", key, "--reason", "gone").err, "--fence "+fence)
+			checkContains(t, exits(t, 64, s.nodes, "break", key, "--fence", fence).err, "--reason")
+			checkContains(t, exits(t, 64, s.nodes, "break", key, "--fence", fence, "--reason", "gone").err, "--yes")
+			checkContains(t, exits(t, 1, s.nodes, "break", key, "--fence", "17", "--reason", "gone", "--yes").err, "not 17")
 			later := fmt.Sprint(lease.Fence() + 1<<40)
-			has(t, exits(t, 1, s.nodes, "break", key, "--fence", later, "--reason", "gone", "--yes").err, "does not hold")
+			checkContains(t, exits(t, 1, s.nodes, "break", key, "--fence", later, "--reason", "gone", "--yes").err, "does not hold")
 			if err := lease.Context().Err(); err != nil {
 				t.Fatalf("the lease ended before it was broken: %v", err)
 			}
-			has(t, exits(t, 0, s.nodes, "break", key, "--fence", fence, "--reason", "pod is gone", "--yes").out, "broken")
+			checkContains(t, exits(t, 0, s.nodes, "break", key, "--fence", fence, "--reason", "pod is gone", "--yes").out, "broken")
 			if err := lease.Extend(t.Context(), 30*time.Second); !errors.Is(err, locker.ErrRevoked) || !strings.Contains(err.Error(), "pod is gone") {
 				t.Errorf("the holder's error is %v", err)
 			}
@@ -63,12 +63,12 @@ func TestBreakAsks(t *testing.T) {
 		cmd := latchctl(t, nodes, "break", "order:1", "--fence", fmt.Sprint(lease.Fence()), "--reason", "gone")
 		term := atTerminal(t, cmd)
 		term.await("[y/N]")
-		term.typed(answer)
-		return term.ends()
+		term.typeText(answer)
+		return term.awaitEnd()
 	}
 	for _, answer := range []string{"\n", "n\n", "yo\n", "\x04"} {
 		screen, exit := ask(answer)
-		if has(t, screen, "checkout-7", "Take its lease away?", "nothing was broken"); exit != exitFailed {
+		if checkContains(t, screen, "checkout-7", "Take its lease away?", "nothing was broken"); exit != exitFailed {
 			t.Errorf("exit code %d after the answer %q", exit, answer)
 		}
 	}
@@ -76,7 +76,7 @@ func TestBreakAsks(t *testing.T) {
 		t.Fatalf("the lease is gone after a no: %+v, %v", info, err)
 	}
 	screen, exit := ask("yes\n")
-	if has(t, screen, "broken"); exit != 0 {
+	if checkContains(t, screen, "broken"); exit != 0 {
 		t.Errorf("exit code %d after yes", exit)
 	}
 	if info, err := l.Inspect(t.Context(), "order:1"); err != nil || info.Held {
@@ -95,7 +95,7 @@ type terminal struct {
 	closed chan struct{}
 }
 
-// atTerminal starts a program at a pseudo-terminal with 120 columns.
+// atTerminal starts the program cmd at a pseudo-terminal with 120 columns.
 func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	t.Helper()
 	cmd.Env = append(cmd.Env, "TERM=xterm-256color")
@@ -112,47 +112,48 @@ func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	return term
 }
 
-// Write gets output of the program, and adds it to the screen.
+// Write adds text, the output of the program, to the screen.
 func (term *terminal) Write(text []byte) (int, error) {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.screen.Write(text)
 }
 
-func (term *terminal) shown() string {
+func (term *terminal) screenText() string {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	return term.screen.String()
 }
 
-// forget drops the output so far.
+// forget empties the screen.
 func (term *terminal) forget() {
 	term.mu.Lock()
 	defer term.mu.Unlock()
 	term.screen.Reset()
 }
 
-// await waits until the program has shown a text.
+// await waits until the screen contains text.
 func (term *terminal) await(text string) {
 	term.t.Helper()
-	for until := time.Now().Add(20 * time.Second); !strings.Contains(term.shown(), text); {
+	for until := time.Now().Add(20 * time.Second); !strings.Contains(term.screenText(), text); {
 		if time.Now().After(until) {
-			term.t.Fatalf("%q is not on the screen:\n%q", text, term.shown())
+			term.t.Fatalf("%q is not on the screen:\n%q", text, term.screenText())
 		}
 		<-time.After(10 * time.Millisecond)
 	}
 }
 
-// typed sends text to the program as if a user had typed it.
-func (term *terminal) typed(text string) {
+// typeText sends text to the program as if a user had typed it.
+func (term *terminal) typeText(text string) {
 	term.t.Helper()
 	if _, err := term.tty.WriteString(text); err != nil {
 		term.t.Fatal(err)
 	}
 }
 
-// ends waits until the program has ended. It returns the screen and the exit code.
-func (term *terminal) ends() (screen string, exit int) {
+// awaitEnd waits until the program has ended. It returns the text on the screen, and the exit
+// code.
+func (term *terminal) awaitEnd() (screen string, exit int) {
 	term.t.Helper()
 	ctx, cancel := context.WithTimeout(term.t.Context(), 20*time.Second)
 	defer cancel()
@@ -161,8 +162,8 @@ func (term *terminal) ends() (screen string, exit int) {
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		term.t.Fatalf("the program does not end; its screen:\n%q", term.shown())
+		term.t.Fatalf("the program does not end; its screen:\n%q", term.screenText())
 	}
 	<-term.closed
-	return term.shown(), term.cmd.ProcessState.ExitCode()
+	return term.screenText(), term.cmd.ProcessState.ExitCode()
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 )
 
-// secrets fails the test if text contains one of the secrets that are stored on the servers.
-func secrets(t *testing.T, what, text string, tokens []string) {
+// checkNoSecrets fails the test if text, the output of the command what, contains one of the
+// tokens.
+func checkNoSecrets(t *testing.T, what, text string, tokens []string) {
 	t.Helper()
 	for _, token := range tokens {
 		if strings.Contains(text, token) {
@@ -34,25 +35,25 @@ func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 
 	for _, args := range [][]string{{"doctor"}, {"doctor", "--json"}} {
 		found := call(t, s.nodes, args...)
-		has(t, found.out, "1 are held")
-		secrets(t, strings.Join(args, " "), found.out+found.err, tokens)
+		checkContains(t, found.out, "1 are held")
+		checkNoSecrets(t, strings.Join(args, " "), found.out+found.err, tokens)
 	}
 
 	screen := atTerminal(t, latchctl(t, s.nodes, "top", "--every", "100ms"))
 	screen.await("order:canary")
-	screen.typed("q")
-	shown, _ := screen.ends()
-	secrets(t, "top", shown, tokens)
+	screen.typeText("q")
+	shown, _ := screen.awaitEnd()
+	checkNoSecrets(t, "top", shown, tokens)
 
 	busy := exits(t, 1, s.nodes, "run", "order:canary", "-n", "--", "true")
-	has(t, busy.err, "another holder has")
-	secrets(t, "run of a busy key", busy.out+busy.err, tokens)
+	checkContains(t, busy.err, "another holder has")
+	checkNoSecrets(t, "run of a busy key", busy.out+busy.err, tokens)
 
 	fence := strconv.FormatUint(lease.Fence(), 10)
 	wrong := exits(t, 1, s.nodes, "break", "order:canary", "--fence", "7", "--reason", "a drill", "--yes")
 	broken := exits(t, 0, s.nodes, "break", "order:canary", "--fence", fence, "--reason", "a drill", "--yes")
-	has(t, broken.out, "broken: fence "+fence)
-	secrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
+	checkContains(t, broken.out, "broken: fence "+fence)
+	checkNoSecrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
 }
 
 // latchctl run gives its command the key and the fence in the environment. It does not give the
@@ -93,6 +94,6 @@ func TestTheCommandOfRunDoesNotLearnTheToken(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	has(t, string(env), "LATCHKIT_KEY=job:canary", "LATCHKIT_FENCE=")
-	secrets(t, "the command's environment", string(env), []string{token})
+	checkContains(t, string(env), "LATCHKIT_KEY=job:canary", "LATCHKIT_FENCE=")
+	checkNoSecrets(t, "the command's environment", string(env), []string{token})
 }

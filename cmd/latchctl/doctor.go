@@ -85,7 +85,7 @@ type finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// doctor examines servers.
+// doctor examines the servers, and collects its findings.
 type doctor struct {
 	user, key     string
 	skew, longest time.Duration
@@ -100,16 +100,16 @@ type patient struct {
 	*doctor
 	name   string
 	client redis.UniversalClient // a client of this server alone
-	says   map[string]string     // the fields of INFO
+	info   map[string]string     // the fields of INFO
 }
 
-// tell adds a finding about this server.
-func (p *patient) tell(l level, check, text, advice string) {
+// report adds a finding about this server.
+func (p *patient) report(l level, check, text, advice string) {
 	p.findings = append(p.findings, finding{p.name, l, check, text, advice})
 }
 
-// tellAll adds a finding about all servers together.
-func (d *doctor) tellAll(l level, check, text, advice string) {
+// reportAll adds a finding about all servers together.
+func (d *doctor) reportAll(l level, check, text, advice string) {
 	d.findings = append(d.findings, finding{"all", l, check, text, advice})
 }
 
@@ -126,7 +126,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 			if p.patience > 0 && errors.Is(err, context.DeadlineExceeded) {
 				err = fmt.Errorf("no reply within %v", p.patience)
 			}
-			p.tell(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
+			p.report(bad, "reachable", "it does not answer: "+err.Error(), "start it, or correct --node, the password or the firewall")
 			return
 		}
 		answered++
@@ -157,7 +157,7 @@ func (d *doctor) examine(ctx context.Context, cs clients) error {
 	return nil
 }
 
-// bound returns a context with the time-out for the questions to one server.
+// bound returns a context with the time-out for the calls to one server.
 func (d *doctor) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.patience <= 0 {
 		return context.WithCancel(ctx)
@@ -165,7 +165,8 @@ func (d *doctor) bound(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, d.patience)
 }
 
-// address names a server.
+// address returns the address of the server that c uses, or "server" if c is not a client of one
+// server.
 func address(c redis.UniversalClient) string {
 	if one, ok := c.(*redis.Client); ok {
 		return one.Options().Addr
@@ -183,7 +184,7 @@ func (d *doctor) unfit() bool {
 	return false
 }
 
-// print prints each finding, and below it the advice.
+// print writes each finding with its advice to w, as text or as JSON.
 func (d *doctor) print(w io.Writer, asJSON bool) error {
 	out := json.NewEncoder(w)
 	server := ""

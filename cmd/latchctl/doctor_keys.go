@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// endless are the keys that latchkit writes without a TTL.
-var endless = []string{
+// withoutTTL has the prefixes of the keys that latchkit writes without a TTL.
+var withoutTTL = []string{
 	store.ReservedPrefix + "f:",    // fence counters
 	store.ReservedPrefix + "node",  // the marker of a quorum's node
 	store.ReservedPrefix + "begun", // the times at which the nodes of a quorum began to wait
@@ -26,18 +26,18 @@ var endless = []string{
 // set back.
 const mostCounterLead = 2 * time.Second
 
-// leftovers looks at the keys that latchkit stores in addition to the leases.
+// leftovers checks the keys that latchkit stores in addition to the leases.
 func (p *patient) leftovers(ctx context.Context) {
 	var eternal, ahead []string
 	for cursor := uint64(0); ; {
 		keys, next, err := p.client.Scan(ctx, cursor, store.ReservedPrefix+"*", 500).Result()
 		if err != nil {
-			p.tell(hint, "keys", "not checked: "+err.Error(), remedy(err, "ACL SETUSER … +scan"))
+			p.report(hint, "keys", "not checked: "+err.Error(), remedy(err, "ACL SETUSER … +scan"))
 			return
 		}
 		e, a, err := p.suspicious(ctx, keys)
 		if err != nil {
-			p.tell(hint, "keys", "not checked: "+err.Error(), remedy(err, "let the user read "+store.ReservedPrefix+"*"))
+			p.report(hint, "keys", "not checked: "+err.Error(), remedy(err, "let the user read "+store.ReservedPrefix+"*"))
 			return
 		}
 		eternal, ahead = append(eternal, e...), append(ahead, a...)
@@ -46,13 +46,13 @@ func (p *patient) leftovers(ctx context.Context) {
 		}
 	}
 	if len(eternal) > 0 {
-		p.tell(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), some(eternal)), "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
+		p.report(bad, "keys", fmt.Sprintf("%d keys of latchkit have no TTL: %s", len(eternal), firstFew(eternal)), "somebody has run PERSIST or RESTORE; give each of these keys a TTL of a minute: PEXPIRE KEY 60000")
 	}
 	if len(ahead) > 0 {
-		p.tell(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), some(ahead)), "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
+		p.report(hint, "fences", fmt.Sprintf("%d fence counters are ahead of the server's clock: %s", len(ahead), firstFew(ahead)), "harmless, because fences continue from these counters; the clock was set back, or RaiseFence was used")
 	}
 	if len(eternal)+len(ahead) == 0 {
-		p.tell(okay, "keys", "the keys that latchkit keeps beside the leases are in order", "")
+		p.report(okay, "keys", "the keys that latchkit keeps beside the leases are in order", "")
 	}
 }
 
@@ -62,7 +62,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 	lives, values := make([]*redis.DurationCmd, len(keys)), make([]*redis.StringCmd, len(keys))
 	pipe := p.client.Pipeline()
 	for i, key := range keys {
-		if strings.HasPrefix(key, endless[0]) {
+		if strings.HasPrefix(key, withoutTTL[0]) {
 			values[i] = pipe.Get(ctx, key)
 		} else {
 			lives[i] = pipe.PTTL(ctx, key)
@@ -78,7 +78,7 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 			if n, err := strconv.ParseInt(values[i].Val(), 10, 64); err != nil || n > limit {
 				ahead = append(ahead, key)
 			}
-		case key == endless[1] || key == endless[2]:
+		case key == withoutTTL[1] || key == withoutTTL[2]:
 		case lives[i].Val() == -1: // go-redis returns the number -1 for a key without a TTL
 			eternal = append(eternal, key)
 		}
@@ -90,13 +90,13 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {
-		d.tellAll(bad, "quorum", err.Error(), "correct the list of --node")
+		d.reportAll(bad, "quorum", err.Error(), "correct the list of --node")
 		return
 	}
 	defer l.close()
 	locks, err := l.all(ctx, "*")
 	if err != nil {
-		d.tellAll(hint, "locks", "not checked: "+err.Error(), remedy(err, "give a user who may read all keys"))
+		d.reportAll(hint, "locks", "not checked: "+err.Error(), remedy(err, "give a user who may read all keys"))
 		return
 	}
 	var eternal, stuck, dead []string
@@ -111,20 +111,20 @@ func (d *doctor) waiters(ctx context.Context, cs clients) {
 		}
 	}
 	if len(eternal) > 0 {
-		d.tellAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), some(eternal)), "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
+		d.reportAll(bad, "locks", fmt.Sprintf("%d leases have no TTL, so a crash of their holder locks them for ever: %s", len(eternal), firstFew(eternal)), "somebody has run PERSIST; a live holder sets the TTL at its next renewal; if the holder is gone, run latchctl break")
 	}
 	if len(stuck) > 0 {
-		d.tellAll(bad, "locks", fmt.Sprintf("%d keys that latchkit waits for are held by other programs, without a TTL: %s", len(stuck), some(stuck)), "find the program; if it is gone, DEL the key")
+		d.reportAll(bad, "locks", fmt.Sprintf("%d keys that latchkit waits for are held by other programs, without a TTL: %s", len(stuck), firstFew(stuck)), "find the program; if it is gone, DEL the key")
 	}
 	if len(dead) > 0 {
-		d.tellAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), some(dead)), "nothing to do: the next caller removes them, or they end within a minute")
+		d.reportAll(hint, "locks", fmt.Sprintf("%d queues have only waiters whose processes are gone: %s", len(dead), firstFew(dead)), "nothing to do: the next caller removes them, or they end within a minute")
 	}
 	if len(eternal)+len(stuck)+len(dead) == 0 {
-		d.tellAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
+		d.reportAll(okay, "locks", fmt.Sprintf("%d are held or waited for, and all of them end by themselves", len(locks)), "")
 	}
 }
 
-// abandoned reports whether all waiters of a key are gone.
+// abandoned reports whether key has waiters, and the processes of all these waiters are gone.
 func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key string) bool {
 	queue, err := engine.Queue(ctx, key)
 	if err != nil {
@@ -138,7 +138,7 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// votes shows which nodes of a quorum vote. If no service has used the nodes yet, doctor does not
+// votes reports which nodes of a quorum vote. If no service has used the nodes yet, it does not
 // ask them, because the question would begin to form a set.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked, silent := 0, 0
@@ -151,17 +151,17 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		}
 	}
 	if marked == 0 && silent > 0 {
-		d.tellAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before they answer")
+		d.reportAll(bad, "quorum", fmt.Sprintf("not checked: %d nodes do not answer, and the others are new or were emptied", silent), "bring back the nodes that do not answer, and do not call EnrollRedlock before they answer")
 		return
 	}
 	if marked == 0 {
-		d.tellAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, call locker.EnrollRedlock once")
+		d.reportAll(bad, "quorum", "these servers are no quorum yet", "if the servers are new, call locker.EnrollRedlock once")
 		return
 	}
 	l, err := locker.NewRedlock(cs.forLocker(), locker.WithMaxTTL(d.longest), locker.WithMaxSkew(d.skew), locker.WithTTL(min(locker.DefaultTTL, d.longest)),
 		locker.WithNodeTimeout(time.Second))
 	if err != nil {
-		d.tellAll(bad, "quorum", err.Error(), "correct the list of --node")
+		d.reportAll(bad, "quorum", err.Error(), "correct the list of --node")
 		return
 	}
 	defer closeWithin(l, time.Second)
@@ -172,23 +172,23 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 		nodes, err = l.Nodes(ctx)
 	}
 	if err != nil {
-		d.tellAll(bad, "quorum", err.Error(), "")
+		d.reportAll(bad, "quorum", err.Error(), "")
 		return
 	}
 	out := 0
 	for _, n := range nodes {
 		if n.State != locker.NodeVotes {
 			out++
-			d.tellAll(bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), "bring it back before another node fails; docs/runbook.md, node out")
+			d.reportAll(bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), "bring it back before another node fails; docs/runbook.md, node out")
 		}
 	}
 	if out == 0 {
-		d.tellAll(okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
+		d.reportAll(okay, "quorum", fmt.Sprintf("all %d nodes vote", len(nodes)), "")
 	}
 }
 
-// remedy returns the advice for a check that failed. If the server refused the user, the advice is
-// rights.
+// remedy returns the advice for a check that failed with err. If the server has refused the user,
+// the advice is the parameter rights.
 func remedy(err error, rights string) string {
 	if strings.Contains(err.Error(), "NOPERM") {
 		return rights
@@ -196,7 +196,7 @@ func remedy(err error, rights string) string {
 	return "repair what else is bad here, then call doctor again"
 }
 
-// unknown reports whether doctor does not know yet if the node n votes.
+// unknown reports whether the state of the node n is not known yet.
 func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
 
 // marked reports whether a server has the marker of a quorum's node.
@@ -206,12 +206,12 @@ func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, err
 	}
 	ctx, cancel := d.bound(ctx)
 	defer cancel()
-	n, err := c.Exists(ctx, endless[1]).Result()
+	n, err := c.Exists(ctx, withoutTTL[1]).Result()
 	return n > 0, err
 }
 
-// some returns the first few of many keys, as text.
-func some(keys []string) string {
+// firstFew returns the first five of the keys, as text.
+func firstFew(keys []string) string {
 	const most = 5
 	if len(keys) > most {
 		return strings.Join(keys[:most], ", ") + ", …"

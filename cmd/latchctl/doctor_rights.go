@@ -60,40 +60,40 @@ asking`, "\n")
 var operatorRights = strings.Split(`scan 0
 getrange KEY 0 1`, "\n")
 
-// rights checks which commands the user may run. It tests each command by a dry run.
+// rights checks, by dry runs, which commands the user may run.
 func (p *patient) rights(ctx context.Context) {
 	user := p.user
 	if user == "" {
 		var err error
 		if user, err = p.client.Do(ctx, "acl", "whoami").Text(); err != nil {
-			p.tell(hint, "rights", "not checked: the user may not run ACL WHOAMI", "run doctor as an administrator, with --user")
+			p.report(hint, "rights", "not checked: the user may not run ACL WHOAMI", "run doctor as an administrator, with --user")
 			return
 		}
 	}
 	if p.user != "" && p.client.Do(ctx, "acl", "getuser", user).Err() == redis.Nil {
-		p.tell(bad, "rights", "there is no user "+user, "docs/operations.md has the ACL for a user of locks")
+		p.report(bad, "rights", "there is no user "+user, "docs/operations.md has the ACL for a user of locks")
 		return
 	}
 	needed := rights
-	if p.says["cluster_enabled"] == "1" {
+	if p.info["cluster_enabled"] == "1" {
 		needed = slices.Concat(needed, clusterRights)
 	}
 	missing, err := p.denied(ctx, user, needed)
 	if err != nil {
-		p.tell(hint, "rights", "not checked: "+err.Error(), "run doctor as an administrator, with --user "+user+"; ACL DRYRUN needs Redis 7")
+		p.report(hint, "rights", "not checked: "+err.Error(), "run doctor as an administrator, with --user "+user+"; ACL DRYRUN needs Redis 7")
 		return
 	}
 	if len(missing) > 0 {
-		p.tell(bad, "rights", fmt.Sprintf("user %s may not run %s on the keys and channels of %s", user, strings.Join(missing, ", "), p.key), "docs/operations.md has the ACL for a user of locks; --key names another key to try")
+		p.report(bad, "rights", fmt.Sprintf("user %s may not run %s on the keys and channels of %s", user, strings.Join(missing, ", "), p.key), "docs/operations.md has the ACL for a user of locks; --key names another key to try")
 		return
 	}
-	p.tell(okay, "rights", "user "+user+" may take and release "+p.key, "")
+	p.report(okay, "rights", "user "+user+" may take and release "+p.key, "")
 	if missing, err = p.denied(ctx, user, operatorRights); err == nil && len(missing) > 0 {
-		p.tell(hint, "rights", "user "+user+" may not run "+strings.Join(missing, ", ")+", so ls, top and doctor see nothing", "give operators a user with these commands")
+		p.report(hint, "rights", "user "+user+" may not run "+strings.Join(missing, ", ")+", so ls, top and doctor see nothing", "give operators a user with these commands")
 	}
 }
 
-// denied returns the commands that the server would refuse.
+// denied returns those of the commands that the server would refuse to the user.
 func (p *patient) denied(ctx context.Context, user string, commands []string) (missing []string, err error) {
 	names := map[string]string{"KEY": p.key, "Q": "latchkit:q:{" + p.key + "}:" + p.key, "I": "latchkit:i:doctor", "S": "latchkit:s:{0}:doctor"}
 	calls := make([]*redis.Cmd, len(commands))

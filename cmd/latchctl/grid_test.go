@@ -19,10 +19,10 @@ var longAndShort = []lock{
 // In top, one long key used to move the columns of all rows beyond the edge of the screen.
 func TestDefectALongKeyHidAllColumnsOfTop(t *testing.T) {
 	t.Parallel()
-	w := watching{order: "key", pattern: "*", width: 80, height: 24}
-	w.seen = looked{longAndShort, nil, time.Now()}
+	w := topModel{order: "key", pattern: "*", width: 80, height: 24}
+	w.lastLook = lookResult{longAndShort, nil, time.Now()}
 	lines := strings.Split(w.screen(), "\n")
-	has(t, strings.Join(lines, "\n"), "KEY", "STATE", "FENCE", "order:1", "host-7", "12", "11", "…")
+	checkContains(t, strings.Join(lines, "\n"), "KEY", "STATE", "FENCE", "order:1", "host-7", "12", "11", "…")
 	for _, line := range lines {
 		if len([]rune(line)) > 80 {
 			t.Errorf("a line is too long: %s", line)
@@ -58,13 +58,13 @@ func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 			t.Errorf("the columns are not lined up:\n%s", strings.Join(lines, "\n"))
 		}
 	}
-	w := watching{order: "key", pattern: "*", width: 60, height: 24, seen: looked{wide, nil, time.Now()}}
+	w := topModel{order: "key", pattern: "*", width: 60, height: 24, lastLook: lookResult{wide, nil, time.Now()}}
 	for line := range strings.SplitSeq(w.screen(), "\n") {
 		if n := ansi.StringWidth(line); n > 60 {
 			t.Errorf("a line of the screen has the width %d: %s", n, line)
 		}
 	}
-	has(t, w.screen(), "订单", "13", "…")
+	checkContains(t, w.screen(), "订单", "13", "…")
 }
 
 // A key without a TTL used to come before the keys that will expire soon.

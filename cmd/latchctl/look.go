@@ -40,12 +40,12 @@ func (l lock) state() string {
 
 // looker reads the state of locks from the servers.
 type looker struct {
-	engine  *locker.Engine
-	permits *locker.Engine // a Locker for the permits of semaphores; nil on a quorum, which has no permits
-	ahead   time.Duration  // how far the server's clock, which made Info.Since, is ahead of ours
+	engine      *locker.Engine
+	permits     *locker.Engine // a Locker for the permits of semaphores; nil on a quorum, which has no permits
+	clockOffset time.Duration  // how far the server's clock, which made Info.Since, is ahead of ours
 }
 
-// look makes a looker that is connected to the servers.
+// look returns a looker that uses these clients.
 func (cs clients) look(ctx context.Context) (*looker, error) {
 	engine, err := cs.engine()
 	if err != nil {
@@ -59,15 +59,15 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 	}
 	for _, c := range cs { // this loop ends when one server has answered; one clock is enough, because the clocks of a quorum are close together
 		if ahead, err := clockOf(ctx, c); err == nil {
-			l.ahead = ahead
+			l.clockOffset = ahead
 			break
 		}
 	}
 	return l, nil
 }
 
-// clockOf returns how far a server's clock is ahead of this machine's clock. Its time-out is
-// short, so that a node that hangs does not use up the time for the other nodes.
+// clockOf returns how far the clock of the server c is ahead of the clock of this machine. Its
+// time-out is short, so that a node that hangs does not use up the time for the other nodes.
 func clockOf(ctx context.Context, c redis.UniversalClient) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -83,7 +83,7 @@ func (l *looker) close() {
 	}
 }
 
-// inspect looks at one key.
+// inspect returns the state of one key.
 func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	engine := l.engine
 	if l.permits != nil {
@@ -96,21 +96,22 @@ func (l *looker) inspect(ctx context.Context, key string) (lock, error) {
 	if err != nil {
 		return lock{}, err
 	}
-	return lock{key, info, l.since(info.Since)}, nil
+	return lock{key, info, l.elapsed(info.Since)}, nil
 }
 
-// since returns the time that has passed since at, by the server's clock.
-func (l *looker) since(at time.Time) time.Duration {
-	if at.IsZero() {
+// elapsed returns the time from start to now, by the clock of the server.
+func (l *looker) elapsed(start time.Time) time.Duration {
+	if start.IsZero() {
 		return 0
 	}
-	return max(time.Since(at)+l.ahead, 0)
+	return max(time.Since(start)+l.clockOffset, 0)
 }
 
 // atOnce is the number of keys that are inspected at the same time.
 const atOnce = 64
 
-// all inspects the keys that match the pattern. It leaves out keys that have become free meanwhile.
+// all returns the locks whose keys match the pattern. It leaves out keys that have become free
+// meanwhile.
 func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	keys, err := l.engine.Keys(ctx, pattern)
 	if err != nil {
@@ -139,7 +140,7 @@ func (l *looker) all(ctx context.Context, pattern string) ([]lock, error) {
 	return slices.DeleteFunc(locks, func(l lock) bool { return !l.Held && l.Waiters == 0 }), nil
 }
 
-// orders are the ways to sort locks.
+// orders maps the name of each sort order to its comparison function.
 var orders = map[string]func(a, b lock) int{
 	"key":     func(a, b lock) int { return strings.Compare(a.key, b.key) },
 	"waiters": func(a, b lock) int { return b.Waiters - a.Waiters },
@@ -147,7 +148,8 @@ var orders = map[string]func(a, b lock) int{
 	"left":    func(a, b lock) int { return cmp.Compare(a.ends(), b.ends()) },
 }
 
-// ends returns the time until a lock ends, for sorting. A lock that never ends comes last.
+// ends returns the time after which the lock ends, as a value for sorting. A lock that never ends
+// comes last.
 func (l lock) ends() time.Duration {
 	if !l.Held || l.Left < 0 {
 		return math.MaxInt64

@@ -162,7 +162,7 @@ func listTable(w io.Writer, locks []lock) error {
 	return err
 }
 
-// columns are the headings of the columns of ls and top.
+// columns has the headings of the columns of ls and top.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
 // cells returns the text of the lock l for each of the columns of ls and top.
@@ -173,7 +173,7 @@ func (l lock) cells() []string {
 	} else if len(l.Permits) > 0 {
 		state += fmt.Sprintf(" %d/%d", l.Used, l.Limit)
 	}
-	return []string{printable(l.key), state, l.ago(), l.left(), strconv.Itoa(l.Waiters), l.fence(), printable(l.Metadata)}
+	return []string{printable(l.key), state, l.ago(), l.remaining(), strconv.Itoa(l.Waiters), l.fence(), printable(l.Metadata)}
 }
 
 func (l lock) ago() string {
@@ -183,7 +183,7 @@ func (l lock) ago() string {
 	return span(l.age)
 }
 
-func (l lock) left() string {
+func (l lock) remaining() string {
 	switch {
 	case !l.Held:
 		return "-"

@@ -23,12 +23,12 @@ func TestLsAndShow(t *testing.T) {
 			lease := s.lockedAndWaitedFor(t, key)
 			fence := fmt.Sprint(lease.Fence())
 			table := exits(t, 0, s.nodes, "ls", "order:*")
-			has(t, table.out, "KEY", "WAITERS", key, "exclusive", fence, `holder \x1b[31m7`)
+			checkContains(t, table.out, "KEY", "WAITERS", key, "exclusive", fence, `holder \x1b[31m7`)
 			if none := exits(t, 0, s.nodes, "ls", "basket:*"); none.out != "nothing is locked, and nobody waits\n" {
 				t.Errorf("no key matches, and ls says %q", none.out)
 			}
 			shown := exits(t, 0, s.nodes, "show", key)
-			has(t, shown.out, fence, "one caller holds it", "waiters  1", `holder \x1b[31m7`)
+			checkContains(t, shown.out, fence, "one caller holds it", "waiters  1", `holder \x1b[31m7`)
 
 			lines := exits(t, 0, s.nodes, "ls", key, "--json").out
 			var l lockJSON
@@ -48,7 +48,7 @@ func TestLsAndShow(t *testing.T) {
 				t.Fatalf("the queue: %s", one)
 			}
 			if name != "quorum" {
-				has(t, shown.out, "waiter 8")
+				checkContains(t, shown.out, "waiter 8")
 				if full.Queue[0].Metadata != "waiter 8" || full.Queue[0].Age <= 0 {
 					t.Errorf("the waiter: %s", one)
 				}
@@ -84,25 +84,25 @@ func TestLsOfEveryKind(t *testing.T) {
 	}
 	waiter := locktest.Queues(t, s.locker(t), locker.Rule{Key: "theirs"}, c)
 	out := exits(t, 0, nodes, "ls", "--sort", "waiters").out
-	has(t, out, "shared 1", "kept", "foreign")
+	checkContains(t, out, "shared 1", "kept", "foreign")
 	if strings.Contains(out, "a cache") {
 		t.Errorf("data that is no lock is listed:\n%s", out)
 	}
 	if lines := strings.Split(out, "\n"); len(lines) != 6 || !strings.HasPrefix(lines[3], "kept") && !strings.HasPrefix(lines[4], "kept") {
 		t.Errorf("the keys with waiters do not come first:\n%s", out)
 	}
-	has(t, exits(t, 0, nodes, "show", "shared").out, "shared by readers, with 1 leases")
+	checkContains(t, exits(t, 0, nodes, "show", "shared").out, "shared by readers, with 1 leases")
 	another := locktest.ReadWrite(t, server.Client(t))
 	alsoRead := locktest.Acquire(t, another, locker.Rule{Key: "shared", Mode: locker.Shared})
 	defer locktest.Release(t, alsoRead)
 	two := exits(t, 0, nodes, "show", "shared").out
-	has(t, two, "shared by readers, with 2 leases", "READER  PROCESS  LEFT", "\n1       1        ", "\n2       2        ")
+	checkContains(t, two, "shared by readers, with 2 leases", "READER  PROCESS  LEFT", "\n1       1        ", "\n2       2        ")
 	var each struct{ Reading []readerJSON }
 	if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", "shared", "--json").out), &each); err != nil || len(each.Reading) != 2 || each.Reading[0].Left <= 0 {
 		t.Errorf("the readers are %+v, %v", each.Reading, err)
 	}
-	has(t, exits(t, 0, nodes, "show", "theirs").out, "another library or program")
-	has(t, exits(t, 0, nodes, "show", "nothing").out, "free")
+	checkContains(t, exits(t, 0, nodes, "show", "theirs").out, "another library or program")
+	checkContains(t, exits(t, 0, nodes, "show", "nothing").out, "free")
 	if err := c.Del(t.Context(), "theirs").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{[]string{good[0], good[0], good[0]}, "ls", 64, "each node has one vote"},
 	} {
 		s := exits(t, c.exit, c.nodes, strings.Fields(c.args)...)
-		has(t, s.err, c.says)
+		checkContains(t, s.err, c.says)
 		if strings.Contains(s.out+s.err, "secret") {
 			t.Errorf("latchctl %s repeats the password: %s", c.args, s.err)
 		}
@@ -148,6 +148,6 @@ func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, c := range newRoot().Commands() {
 		help := exits(t, 0, nil, c.Name(), "--help").out
-		has(t, help, "Examples:\n", "latchctl "+c.Name(), c.Long)
+		checkContains(t, help, "Examples:\n", "latchctl "+c.Name(), c.Long)
 	}
 }

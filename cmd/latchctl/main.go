@@ -39,7 +39,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-// report prints the error, and returns the exit code.
+// report prints the error err to w, and returns the exit code for it.
 func report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -71,7 +71,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usage is an error in the command line.
+// usage returns the error for a wrong command line.
 func usage(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
@@ -127,8 +127,8 @@ func version() string {
 	return "unknown"
 }
 
-// exactly refuses a wrong number of arguments, as cobra.ExactArgs does, but with latchctl's own
-// exit code.
+// exactly refuses any number of arguments but n, as cobra.ExactArgs does, but with the exit code
+// of latchctl. what names the arguments.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {

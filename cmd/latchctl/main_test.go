@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// latchctl prepares a run of the program.
+// latchctl returns a command that runs latchctl with these nodes and arguments.
 func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -42,14 +42,14 @@ func latchctl(t *testing.T, nodes []string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said has the output of one run of latchctl, and the exit code of this run.
-type said struct {
+// result has the output and the exit code of one run of latchctl.
+type result struct {
 	out, err string
 	exit     int
 }
 
-// call runs the program to its end.
-func call(t *testing.T, nodes []string, args ...string) said {
+// call runs latchctl to its end, and returns the result.
+func call(t *testing.T, nodes []string, args ...string) result {
 	t.Helper()
 	cmd := latchctl(t, nodes, args...)
 	var out, errs bytes.Buffer
@@ -59,11 +59,11 @@ func call(t *testing.T, nodes []string, args ...string) said {
 	if err != nil && !errors.As(err, &failed) {
 		t.Fatal(err)
 	}
-	return said{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// exits fails the test unless a run ends with the exit code want. It returns the run's output.
-func exits(t *testing.T, want int, nodes []string, args ...string) said {
+// exits runs latchctl, and fails the test unless the exit code is want. It returns the result.
+func exits(t *testing.T, want int, nodes []string, args ...string) result {
 	t.Helper()
 	s := call(t, nodes, args...)
 	if s.exit != want {
@@ -72,8 +72,8 @@ func exits(t *testing.T, want int, nodes []string, args ...string) said {
 	return s
 }
 
-// has fails the test unless text contains all parts.
-func has(t *testing.T, text string, parts ...string) {
+// checkContains fails the test unless text contains all parts.
+func checkContains(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -158,7 +158,8 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 	return all
 }
 
-// lockedAndWaitedFor acquires a key, and makes another process wait for it.
+// lockedAndWaitedFor acquires key, and makes another process wait for this key. It returns the
+// lease.
 func (s site) lockedAndWaitedFor(t *testing.T, key string) *locker.Lease {
 	t.Helper()
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: key, Metadata: "holder \x1b[31m7"})

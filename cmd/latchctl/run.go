@@ -27,7 +27,7 @@ type running struct {
 	longest, skew  time.Duration
 	command        []string
 	messages       io.Writer
-	told           bool // the user was told that the lock was lost
+	lossReported   bool // the user was told that the lock was lost
 }
 
 func newRun(to *servers) *cobra.Command {
@@ -106,7 +106,7 @@ func (r *running) flags(c *cobra.Command) {
 	f.DurationVar(&r.skew, "max-skew", 0, "on a quorum, Sentinel or Cluster: how far the servers' clocks differ, as WithMaxSkew")
 }
 
-// check refuses flags that contradict each other. It fills in the rule.
+// check returns an error if the flags contradict each other. It also fills in the rule.
 func (r *running) check(c *cobra.Command, to *servers) error {
 	switch {
 	case r.noWait && c.Flags().Changed("wait"):
@@ -135,7 +135,7 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 	return nil
 }
 
-// run takes the lock and runs the command.
+// run acquires the lock, and runs the command under it.
 func (r *running) run(to *servers) error {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...)
@@ -173,8 +173,8 @@ func (r *running) run(to *servers) error {
 	return r.result(ctx, exit, err)
 }
 
-// errNotDone reports to locker.Run that the command has failed, so that the work does not count as
-// done.
+// errNotDone is the error by which locker.Run learns that the command has failed. So the work
+// does not count as done.
 var errNotDone = errors.New("the command has failed")
 
 // An interruption is the cause with which a signal ends the wait for the lock.
@@ -182,7 +182,8 @@ type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
 
-// result returns an error with the exit code for the outcome of a run.
+// result returns the error for the outcome of a run: exit is the exit code of the command, and
+// err is the error of the lock or of the start. The returned error has the exit code of latchctl.
 func (r *running) result(ctx context.Context, exit int, err error) error {
 	var i interruption
 	var cannot *startError
@@ -195,7 +196,7 @@ func (r *running) result(ctx context.Context, exit int, err error) error {
 		fmt.Fprintf(r.messages, "latchctl: %s is done already, so the command did not run\n", printable(r.rule.Key))
 		return nil
 	case errors.Is(err, locker.ErrLost), errors.Is(err, locker.ErrExpired):
-		if r.told {
+		if r.lossReported {
 			err = nil
 		}
 		return &exitError{r.lost, err}
@@ -247,8 +248,8 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	return l, cs, nil
 }
 
-// closeWithin waits for the undo of an acquire that has failed, but no longer than bound. If the
-// undo is not confirmed in that time, the lease ends by its TTL.
+// closeWithin closes l. It waits for the undo of an acquire that has failed, but no longer than
+// bound. If the undo is not confirmed in that time, the lease ends by its TTL.
 func closeWithin(l *locker.Engine, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

@@ -70,7 +70,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 		case <-lost:
 			lost = nil
 			fmt.Fprintf(r.messages, "latchctl: %v: the command gets SIGTERM, and SIGKILL in %v\n", printable(context.Cause(ctx).Error()), r.grace)
-			r.told = true
+			r.lossReported = true
 			group.terminate()
 			late, deadline = time.After(r.grace), time.Now().Add(r.grace)
 		case <-late:

@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// guarded is a latchctl run in the background. Its command is a shell script.
+// guarded is a latchctl run in the background, with a shell script as its command.
 type guarded struct {
 	t        *testing.T
 	cmd      *exec.Cmd
@@ -29,9 +29,9 @@ type guarded struct {
 	folder   string
 }
 
-// runs starts latchctl run with a shell script. The script writes its files into a folder of the
-// test.
-func runs(t *testing.T, nodes []string, script string, flags ...string) *guarded {
+// startRun starts latchctl run with a shell script. The script writes its files into a folder of
+// the test.
+func startRun(t *testing.T, nodes []string, script string, flags ...string) *guarded {
 	t.Helper()
 	g := &guarded{t: t, folder: t.TempDir()}
 	args := append(append([]string{"run", "job"}, flags...), "--", "sh", "-c", script)
@@ -70,8 +70,9 @@ func (g *guarded) pid(name string) int {
 	return pid
 }
 
-// ends waits until latchctl has ended. It fails the test unless the exit code is want.
-func (g *guarded) ends(want int) string {
+// awaitEnd waits until latchctl has ended, and returns its messages. It fails the test unless the
+// exit code is want.
+func (g *guarded) awaitEnd(want int) string {
 	g.t.Helper()
 	var failed *exec.ExitError
 	if err := g.cmd.Wait(); err != nil && !errors.As(err, &failed) {
@@ -83,8 +84,8 @@ func (g *guarded) ends(want int) string {
 	return g.messages.String()
 }
 
-// gone waits until a process has ended.
-func gone(t *testing.T, pid int) {
+// awaitExit waits until the process pid has ended.
+func awaitExit(t *testing.T, pid int) {
 	t.Helper()
 	locktest.Eventually(t, fmt.Sprintf("process %d ends", pid), func() bool {
 		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -105,13 +106,13 @@ func TestRunExitCodes(t *testing.T) {
 	for script, want := range map[string]int{"true": 0, "exit 7": 7, "kill -TERM $$": 128 + 15, "kill -KILL $$": 128 + 9} {
 		exits(t, want, nodes, "run", "job", "--", "sh", "-c", script)
 	}
-	has(t, exits(t, 69, nodes, "run", "job", "--", "/no/such/program").err, "cannot be started")
-	has(t, exits(t, 69, []string{"redis://127.0.0.1:1"}, "run", "job", "--wait", "1s", "--", "true").err, "the lock server is unavailable")
+	checkContains(t, exits(t, 69, nodes, "run", "job", "--", "/no/such/program").err, "cannot be started")
+	checkContains(t, exits(t, 69, []string{"redis://127.0.0.1:1"}, "run", "job", "--wait", "1s", "--", "true").err, "the lock server is unavailable")
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
 		t.Error("a lease was left")
 	}
 	lease := locktest.Acquire(t, locktest.Single(t, c), locker.Rule{Key: "job"})
-	has(t, exits(t, 1, nodes, "run", "job", "-n", "--", "touch", "/dev/null/x").err, "has the lock")
+	checkContains(t, exits(t, 1, nodes, "run", "job", "-n", "--", "touch", "/dev/null/x").err, "has the lock")
 	exits(t, 1, nodes, "run", "job", "--wait", "100ms", "--", "true")
 	exits(t, 75, nodes, "run", "job", "-n", "-E", "75", "--", "true")
 	exits(t, 1, nodes, "run", "job", "-n", "--shared", "--", "true")
@@ -133,7 +134,7 @@ func TestRunOnce(t *testing.T) {
 	}
 	exits(t, 3, nodes, job(3)...)
 	exits(t, 0, nodes, job(0)...)
-	has(t, exits(t, 0, nodes, job(0)...).err, "is done already")
+	checkContains(t, exits(t, 0, nodes, job(0)...).err, "is done already")
 	if text, err := os.ReadFile(log); err != nil || string(text) != "ran\nran\n" {
 		t.Errorf("the log: %q, %v", text, err)
 	}
@@ -174,10 +175,10 @@ func TestRunExcludes(t *testing.T) {
 func TestRunShared(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
-	first := runs(t, nodes, "echo x > started; cat > /dev/null", "--shared")
+	first := startRun(t, nodes, "echo x > started; cat > /dev/null", "--shared")
 	first.file("started")
 	exits(t, 0, nodes, "run", "job", "--shared", "-n", "--", "true")
-	first.ends(0)
+	first.awaitEnd(0)
 }
 
 // notes is a script that writes down the signals that it receives. SIGTERM ends it with code 9.
@@ -189,16 +190,16 @@ echo $! > child; echo $$ > pid; while :; do wait; done`
 func TestRunOfALostLease(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
-	g := runs(t, nodes, notes, "--ttl", "1s", "--grace", "500ms", "--lost-exit-code", "76")
+	g := startRun(t, nodes, notes, "--ttl", "1s", "--grace", "500ms", "--lost-exit-code", "76")
 	child := g.pid("child")
 	if err := c.Del(t.Context(), "job").Err(); err != nil {
 		t.Fatal(err)
 	}
-	has(t, g.ends(76), "lost", "SIGTERM")
+	checkContains(t, g.awaitEnd(76), "lost", "SIGTERM")
 	if g.file("term") != "term" {
 		t.Error("the command did not get SIGTERM")
 	}
-	gone(t, child) // the child ignores SIGTERM
+	awaitExit(t, child) // the child ignores SIGTERM
 }
 
 // run used to print three lines about one lost lease. One of these lines was "the command has
@@ -206,12 +207,12 @@ func TestRunOfALostLease(t *testing.T) {
 func TestDefectALossWasToldThreeTimes(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
-	g := runs(t, nodes, notes, "--ttl", "1s", "--grace", "500ms")
+	g := startRun(t, nodes, notes, "--ttl", "1s", "--grace", "500ms")
 	g.pid("child")
 	if err := c.Del(t.Context(), "job").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if told := g.ends(1); strings.Count(told, "latchctl: ") != 1 {
+	if told := g.awaitEnd(1); strings.Count(told, "latchctl: ") != 1 {
 		t.Errorf("the loss is told so:\n%s", told)
 	}
 }
@@ -220,22 +221,22 @@ func TestDefectALossWasToldThreeTimes(t *testing.T) {
 func TestRunKillsAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
-	g := runs(t, nodes, `trap "" TERM; echo $$ > pid; while :; do sleep 0.1; done`, "--ttl", "1s", "--grace", "300ms")
+	g := startRun(t, nodes, `trap "" TERM; echo $$ > pid; while :; do sleep 0.1; done`, "--ttl", "1s", "--grace", "300ms")
 	pid := g.pid("pid")
 	info, err := locktest.Single(t, c).Inspect(t.Context(), "job")
 	if err != nil {
 		t.Fatal(err)
 	}
 	exits(t, 0, nodes, "break", "job", "--fence", fmt.Sprint(info.Fence), "--reason", "it hangs", "--yes")
-	has(t, g.ends(1), "it hangs")
-	gone(t, pid)
+	checkContains(t, g.awaitEnd(1), "it hangs")
+	awaitExit(t, pid)
 }
 
 // latchctl passes a signal on to the command, and ends with the exit code of the command.
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
-	g := runs(t, nodes, notes)
+	g := startRun(t, nodes, notes)
 	g.pid("pid")
 	for _, s := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM} {
 		if err := g.cmd.Process.Signal(s); err != nil {
@@ -245,7 +246,7 @@ func TestRunForwardsSignals(t *testing.T) {
 			g.file("usr1")
 		}
 	}
-	g.ends(9)
+	g.awaitEnd(9)
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
 		t.Error("the lease was not released")
 	}
@@ -259,12 +260,12 @@ func TestRunInterruptedWhileItWaits(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)
 	lease := locktest.Acquire(t, locktest.Single(t, c), locker.Rule{Key: "job"})
-	g := runs(t, nodes, "echo x > ran")
+	g := startRun(t, nodes, "echo x > ran")
 	locktest.Eventually(t, "latchctl waits", func() bool { return locktest.Queued(t, c, "job") == 1 })
 	if err := g.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	g.ends(128 + 2)
+	g.awaitEnd(128 + 2)
 	if n := locktest.Queued(t, c, "job"); n != 0 {
 		t.Errorf("%d waiters are left", n)
 	}
@@ -279,7 +280,7 @@ func TestRunInterruptedWhileItWaits(t *testing.T) {
 func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
-	g := runs(t, nodes, notes, "--ttl", "1s")
+	g := startRun(t, nodes, notes, "--ttl", "1s")
 	child := g.pid("child")
 	if err := g.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -288,7 +289,7 @@ func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 	if err := g.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	has(t, g.ends(1), "lost")
+	checkContains(t, g.awaitEnd(1), "lost")
 	g.file("term")
 	if err := syscall.Kill(child, syscall.SIGKILL); err != nil {
 		t.Log(err)
@@ -299,12 +300,12 @@ func TestRunStoppedForLongerThanTheTTL(t *testing.T) {
 func TestRunKilled(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
-	g := runs(t, nodes, "echo $$ > pid; exec sleep 100", "--ttl", "1s")
+	g := startRun(t, nodes, "echo $$ > pid; exec sleep 100", "--ttl", "1s")
 	pid := g.pid("pid")
 	if err := g.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	gone(t, pid)
+	awaitExit(t, pid)
 	exits(t, 0, nodes, "run", "job", "--wait", "20s", "--", "true")
 }
 
@@ -316,8 +317,8 @@ func TestRunAtATerminal(t *testing.T) {
 	cmd := latchctl(t, nodes, "run", "job", "--", "sh", "-c", `trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.1; done`)
 	term := atTerminal(t, cmd)
 	term.await("ready")
-	term.typed("\x03")
-	if screen, exit := term.ends(); exit != 5 || strings.Count(screen, "caught") != 1 {
+	term.typeText("\x03")
+	if screen, exit := term.awaitEnd(); exit != 5 || strings.Count(screen, "caught") != 1 {
 		t.Errorf("exit code %d, screen %q", exit, screen)
 	}
 	if n := c.Exists(t.Context(), "job").Val(); n != 0 {
@@ -330,14 +331,14 @@ func TestRunAtATerminal(t *testing.T) {
 func TestRunWithALimit(t *testing.T) {
 	t.Parallel()
 	nodes, _ := server(t)
-	first := runs(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "first", "--grace", "1s", "--ttl", "3s")
+	first := startRun(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "first", "--grace", "1s", "--ttl", "3s")
 	first.file("started")
-	second := runs(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "second")
+	second := startRun(t, nodes, "echo x > started; sleep 100", "--limit", "2", "--metadata", "second")
 	second.file("started")
 	exits(t, 1, nodes, "run", "job", "--limit", "2", "-n", "--", "true")
-	has(t, exits(t, 0, nodes, "ls").out, "permits 2/2")
-	has(t, exits(t, 0, nodes, "show", "job").out, "2 of 2 units", "first", "second")
-	has(t, exits(t, 64, nodes, "break", "job", "--reason", "x").err, "lists the permits")
+	checkContains(t, exits(t, 0, nodes, "ls").out, "permits 2/2")
+	checkContains(t, exits(t, 0, nodes, "show", "job").out, "2 of 2 units", "first", "second")
+	checkContains(t, exits(t, 64, nodes, "break", "job", "--reason", "x").err, "lists the permits")
 	var l lockJSON
 	if err := json.Unmarshal([]byte(exits(t, 0, nodes, "show", "job", "--json").out), &l); err != nil {
 		t.Fatal(err)
@@ -348,9 +349,9 @@ func TestRunWithALimit(t *testing.T) {
 		}
 	}
 	exits(t, 0, nodes, "run", "job", "--limit", "2", "-n", "--", "true")
-	has(t, first.ends(1), "too long")
+	checkContains(t, first.awaitEnd(1), "too long")
 	if err := second.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	second.ends(128 + 15)
+	second.awaitEnd(128 + 15)
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// servers are the Redis servers of the locks.
+// servers has the URLs of the Redis servers, and the time-out of requests.
 type servers struct {
 	nodes   []string
 	timeout time.Duration
 }
 
-// variable is the environment variable that names the nodes if the command line does not.
+// variable is the name of the environment variable with the nodes. It counts if the command line
+// names no node.
 const variable = "LATCHCTL_NODES"
 
 func (s *servers) flags(f *pflag.FlagSet) {
@@ -49,7 +50,7 @@ func (s *servers) urls() []string {
 	return []string{"redis://localhost:6379"}
 }
 
-// connect makes a client of each node.
+// connect returns a client for each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
 	// With several nodes, each node has its own time-out, so that a node that hangs does not use up
@@ -74,13 +75,13 @@ func (s *servers) connect(ctx context.Context) (clients, error) {
 	return all, nil
 }
 
-// probeWithin is the time-out for the question whether one of several nodes belongs to a Cluster.
+// probeWithin is the time-out for the check whether one of several nodes belongs to a Cluster.
 const probeWithin = time.Second
 
-// clients has a client for each node.
+// clients has one client for each node.
 type clients []redis.UniversalClient
 
-// Close closes the connections.
+// Close closes the connections of all clients.
 func (cs clients) Close() {
 	for _, c := range cs {
 		if c != nil {
@@ -106,7 +107,8 @@ func (cs clients) engine() (*locker.Engine, error) {
 	return l, nil
 }
 
-// dial makes the client for a URL. The URL or the server's answer determines the kind of client.
+// dial returns a client for the URL text. The URL or the answer of the server determines the kind
+// of client.
 func dial(ctx context.Context, text string) (redis.UniversalClient, error) {
 	wrong := func(err error) error { return usage("--node %s: %w", withoutPassword(text), hideURL(err)) }
 	u, err := url.Parse(text)
@@ -149,7 +151,7 @@ func dialCluster(text string, wrong func(error) error) (redis.UniversalClient, e
 	return redis.NewClusterClient(o), nil
 }
 
-// withoutPassword removes the password from a URL.
+// withoutPassword returns the URL text without its password.
 func withoutPassword(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -166,7 +168,8 @@ func hideURL(err error) error {
 	return err
 }
 
-// If --timeout was reached, overdue returns an error about this time-out. Otherwise it returns err.
+// overdue returns the error about --timeout if ctx has reached this time-out. Otherwise it
+// returns err.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)

@@ -51,7 +51,7 @@ On a quorum no order is promised, and waiters say nothing about themselves.`,
 				}
 				waiters := make([]waiter, len(queue))
 				for i, w := range queue {
-					waiters[i] = waiter{w, l.since(w.Since)}
+					waiters[i] = waiter{w, l.elapsed(w.Since)}
 				}
 				if asJSON {
 					return showJSON(c.OutOrStdout(), seen, waiters)
@@ -118,7 +118,7 @@ func showText(out io.Writer, l lock, waiters []waiter) error {
 		if !l.Since.IsZero() {
 			line("since", fmt.Sprintf("%s (%s ago)", l.Since.Local().Format(time.DateTime), span(l.age)))
 		}
-		line("left", l.left()+", unless it is renewed")
+		line("left", l.remaining()+", unless it is renewed")
 		line("fence", l.fence())
 		line("holder", orDash(printable(l.Metadata)))
 	}

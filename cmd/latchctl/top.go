@@ -52,11 +52,11 @@ look reads all keys of the server in small steps, so give a large server a large
 				return err
 			}
 			defer l.close()
-			watch := watching{look: func() tea.Msg {
+			watch := topModel{look: func() tea.Msg {
 				ctx, cancel := to.bound(c.Context())
 				defer cancel()
 				locks, err := l.all(ctx, pattern)
-				return looked{locks, overdue(ctx, err), time.Now()}
+				return lookResult{locks, overdue(ctx, err), time.Now()}
 			}, every: every, order: "waiters", pattern: pattern}
 			_, err = tea.NewProgram(watch, tea.WithContext(c.Context())).Run()
 			if err != nil && c.Context().Err() == context.Canceled {
@@ -69,41 +69,41 @@ look reads all keys of the server in small steps, so give a large server a large
 	return c
 }
 
-// looked is the result of one look at the servers.
-type looked struct {
+// lookResult is the result of one look at the servers.
+type lookResult struct {
 	locks []lock
 	err   error
 	at    time.Time
 }
 
-// again is the message that starts the next look.
-type again struct{}
+// lookAgain is the message that starts the next look at the servers.
+type lookAgain struct{}
 
-// watching is the model of top.
-type watching struct {
+// topModel is the model of the program top, in the sense of Bubble Tea.
+type topModel struct {
 	look    func() tea.Msg
 	every   time.Duration
 	order   string // the name of the sort order: a key of the map orders
 	pattern string
 
-	seen          looked
+	lastLook      lookResult
 	width, height int
 }
 
 // Init starts the first look at the servers.
-func (w watching) Init() tea.Cmd { return w.look }
+func (w topModel) Init() tea.Cmd { return w.look }
 
 // Update handles a message. Only one look at the servers is under way at a time. The next look
 // begins after a pause.
-func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
+func (w topModel) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := message.(type) {
-	case looked:
+	case lookResult:
 		if m.err != nil {
-			m.locks = w.seen.locks // the screen keeps the last result that is no error
+			m.locks = w.lastLook.locks // the screen keeps the last result that is no error
 		}
-		w.seen = m
-		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return again{} })
-	case again:
+		w.lastLook = m
+		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return lookAgain{} })
+	case lookAgain:
 		return w, w.look
 	case tea.WindowSizeMsg:
 		w.width, w.height = m.Width, m.Height
@@ -113,8 +113,8 @@ func (w watching) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	return w, nil
 }
 
-// key handles a key that the user has pressed.
-func (w watching) key(name string) (tea.Model, tea.Cmd) {
+// key handles the key name that the user has pressed.
+func (w topModel) key(name string) (tea.Model, tea.Cmd) {
 	switch name {
 	case "q", "ctrl+c", "esc":
 		return w, tea.Quit
@@ -131,29 +131,29 @@ func (w watching) key(name string) (tea.Model, tea.Cmd) {
 }
 
 // View draws the screen.
-func (w watching) View() tea.View {
+func (w topModel) View() tea.View {
 	view := tea.NewView(w.screen())
 	view.AltScreen = true
 	return view
 }
 
-// screen returns the text on the screen. No line is wider than the screen. If not all locks fit,
+// screen returns the text for the screen. No line is wider than the screen. If not all locks fit,
 // the last line has the number of hidden locks.
-func (w watching) screen() string {
+func (w topModel) screen() string {
 	waiters := 0
-	for _, l := range w.seen.locks {
+	for _, l := range w.lastLook.locks {
 		waiters += l.Waiters
 	}
 	lines := []string{fmt.Sprintf("latchctl top %s   %d keys, %d waiters, by %s   %s",
-		printable(w.pattern), len(w.seen.locks), waiters, w.order, w.seen.at.Format(time.TimeOnly))}
+		printable(w.pattern), len(w.lastLook.locks), waiters, w.order, w.lastLook.at.Format(time.TimeOnly))}
 	switch {
-	case w.seen.at.IsZero():
+	case w.lastLook.at.IsZero():
 		lines[0] = "latchctl top " + printable(w.pattern) + "   looking …"
-	case w.seen.err != nil:
-		lines = append(lines, "! "+printable(w.seen.err.Error()))
+	case w.lastLook.err != nil:
+		lines = append(lines, "! "+printable(w.lastLook.err.Error()))
 	}
 	lines = append(lines, "w a l k: sort by waiters, age, left, key   q: quit", "")
-	locks := slices.Clone(w.seen.locks)
+	locks := slices.Clone(w.lastLook.locks)
 	slices.SortStableFunc(locks, orders[w.order])
 	rows := rowsOf(locks)
 	if w.width > 0 {

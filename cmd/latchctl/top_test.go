@@ -24,28 +24,28 @@ func TestTop(t *testing.T) {
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: "order:2", Metadata: "newcomer"})
 	term.await("newcomer")
 	term.forget() // from here on, only what has changed is drawn
-	term.typed("k")
+	term.typeText("k")
 	term.await("key")
 	locktest.Release(t, lease)
 	server.Kill()
 	term.await("! ")
 	server.Restart()
 	locktest.Eventually(t, "the server answers again", func() bool { return server.Client(t).Ping(t.Context()).Err() == nil })
-	term.typed("q")
-	if screen, exit := term.ends(); exit != 0 || !strings.Contains(screen, "\x1b[?1049l") {
+	term.typeText("q")
+	if screen, exit := term.awaitEnd(); exit != 0 || !strings.Contains(screen, "\x1b[?1049l") {
 		t.Errorf("exit code %d; the terminal is as top left it: %q", exit, screen)
 	}
-	has(t, exits(t, 64, s.nodes, "top").err, "use ls")
+	checkContains(t, exits(t, 64, s.nodes, "top").err, "use ls")
 }
 
 // The keys with the most waiters come first on the screen. No line is too long. If not all locks
 // fit, the screen shows the number of hidden locks.
 func TestTopsScreen(t *testing.T) {
 	t.Parallel()
-	w := watching{order: "waiters", pattern: "*", width: 40, height: 8}
-	w.seen.at = time.Now()
+	w := topModel{order: "waiters", pattern: "*", width: 40, height: 8}
+	w.lastLook.at = time.Now()
 	for i := range 9 {
-		w.seen.locks = append(w.seen.locks, lock{key: strings.Repeat(string(rune('a'+i)), 30), Info: locker.Info{Held: true, Waiters: i}})
+		w.lastLook.locks = append(w.lastLook.locks, lock{key: strings.Repeat(string(rune('a'+i)), 30), Info: locker.Info{Held: true, Waiters: i}})
 	}
 	lines := strings.Split(w.screen(), "\n")
 	if len(lines) != 8 || !strings.HasPrefix(lines[4], "iii") || !strings.HasPrefix(lines[5], "hhh") || lines[7] != "… and 6 more" {
