@@ -34,13 +34,14 @@ type acquisition struct {
 	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
 	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
 	sighting *sighting
-	// behind is a key that the caller's RunAll holds and that comes after rule.Key in the order of
-	// keys. If there is such a key, this acquire must not wait. "" means that there is no such key.
-	behind string
-	// inside is true if the caller already holds the key as a reader. Then this acquire must not
-	// wait for a writer, because the writer waits for the caller.
-	inside bool
-	pass   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
+	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
+	// of keys. If there is such a key, this acquire must not wait. "" means that there is no such
+	// key.
+	laterKey string
+	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
+	// not wait for a writer, because the writer waits for the caller.
+	alreadyReads bool
+	delegation   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
 	*ticket        // the token of the next question
 	own     ticket // the first ticket; the field ticket points to it in most cases
@@ -52,16 +53,16 @@ type acquisition struct {
 
 	recalled *departure // the background release whose hold this acquisition takes back; nil: none
 
-	calls     int
-	rounds    int           // how many round trips a quorum needed
-	busySince time.Time     // zero: no holder was seen
-	heldSince time.Time     // when the holder got the key; zero: unknown
-	expects   time.Duration // the expected length of the wait
-	failure   error         // the error of the last call that gave no answer
-	admitted  bool          // the caller is counted as a waiter
-	polled    bool          // the last question was sent after a pause of the Backoff
-	pauses    func() (time.Duration, bool)
-	stop      func() // ends pauses
+	calls        int
+	rounds       int           // how many round trips a quorum needed
+	busySince    time.Time     // zero: no holder was seen
+	heldSince    time.Time     // when the holder got the key; zero: unknown
+	expectedWait time.Duration // the expected length of the wait
+	failure      error         // the error of the last call that gave no answer
+	admitted     bool          // the caller is counted as a waiter
+	polled       bool          // the last question was sent after a pause of the Backoff
+	pauses       func() (time.Duration, bool)
+	stop         func() // ends pauses
 }
 
 // observe notifies the Observer that the acquire begins.
@@ -69,7 +70,7 @@ func (a *acquisition) observe() {
 	a.ctx, a.finish = a.engine.cfg.observe(a.ctx, OpAcquire, a.rule)
 }
 
-// end notifies the Observer of the result, and returns the result.
+// end notifies the Observer of the result (lease, err), and returns the same values.
 func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 	if end := a.finish; end != nil {
 		a.finish = nil
@@ -88,7 +89,7 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 // claim. isPrivate returns false for readers and permits, because several acquisitions share
 // their leases. It also returns false when the ticket is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
-	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.pass == nil
+	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.delegation == nil
 }
 
 // recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This
@@ -110,6 +111,7 @@ func (a *acquisition) expectTurn() {
 	}
 }
 
+// run does the work of Acquire: it waits for the lease, and returns the lease or an error.
 func (a *acquisition) run() (lease *Lease, err error) {
 	a.ticket = &a.own
 	if err := a.caller.Err(); err != nil {
@@ -118,12 +120,12 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	if a.engine.isClosing() {
 		return nil, a.fail(ErrClosed, 0)
 	}
-	within, err := a.nested()
+	within, err := a.checkNested()
 	if err != nil {
 		return nil, err
 	}
-	if within != nil && a.rule.hasItsOwn() {
-		a.inside, a.rule.Wait = true, NoWait
+	if within != nil && a.rule.hasOwnTerms() {
+		a.alreadyReads, a.rule.Wait = true, NoWait
 	}
 	if a.rule.Wait > 0 {
 		timer := a.engine.timers.Start(a.rule.Wait)
@@ -132,7 +134,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	}
 	a.describe()
 	defer func() { a.close(lease, err) }() // deferred, so that close also runs when a Backoff panics
-	if within != nil && !a.inside {
+	if within != nil && !a.alreadyReads {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
 		} // the lease was lost meanwhile
@@ -140,7 +142,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
 	switch {
 	case ok:
-		return a.among(t)
+		return a.waitInCohort(t)
 	case a.rule.Mode == Shared:
 		a.cohort = &cohort{terms: t} // no lease to share, so the caller gets a cohort of its own
 	}
@@ -149,7 +151,7 @@ func (a *acquisition) run() (lease *Lease, err error) {
 
 // start waits for a background release of the key, and then sends the first question.
 func (a *acquisition) start() (*Lease, error) {
-	if err := a.afterRelease(); err != nil {
+	if err := a.awaitDeparture(); err != nil {
 		return nil, err
 	}
 	if a.rule.Mode == Shared {
@@ -185,10 +187,10 @@ func shorten(text string, n int) string {
 	return text[:n] // text is not UTF-8, so it is cut at any byte
 }
 
-// close cleans up after the acquire. If there is no lease, close also gives up the token and
-// the lead of the cohort.
+// close cleans up after the acquire, whose result is (lease, err). If there is no lease, close also
+// gives up the token and the lead of the cohort.
 func (a *acquisition) close(lease *Lease, err error) {
-	defer a.waited()
+	defer a.endWait()
 	if lease == nil {
 		if a.leads {
 			a.engine.cohorts.abdicate(a, err)
@@ -203,10 +205,11 @@ func (a *acquisition) close(lease *Lease, err error) {
 	}
 }
 
-// admit counts the caller as a waiter, unless too many wait already.
+// admit counts the caller as a waiter. It returns false if too many callers wait already.
 func (a *acquisition) admit() bool {
 	a.admitted = a.admitted || a.engine.waiters.enter(a.key(), a.engine.cfg.maxWaiters)
 	return a.admitted
 }
 
+// key returns the key on the server, with the Locker's prefix.
 func (a *acquisition) key() string { return a.engine.cfg.prefix + a.rule.Key }

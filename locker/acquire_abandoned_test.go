@@ -24,7 +24,7 @@ func TestAContextThatEndsIsToldApartFromBusy(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		start := time.Now()
 		_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
-		since(t, start, time.Second, 0)
+		checkElapsed(t, start, time.Second, 0)
 		wantErr(t, err, "a", context.Canceled, locker.ErrBusy)
 
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
@@ -50,14 +50,14 @@ func TestADeadContextSendsNothing(t *testing.T) {
 
 func TestAHangingCallDoesNotHoldUpItsCaller(t *testing.T) {
 	for name, tc := range map[string]struct {
-		rule   locker.Rule
-		cancel bool
-		want   []error
-		not    []error
+		rule     locker.Rule
+		cancel   bool
+		want     []error
+		unwanted []error
 	}{
-		"a deadline": {rule: locker.Rule{}, want: []error{context.DeadlineExceeded, locker.ErrUnavailable}, not: []error{locker.ErrBusy}},
-		"a cancel":   {rule: locker.Rule{}, cancel: true, want: []error{context.Canceled}, not: []error{locker.ErrBusy, locker.ErrUnavailable}},
-		"a Wait":     {rule: locker.Rule{Wait: 50 * time.Millisecond}, want: []error{locker.ErrUnavailable}, not: []error{locker.ErrBusy}},
+		"a deadline": {rule: locker.Rule{}, want: []error{context.DeadlineExceeded, locker.ErrUnavailable}, unwanted: []error{locker.ErrBusy}},
+		"a cancel":   {rule: locker.Rule{}, cancel: true, want: []error{context.Canceled}, unwanted: []error{locker.ErrBusy, locker.ErrUnavailable}},
+		"a Wait":     {rule: locker.Rule{Wait: 50 * time.Millisecond}, want: []error{locker.ErrUnavailable}, unwanted: []error{locker.ErrBusy}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
@@ -73,9 +73,9 @@ func TestAHangingCallDoesNotHoldUpItsCaller(t *testing.T) {
 				rule.Key = "a"
 				start := time.Now()
 				_, err := l.Acquire(ctx, rule)
-				since(t, start, 50*time.Millisecond, 50*time.Millisecond)
+				checkElapsed(t, start, 50*time.Millisecond, 50*time.Millisecond)
 				wantErr(t, err, "a", tc.want...)
-				wantNot(t, err, tc.not...)
+				wantNot(t, err, tc.unwanted...)
 
 				time.Sleep(time.Minute) // by now, the server has run the late call after its undo
 				if store.Len() != 0 {

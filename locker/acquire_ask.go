@@ -12,11 +12,13 @@ import (
 // question that is on its way already.
 func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	if q != nil {
-		return a.goOn(a.await(q))
+		return a.goOn(a.awaitAnswer(q))
 	}
 	return a.goOn(a.ask())
 }
 
+// goOn returns (lease, err) if it has a lease or an error. Otherwise it waits and asks again until
+// there is one.
 func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	for lease == nil && err == nil {
 		lease, err = a.wait()
@@ -24,21 +26,24 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	return lease, err
 }
 
-// ask asks the Store once. If ask returns neither a lease nor an error, the caller asks again.
+// ask asks the Store once. If ask returns neither a lease nor an error, the caller of ask asks
+// again.
 func (a *acquisition) ask() (*Lease, error) {
 	a.calls++
-	a.sent = a.began
+	a.sentAt = a.began
 	// If the caller has waited, or may have subscribed, this call is sent later than a.began.
 	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
-		a.sent = time.Now()
+		a.sentAt = time.Now()
 	}
 	if a.token.ask() {
-		a.first = a.sent
+		a.firstSent = a.sentAt
 	}
-	return a.await(a.engine.steps.BeginAcquire(a.ctx, a.claim))
+	return a.awaitAnswer(a.engine.steps.BeginAcquire(a.ctx, a.claim))
 }
 
-func (a *acquisition) await(q calls.Question) (*Lease, error) {
+// awaitAnswer waits for the answer to the question q, and acts on it. It may return neither a lease
+// nor an error, as ask does.
+func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
 	wasCurrent := a.current
 	a.current = false
 	var reason error
@@ -55,27 +60,27 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 		case <-q.Answered():
 			g, err := q.Answer()
 			if err == errNotQueued {
-				a.token.ended(callNotSent)
+				a.token.endCall(callNotSent)
 				return a.ask()
 			}
 			if err != nil {
 				return nil, a.handleError(err)
 			}
-			return a.answered(g)
+			return a.handleAnswer(g)
 		// The message of a grant may come before the answer, which usually follows at once. So it
 		// is cheaper to wait for the answer than to abandon the call.
 		case <-bell:
 			rung = true
-			if _, granted := a.engine.post.granted(&a.box); granted {
+			if _, granted := a.engine.post.grantIn(&a.box); granted {
 				timer := a.engine.timers.Start(freshGrant / 2)
 				defer a.engine.timers.Stop(timer)
 				late, bell = timer.C, nil
 			}
 		case <-late:
-			if e, granted := a.engine.post.granted(&a.box); granted && a.certain(e) {
+			if e, granted := a.engine.post.grantIn(&a.box); granted && a.isCertain(e) {
 				q.Abandon()
-				a.token.ended(callLost)
-				return a.handed(e)
+				a.token.endCall(callLost)
+				return a.takeGrant(e)
 			}
 		case <-silence:
 			reason = errNoAnswer
@@ -87,22 +92,22 @@ func (a *acquisition) await(q calls.Question) (*Lease, error) {
 			reason = ErrClosed
 		}
 	}
-	return nil, a.leave(q, reason, wasCurrent)
+	return nil, a.abandonQuestion(q, reason, wasCurrent)
 }
 
-// leave gives up a question that has no answer yet, for the given reason. It returns nil if the
-// caller asks again. wasCurrent is true if the previous answer was still recent when this
-// question was sent.
-func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) error {
+// abandonQuestion gives up the question q, which has no answer yet, for the given reason. It
+// returns nil if the caller asks again. The parameter wasCurrent is true if the previous answer was
+// still recent when this question was sent.
+func (a *acquisition) abandonQuestion(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
-		a.token.ended(callLost)
+		a.token.endCall(callLost)
 	} else {
-		a.token.ended(callNotSent)
+		a.token.endCall(callNotSent)
 	}
 	if reason == errNoAnswer {
-		return a.unanswered(reason)
+		return a.handleNoAnswer(reason)
 	}
-	if time.Since(a.sent) > freshGrant {
+	if time.Since(a.sentAt) > freshGrant {
 		a.failure = errNoAnswer
 	} else {
 		a.current = wasCurrent // the last answer is recent enough for the error
@@ -110,19 +115,21 @@ func (a *acquisition) leave(q calls.Question, reason error, wasCurrent bool) err
 	return a.giveUp(reason)
 }
 
-func (a *acquisition) answered(g store.Grant) (*Lease, error) {
+// handleAnswer acts on g, the Store's answer to an acquire. It may return neither a lease nor an
+// error, as ask does.
+func (a *acquisition) handleAnswer(g store.Grant) (*Lease, error) {
 	a.rounds += g.Rounds
 	if a.polled {
 		a.polled = false
-		a.engine.times.polled(a.rule.Name, g.State == store.Granted)
+		a.engine.times.recordAttempt(a.rule.Name, g.State == store.Granted)
 	}
-	a.token.ended(a.eventOf(g))
+	a.token.endCall(a.eventOf(g))
 	switch g.State {
 	case store.Granted:
-		a.confirmed(g.Fence)
-		return a.newLease(g, a.sent, 0)
+		a.confirmHandoff(g.Fence)
+		return a.newLease(g, a.sentAt, 0)
 	case store.Busy:
-		a.busy(g)
+		a.noteBusy(g)
 		if a.rule.Wait == NoWait {
 			return nil, a.giveUp(errWaitOver)
 		}
@@ -138,7 +145,7 @@ func (a *acquisition) answered(g store.Grant) (*Lease, error) {
 	}
 }
 
-// eventOf converts an answer of the Store to an event of the token.
+// eventOf converts g, an answer of the Store, to an event of the token.
 func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:
@@ -153,70 +160,70 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 	return answerAside
 }
 
-// busy records the holder and the place in the queue.
-func (a *acquisition) busy(g store.Grant) {
+// noteBusy records what the answer g shows: the holder and the place in the queue.
+func (a *acquisition) noteBusy(g store.Grant) {
 	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
-	a.clock = anchor{local: a.sent, server: g.At}
+	a.clock = anchor{local: a.sentAt, server: g.At}
 	// A semaphore has several holders, and the first of them is not always the first to release
 	// its permit.
 	if a.rule.Limit == 0 {
-		a.heldSince = holdsSince(g.Holder, g.At, a.sent)
+		a.heldSince = holdsSince(g.Holder, g.At, a.sentAt)
 	}
-	a.meets(peer(g.Holder.Fence, g.Holder.Metadata))
+	a.noteMet(peer(g.Holder.Fence, g.Holder.Metadata))
 	if a.rule.Wait != NoWait {
-		a.waits(g.Place)
+		a.noteWait(g.Place)
 	}
 	if a.busySince.IsZero() {
-		a.busySince = a.sent
+		a.busySince = a.sentAt
 		if d, ok := a.engine.times.estimate(a.rule.Name); ok {
-			a.expects = d * time.Duration(max(a.place, 1)) / time.Duration(a.rule.together())
+			a.expectedWait = d * time.Duration(max(a.place, 1)) / time.Duration(a.rule.maxHolders())
 		}
 	}
 	if a.cohort != nil {
-		a.engine.cohorts.busy(a)
+		a.engine.cohorts.noteBusy(a)
 	}
 	if a.notListening {
 		a.engine.post.resubscribe(a.claim.Inbox)
 	}
 }
 
-// newLease makes the lease. The deadline counts from since, a time that is no later than the grant.
-// If the grant came by message, the parameter handed is how long the server keeps the lease. If
-// the grant came in a reply, handed is 0. If the caller has left before the grant arrives,
+// newLease makes the lease of the grant g. The deadline counts from start, a time that is no later
+// than the grant. If the grant came by message, handoffTTL is how long the server keeps the lease.
+// If the grant came in a reply, handoffTTL is 0. If the caller has left before the grant arrives,
 // newLease gives the lock back.
-func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Duration) (*Lease, error) {
+func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) (*Lease, error) {
 	e := a.engine
-	ttl := a.rule.lease()
+	ttl := a.rule.leaseTTL()
 	life := ttl
-	if handed > 0 {
-		life = handed
+	if handoffTTL > 0 {
+		life = handoffTTL
 	}
 	each := ttl
 	if g.Left > 0 {
 		life = min(life, g.Left)
 		each = life
 	}
-	deadline := since.Add(life - e.cfg.drift(life))
+	deadline := start.Add(life - e.cfg.drift(life))
 	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}
 	now := time.Now()
 	if !now.Before(deadline) {
 		a.renewTicket()
-		return nil, a.unanswered(fmt.Errorf("the answer arrived after the lease of %v had ended; raise the TTL", ttl))
+		return nil, a.handleNoAnswer(fmt.Errorf("the answer arrived after the lease of %v had ended; raise the TTL", ttl))
 	}
-	f := new(first)
+	f := new(holdWithLease)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, since: instantOf(since), taken: instantOf(now), //nolint:gosec // at most WithHandoffs
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now), //nolint:gosec // at most WithHandoffs
 
-		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handed > 0,
-		renewal: renewal{each: each, longest: ttl, deadline: instantOf(deadline), handed: handed, adaptive: a.adaptive},
+		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handoffTTL > 0,
+		renewal: renewal{renewTTL: each, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {
-		f.hold.until = instantOf(since).plus(a.rule.AtMost)
+		f.hold.atMostEnd = instantOf(start).plus(a.rule.AtMost)
 	}
 	if a.rule.AtLeast != 0 {
-		f.hold.keep = instantOf(now).plus(a.rule.AtLeast)
+		f.hold.keepUntil = instantOf(now).plus(a.rule.AtLeast)
 	}
 	if a.rule.Mode == Shared {
 		f.hold.claim.Fence = g.Fence
@@ -225,7 +232,7 @@ func (a *acquisition) newLease(g store.Grant, since time.Time, handed time.Durat
 	if a.cohort != nil {
 		// This call must come before the hold is in the schedule, because the keeper may then
 		// report a loss of the hold to the cohort.
-		e.cohorts.granted(&f.hold)
+		e.cohorts.setHold(&f.hold)
 		a.leads = a.leads && a.rule.Limit == 0
 	}
 	writer := g.Writer

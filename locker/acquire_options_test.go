@@ -53,7 +53,7 @@ func TestABackoffThatEndsEndsTheWait(t *testing.T) {
 			wantErr(t, err, "a", locker.ErrBusy)
 			synctest.Wait() // wait until the waiter has left the queue, because only the head polls a foreign holder
 		}
-		since(t, start, 6*time.Second, 0)
+		checkElapsed(t, start, 6*time.Second, 0)
 	})
 }
 

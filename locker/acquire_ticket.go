@@ -17,13 +17,13 @@ import (
 type ticket struct {
 	// The claim does not change after it was queued, because the server finds an entry of the queue
 	// by the full text of the entry.
-	claim    store.Claim
-	token    token     // what the server may know of the token
-	first    time.Time // when the token was first sent; zero if events were lost after that
-	sent     time.Time // when the token was last sent
-	box      mailbox   // the events of the token
-	expected bool      // the post knows the token
-	clock    anchor    // made from the last answer
+	claim     store.Claim
+	token     token     // what the server may know of the token
+	firstSent time.Time // when the token was first sent; zero if events may have been lost since
+	sentAt    time.Time // when the token was last sent
+	box       mailbox   // the events of the token
+	expected  bool      // the post knows the token
+	clock     anchor    // made from the last answer
 
 	// True if the last answer was that the key is busy. Then the fields below are up to date, and
 	// events of the key matter.
@@ -40,8 +40,8 @@ type ticket struct {
 // may keep its waiters in order too. Such a Store is asked again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
-		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
-		Limit: a.rule.Limit, Weight: a.rule.Weight, Metadata: a.meta, Once: a.rule.Once, Delegation: a.pass,
+		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,
+		Limit: a.rule.Limit, Weight: a.rule.Weight, Metadata: a.meta, Once: a.rule.Once, Delegation: a.delegation,
 	}
 	if a.cohort != nil && a.rule.Mode == Exclusive {
 		a.claim.FenceCount = a.engine.cfg.handoffs
@@ -57,13 +57,13 @@ func (a *acquisition) prepare() {
 		return
 	}
 	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
-		a.join(inbox) // otherwise listen subscribes when the first question finds the key busy
+		a.prepareQueue(inbox) // otherwise listen subscribes when the first question finds the key busy
 	}
 }
 
-// join prepares the ticket for the queue at the server. It makes the post expect the ticket's grant
-// at inbox. "" means no inbox.
-func (a *acquisition) join(inbox string) {
+// prepareQueue prepares the ticket for the queue at the server. It makes the post expect the
+// ticket's grant at inbox. "" means no inbox.
+func (a *acquisition) prepareQueue(inbox string) {
 	c := &a.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
 	// If the holder will renew the lease, the server first hands it over for a short time. But a
@@ -94,7 +94,7 @@ func (a *acquisition) listen() error {
 		a.renewTicket() // the server has registered the token as a reader with the old inbox
 	}
 	if !a.claim.Queue {
-		a.join(inbox)
+		a.prepareQueue(inbox)
 	}
 	return nil
 }
@@ -174,10 +174,10 @@ func (a *acquisition) handOver() *ticket {
 var errNoAnswer = errors.New("no answer")
 
 // silence returns a channel for an acquire that begins now. The channel is signalled when the
-// acquire must be given up. silence watches only a Store that a user has written, because such
-// a Store may ignore its context and hang. latchkit's own Stores give up their calls by
-// themselves. The caller must call end.
-func (e *Engine) silence() (over <-chan time.Time, end func()) {
+// acquire must be given up because it has no answer. Only a Store that a user has written is
+// watched, because such a Store may ignore its context and hang. latchkit's own Stores give up
+// their calls by themselves. The caller must call end.
+func (e *Engine) silence() (expired <-chan time.Time, end func()) {
 	if e.foreign == nil || e.foreign.GivesUp() {
 		return nil, func() {}
 	}

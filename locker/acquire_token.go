@@ -64,19 +64,20 @@ var tokenMoves = [tokenEvents][tokenStates]tokenState{
 
 // token follows one token through its calls and messages.
 type token struct {
-	state  tokenState // while a call is under way: tokenUnclear
-	before tokenState // the state before the call that is under way, or before the last call
+	state    tokenState // while a call is under way: tokenUnclear
+	previous tokenState // the state before the call that is under way, or before the last call
 }
 
 // ask begins a call with the token. It returns true if the server has stored nothing for the token
 // before this call.
 func (t *token) ask() (first bool) {
-	t.state, t.before = tokenUnclear, t.state
-	return t.before == tokenNowhere
+	t.state, t.previous = tokenUnclear, t.state
+	return t.previous == tokenNowhere
 }
 
-// ended ends the call that is under way.
-func (t *token) ended(e tokenEvent) { t.state = tokenMoves[e][t.before] }
+// endCall ends the call that is under way, with the event e.
+func (t *token) endCall(e tokenEvent) { t.state = tokenMoves[e][t.previous] }
 
-// read is called with a message that the acquisition has read while no call is under way.
-func (t *token) read(e tokenEvent) { t.state = tokenMoves[e][t.state] }
+// readMessage records the event e of a message that the acquisition has read while no call is under
+// way.
+func (t *token) readMessage(e tokenEvent) { t.state = tokenMoves[e][t.state] }

@@ -7,12 +7,12 @@ import (
 
 // A tokenWorld is one possible state of a token: at the server, and on the way to it.
 type tokenWorld struct {
-	server  uint8 // what the server has stored for the token
-	message uint8 // the message that the acquisition has not read yet
-	late    uint8 // the abandoned calls that may still arrive at the server
-	lost    bool  // a call was abandoned; the table need not show whether it has arrived
-	call    uint8 // the call under way: none, sent, or 2 + the answer that is on its way
-	done    bool  // the work is done: the server queues no token
+	server        uint8 // what the server has stored for the token
+	message       uint8 // the message that the acquisition has not read yet
+	late          uint8 // the abandoned calls that may still arrive at the server
+	callAbandoned bool  // a call was abandoned; the table need not show whether it has arrived
+	call          uint8 // the call under way: none, sent, or 2 + the answer that is on its way
+	workDone      bool  // the work is done: the server queues no token
 }
 
 const (
@@ -22,10 +22,10 @@ const (
 	noCall, callSent, callAnswered = uint8(0), uint8(1), uint8(2)
 )
 
-// needs returns what must happen in this world when the wait ends.
-func (w tokenWorld) needs() tokenState {
+// neededState returns the state whose step must follow in this world when the wait ends.
+func (w tokenWorld) neededState() tokenState {
 	switch {
-	case w.lost:
+	case w.callAbandoned:
 		return tokenUnclear
 	case w.server == hasEntry, w.server == hasLease && w.message == grantUnread:
 		return tokenQueued
@@ -35,16 +35,16 @@ func (w tokenWorld) needs() tokenState {
 	return tokenNowhere
 }
 
-// executed returns the answers that the server can give to an acquire, and the world after each
-// answer.
-func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
+// afterAcquire returns the answers that the server can give to an acquire, and the world after each
+// answer. The parameter queues is true if the acquire queues.
+func (w tokenWorld) afterAcquire(queues bool) map[tokenEvent]tokenWorld {
 	with := func(server uint8) tokenWorld {
 		w := w
 		w.server = server
 		return w
 	}
 	switch {
-	case w.done:
+	case w.workDone:
 		return map[tokenEvent]tokenWorld{answerOver: with(hasNothing)}
 	case w.server == hasLease && queues:
 		return map[tokenEvent]tokenWorld{answerGranted: w}
@@ -57,9 +57,9 @@ func (w tokenWorld) executed(queues bool) map[tokenEvent]tokenWorld {
 // tokenTruths are all worlds that are possible after what the caller has seen.
 type tokenTruths map[tokenWorld]bool
 
-// closed returns these worlds and all worlds that the server can reach from them without the
+// reachable returns these worlds and all worlds that the server can reach from them without the
 // caller's knowledge.
-func (ts tokenTruths) closed(queues bool) tokenTruths {
+func (ts tokenTruths) reachable(queues bool) tokenTruths {
 	all, list := make(tokenTruths), make([]tokenWorld, 0, len(ts))
 	add := func(w tokenWorld) {
 		if !all[w] {
@@ -75,18 +75,18 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 		if w.server == hasEntry {
 			handed, over := w, w
 			handed.server, handed.message = hasLease, grantUnread
-			over.server, over.message, over.done = hasNothing, doneUnread, true
+			over.server, over.message, over.workDone = hasNothing, doneUnread, true
 			add(handed)
 			add(over)
 		}
 		if w.call == callSent {
-			for answer, after := range w.executed(queues) {
+			for answer, after := range w.afterAcquire(queues) {
 				after.call = callAnswered + uint8(answer)
 				add(after)
 			}
 		}
 		if w.late > 0 {
-			for _, after := range w.executed(queues) {
+			for _, after := range w.afterAcquire(queues) {
 				after.late--
 				add(after)
 			}
@@ -95,9 +95,9 @@ func (ts tokenTruths) closed(queues bool) tokenTruths {
 	return all
 }
 
-// after returns the worlds that are still possible after the caller has seen an answer or a
-// message.
-func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
+// narrow returns the worlds that are still possible after the caller has seen an answer or a
+// message. The function see returns the worlds after it, or none if the world does not allow it.
+func (ts tokenTruths) narrow(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
 		for _, w := range see(w) {
@@ -107,15 +107,15 @@ func (ts tokenTruths) after(see func(tokenWorld) []tokenWorld) tokenTruths {
 	return left
 }
 
-// needs returns what must happen at the end of the wait in any of these worlds, because the
-// caller cannot know which of them is true.
-func (ts tokenTruths) needs() tokenState {
+// neededState returns the state whose step must follow at the end of the wait in any of these
+// worlds, because the caller cannot know which of them is true.
+func (ts tokenTruths) neededState() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
 		// If a message is unread and no call is lost, the next owner of the ticket will read the
 		// message, so this world needs nothing.
-		if w.message != doneUnread || w.lost {
-			seen[w.needs()] = true
+		if w.message != doneUnread || w.callAbandoned {
+			seen[w.neededState()] = true
 		}
 	}
 	for _, state := range []tokenState{tokenUnclear, tokenPossible} {
@@ -134,22 +134,22 @@ func (ts tokenTruths) needs() tokenState {
 
 // tokenWalk goes through all orders of calls, answers, losses, refusals and messages.
 type tokenWalk struct {
-	found string            // the first history after which the table is wrong; "": none
-	met   map[[2]uint8]bool // the pairs of an event and the state in which the event has happened
-	moves [tokenEvents][tokenStates]tokenState
+	failure string            // the first history after which the table is wrong; "": none
+	covered map[[2]uint8]bool // the pairs of an event and the state in which the event has happened
+	moves   [tokenEvents][tokenStates]tokenState
 }
 
 func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history string) {
-	if k.found != "" {
+	if k.failure != "" {
 		return
 	}
-	ts = ts.closed(queues)
-	if need := ts.needs(); t.state != need {
-		k.found = fmt.Sprintf("%s: the table says %d, %d is needed", history, t.state, need)
+	ts = ts.reachable(queues)
+	if need := ts.neededState(); t.state != need {
+		k.failure = fmt.Sprintf("%s: the table says %d, %d is needed", history, t.state, need)
 		return
 	}
 	read := func(e tokenEvent, message uint8) {
-		k.meets(e, t, t.state, ts.after(func(w tokenWorld) []tokenWorld {
+		k.follow(e, t, t.state, ts.narrow(func(w tokenWorld) []tokenWorld {
 			if w.message != message {
 				return nil
 			}
@@ -167,12 +167,12 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 	asked := t
 	asked.ask()
-	sent := ts.after(func(w tokenWorld) []tokenWorld {
+	sent := ts.narrow(func(w tokenWorld) []tokenWorld {
 		w.call = callSent
 		return []tokenWorld{w}
-	}).closed(queues)
+	}).reachable(queues)
 	end := func(e tokenEvent, see func(tokenWorld) []tokenWorld) {
-		k.meets(e, asked, asked.before, sent.after(see), queues, asks-1, history+fmt.Sprint(" ask", e))
+		k.follow(e, asked, asked.previous, sent.narrow(see), queues, asks-1, history+fmt.Sprint(" ask", e))
 	}
 	unsent := func(w tokenWorld) []tokenWorld {
 		if w.call != callSent {
@@ -194,7 +194,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 		if w.call == callSent {
 			w.late++
 		}
-		w.call, w.lost = noCall, true
+		w.call, w.callAbandoned = noCall, true
 		return []tokenWorld{w}
 	})
 	for _, answer := range []tokenEvent{answerQueued, answerAside, answerParts, answerGranted, answerOver} {
@@ -208,17 +208,17 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// meets continues the walk after the event e, if e can happen in one of the worlds.
-func (k *tokenWalk) meets(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
+// follow continues the walk after the event e, if e can happen in one of the worlds ts.
+func (k *tokenWalk) follow(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
-		k.met[[2]uint8{uint8(e), uint8(from)}] = true
+		k.covered[[2]uint8{uint8(e), uint8(from)}] = true
 		t.state = k.moves[e][from]
 		k.walk(t, ts, queues, asks, history)
 	}
 }
 
 func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
-	k := &tokenWalk{met: map[[2]uint8]bool{}, moves: moves}
+	k := &tokenWalk{covered: map[[2]uint8]bool{}, moves: moves}
 	for _, queues := range []bool{false, true} {
 		k.walk(token{}, tokenTruths{{}: true}, queues, 3, fmt.Sprint("queues=", queues))
 	}
@@ -231,20 +231,20 @@ func walkTokens(moves [tokenEvents][tokenStates]tokenState) *tokenWalk {
 // goroutine is left.
 func TestTheTableOfATokenIsExact(t *testing.T) {
 	k := walkTokens(tokenMoves)
-	if k.found != "" {
-		t.Fatal(k.found)
+	if k.failure != "" {
+		t.Fatal(k.failure)
 	}
-	t.Logf("%d pairs of a state and an event were met", len(k.met))
+	t.Logf("%d pairs of a state and an event were met", len(k.covered))
 	// Each entry that the walk has used is necessary: with any other state in its place, the walk
 	// finds an error.
-	for pair := range k.met {
+	for pair := range k.covered {
 		for state := range tokenStates {
 			wrong := tokenMoves
 			if wrong[pair[0]][pair[1]] == state {
 				continue
 			}
 			wrong[pair[0]][pair[1]] = state
-			if walkTokens(wrong).found == "" {
+			if walkTokens(wrong).failure == "" {
 				t.Errorf("event %d in state %d may as well lead to %d", pair[0], pair[1], state)
 			}
 		}

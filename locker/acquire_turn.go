@@ -7,30 +7,30 @@ import (
 // turn ends a caller's wait in a cohort. With the turn, the caller gets a hold or becomes the
 // leader.
 type turn struct {
-	hold  *hold
-	fence uint64
-	by    Peer // the caller that handed hold over
+	hold     *hold
+	fence    uint64
+	releaser Peer // the caller that handed hold over
 	// streak numbers the hand-offs in the streak of hold, from 1. It is 0 when readers share
 	// hold, because then the turn is no hand-off.
-	streak int
-	follow *follow // for a leader: the acquire that went out with the release of the previous hold
-	ticket *ticket // for a leader: the ticket of the previous leader, in the server's queue
-	seen   bool    // for a leader: the server has reported that the key is held
+	streak    int
+	follow    *follow // for a leader: the acquire that went out with the release of the previous hold
+	ticket    *ticket // for a leader: the ticket of the previous leader, in the server's queue
+	sawHolder bool    // for a leader: the server has reported that the key is held
 	// err is set if WithMaxWaiters is exceeded. It is also set if the leader could not reach the
 	// server and this waiter's time is over too.
 	err error
 }
 
-// among makes the caller wait together with the callers of this process that want the key on the
-// same terms.
-func (a *acquisition) among(t terms) (*Lease, error) {
+// waitInCohort makes the caller wait together with the callers of this process that want the key on
+// the same terms t. It returns the lease or an error.
+func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 	for inFront := false; ; inFront = true {
 		if t.mode == Shared {
-			if l := a.read(t); l != nil {
+			if l := a.readShared(t); l != nil {
 				return l, nil
 			}
 		}
-		if !a.engine.cohorts.join(a, t, inFront) {
+		if !a.engine.cohorts.enter(a, t, inFront) {
 			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
 		if a.leads || a.rule.Wait == NoWait {
@@ -39,7 +39,7 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		if a.engine.cfg.queue && a.recalled == nil {
 			a.engine.post.warm(a.key())
 		}
-		turn, err := a.turnComes()
+		turn, err := a.awaitTurn()
 		recalled := a.endDeparture()
 		switch {
 		case err != nil:
@@ -47,13 +47,13 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 		case turn.err != nil:
 			return nil, turn.err
 		case turn.hold == nil:
-			return a.succeed(turn)
+			return a.becomeLeader(turn)
 		}
 		if !recalled {
 			a.busySince = a.began
 		}
 		if turn.streak > 0 {
-			a.handedBy(turn.by, HandoffLocal, turn.streak)
+			a.noteHandoff(turn.releaser, HandoffLocal, turn.streak)
 		}
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
@@ -65,8 +65,8 @@ func (a *acquisition) among(t terms) (*Lease, error) {
 	}
 }
 
-// If the hold of a background release was taken back for this caller, endDeparture ends this
-// release. Otherwise it returns false.
+// endDeparture ends the background release whose hold was taken back for this caller. It returns
+// false if no hold was taken back.
 func (a *acquisition) endDeparture() bool {
 	d := a.recalled
 	if d == nil {
@@ -77,10 +77,10 @@ func (a *acquisition) endDeparture() bool {
 	return true
 }
 
-// turnComes waits in the cohort until the caller's turn comes.
-func (a *acquisition) turnComes() (turn, error) {
+// awaitTurn waits in the cohort until the caller gets its turn, and returns the turn.
+func (a *acquisition) awaitTurn() (turn, error) {
 	if len(a.turn) == 0 {
-		a.waits(0)
+		a.noteWait(0)
 	}
 	var reason error
 	select {
@@ -94,18 +94,18 @@ func (a *acquisition) turnComes() (turn, error) {
 		reason = ErrClosed
 	}
 	if !a.engine.cohorts.leave(a) {
-		a.passUp(<-a.turn)
+		a.passTurn(<-a.turn)
 	}
 	return turn{}, a.giveUp(reason)
 }
 
-// takeOver makes a Lease of a hold that was handed over or is shared. It returns nil when the hold
-// was lost meanwhile, or the Engine is closing.
+// takeOver makes a Lease of the hold in t, which was handed over or is shared. It returns nil when
+// the hold was lost meanwhile, or the Engine is closing.
 func (a *acquisition) takeOver(t turn) *Lease {
 	taken := false
 	defer func() {
 		if !taken {
-			a.passUp(t)
+			a.passTurn(t)
 		}
 	}()
 	l := new(Lease)
@@ -121,10 +121,11 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	return nil
 }
 
-// succeed makes the acquisition the leader of its cohort, as the successor of the previous leader.
-func (a *acquisition) succeed(t turn) (*Lease, error) {
+// becomeLeader makes the acquisition the leader of its cohort, as the successor of the previous
+// leader.
+func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 	a.leads = true
-	if t.seen && a.busySince.IsZero() {
+	if t.sawHolder && a.busySince.IsZero() {
 		a.busySince = a.began
 	}
 	switch {
@@ -137,9 +138,9 @@ func (a *acquisition) succeed(t turn) (*Lease, error) {
 	return a.start()
 }
 
-// passUp is called when a caller gets a turn but has left already. It gives the turn to the next
-// caller.
-func (a *acquisition) passUp(t turn) {
+// passTurn is called when the caller gets the turn t but has left already. It gives the turn to the
+// next caller.
+func (a *acquisition) passTurn(t turn) {
 	a.busySince = a.began
 	switch {
 	case t.err != nil:
@@ -149,7 +150,7 @@ func (a *acquisition) passUp(t turn) {
 			t.hold.releaseUnused()
 		}
 		if rest != nil {
-			a.engine.cohorts.released(rest)
+			a.engine.cohorts.leadAfterRelease(rest)
 		}
 	default:
 		a.leads = true
@@ -157,12 +158,12 @@ func (a *acquisition) passUp(t turn) {
 			a.ticket = t.ticket
 		}
 		if t.follow != nil {
-			a.token.ended(callLost)
+			a.token.endCall(callLost)
 		}
 	}
 }
 
-// sees is called with the holder for which the caller waits in this process, and records it.
-func (a *acquisition) sees(h store.Holder) {
+// noteHolder records h, the holder for which the caller waits in this process.
+func (a *acquisition) noteHolder(h store.Holder) {
 	a.busySince, a.holder, a.current = a.began, h, true
 }

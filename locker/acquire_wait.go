@@ -30,10 +30,11 @@ const (
 // anchor.server, the local clock showed anchor.local or a later time.
 type anchor struct{ local, server time.Time }
 
-// at converts the time of an event from the server's clock to the local clock. It returns the
-// earliest local time of the event, and by how much that time may be wrong. This error grows with
-// the age of the anchor, because the rates of the clocks may differ by 1 %, as in config.drift.
-func (c anchor) at(server time.Time) (earliest time.Time, off time.Duration) {
+// toLocal converts a time from the server's clock to the local clock. It returns the earliest local
+// time that is possible, and the uncertainty: by how much that time may be wrong. The uncertainty
+// grows with the age of the anchor, because the rates of the clocks may differ by 1 %, as in
+// config.drift.
+func (c anchor) toLocal(server time.Time) (earliest time.Time, uncertainty time.Duration) {
 	waited := server.Sub(c.server)
 	slip := waited / 100
 	return c.local.Add(waited - slip), 2 * slip
@@ -98,67 +99,67 @@ func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, err
 }
 
 // handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
-// at the time that the parameter until gives.
-func (a *acquisition) handleEvents(timer *time.Timer, until time.Time) (lease *Lease, again bool, err error) {
-	n := a.engine.post.read(&a.box)
+// at askAt.
+func (a *acquisition) handleEvents(timer *time.Timer, askAt time.Time) (lease *Lease, again bool, err error) {
+	n := a.engine.post.takeNews(&a.box)
 	switch {
-	case n.done:
-		a.token.read(readDone)
+	case n.workDone:
+		a.token.readMessage(readDone)
 		return nil, false, a.fail(ErrDone, 0)
 	case n.reopened: // the server may now be another one, with another clock
-		a.clock, a.first = anchor{}, time.Time{}
+		a.clock, a.firstSent = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
-		a.token.read(readGrant)
-		lease, err = a.handed(n.grant)
+		a.token.readMessage(readGrant)
+		lease, err = a.takeGrant(n.grant)
 		return lease, lease == nil, err
-	case n.head:
+	case n.isHead:
 		a.place = 1
 		// The event only makes the waiter ask its next question sooner.
-		timer.Reset(min(time.Until(n.free)+time.Millisecond, headAsks, time.Until(until)))
+		timer.Reset(min(time.Until(n.freeBy)+time.Millisecond, headAsks, time.Until(askAt)))
 	}
 	// A hint that the key may be free is ignored after an error or a late grant, because the undo
 	// of this token may have caused the hint. If such a hint counted, the waiter would ask again
 	// and again without a pause.
-	return nil, n.maybe && a.current, nil
+	return nil, n.maybeFree && a.current, nil
 }
 
-// If the time of a grant that came by message is certain, handed takes the grant. Then the waiter
-// does not ask the server again. Otherwise an acquire finds out what became of the grant.
-func (a *acquisition) handed(e store.Event) (*Lease, error) {
-	since, ok := a.happened(e)
+// takeGrant takes e, a grant that came by message, if the time of the grant is certain. Then the
+// waiter does not ask the server again. Otherwise an acquire finds out what became of the grant.
+func (a *acquisition) takeGrant(e store.Event) (*Lease, error) {
+	since, ok := a.grantTime(e)
 	if !ok {
-		a.hears(e)
+		a.noteMessage(e)
 		return nil, nil
 	}
-	a.handedBy(Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)
+	a.noteHandoff(Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)
 	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
 }
 
-// certain reports whether handed would take the grant.
-func (a *acquisition) certain(e store.Event) bool {
-	_, ok := a.happened(e)
+// isCertain reports whether takeGrant would take the grant e.
+func (a *acquisition) isCertain(e store.Event) bool {
+	_, ok := a.grantTime(e)
 	return ok
 }
 
-// happened returns the earliest local time at which the server can have made the grant that a
-// message reports. ok is true if that time is certain enough.
+// grantTime returns the earliest local time at which the server can have made the grant that the
+// message e reports. The result ok is true if that time is certain enough.
 //
 // The result is the local time at which the anchor's call was sent, plus the time from that call to
 // the grant by the server's clock. If no call was answered yet, the result is the time at which the
 // first call was sent.
-func (a *acquisition) happened(e store.Event) (since time.Time, ok bool) {
+func (a *acquisition) grantTime(e store.Event) (earliest time.Time, ok bool) {
 	if a.engine.confirms {
 		// The message does not show that a replica has acknowledged the grant. So the waiter
 		// sends an acquire, which finds the grant and waits for the replica.
 		return time.Time{}, false
 	}
-	since, off := a.first, time.Duration(0)
+	earliest, off := a.firstSent, time.Duration(0)
 	if !a.clock.server.IsZero() {
-		since, off = a.clock.at(e.At)
+		earliest, off = a.clock.toLocal(e.At)
 	}
-	age := time.Since(since)
-	return since, !since.IsZero() && age >= 0 && age <= freshGrant+off
+	age := time.Since(earliest)
+	return earliest, !earliest.IsZero() && age >= 0 && age <= freshGrant+off
 }
 
 // patience returns how long the waiter waits for an event before it asks again. It returns false

@@ -23,6 +23,7 @@ func (w *waiters) enter(key string, most int) bool {
 	return true
 }
 
+// dismiss counts one waiter less for key.
 func (w *waiters) dismiss(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -97,6 +97,7 @@ func (e *Engine) Revoke(ctx context.Context, key string, fence uint64, reason st
 	return err
 }
 
+// revoke does the work of Revoke.
 func (e *Engine) revoke(ctx context.Context, key string, fence uint64, reason string) error {
 	s, ok := e.store.(store.Revoker)
 	if !ok {
@@ -144,7 +145,8 @@ func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// administer makes one call about key, and stops waiting for the answer when ctx ends.
+// administer makes call, one call about key, and stops waiting for the answer when ctx ends. The
+// function call gets the key with the Locker's prefix.
 func administer[T any](ctx context.Context, e *Engine, op Op, key string, call func(l string) (T, error)) (T, error) {
 	var none T
 	l := e.cfg.prefix + key
@@ -154,7 +156,7 @@ func administer[T any](ctx context.Context, e *Engine, op Op, key string, call f
 	return inquire(ctx, e, op, key, func() (T, error) { return call(l) })
 }
 
-// inquire makes one call, and stops waiting for the answer when ctx ends.
+// inquire makes call once, and stops waiting for the answer when ctx ends.
 func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func() (T, error)) (T, error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -163,7 +165,7 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 	select {
 	case a := <-calls.Ask(&e.calls, call):
 		if a.Err != nil {
-			return none, &Error{Op: op, Key: key, Err: unavailable(a.Err)}
+			return none, &Error{Op: op, Key: key, Err: asUnavailable(a.Err)}
 		}
 		return a.Value, nil
 	case <-ctx.Done():

@@ -20,17 +20,17 @@ func TestWhoHearsAgainAsksAtOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+		second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(3 * time.Second) // the waiter asked after 1 s, and will ask again 7 s from now
 		ps[2].Deafen(true)
 		release(t, first)
-		release(t, second.granted(0))
-		third.waitsStill()
+		release(t, second.awaitGrant(0))
+		third.checkWaiting()
 		if store.Len() != 0 || store.Queued() != 0 {
 			t.Fatal("positive control: the server believes in the waiter")
 		}
 		ps[2].Deafen(false)
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -43,7 +43,7 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		store.Fail(locker.OpAcquire, errors.New("reset"))
 		ps[1].Deafen(true)
 		store.StepClock(60 * time.Millisecond)
@@ -53,7 +53,7 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 		release(t, first)
 		<-time.After(81 * time.Millisecond)
 		store.Fail(locker.OpAcquire, nil)
-		lease := second.granted(200 * time.Millisecond)
+		lease := second.awaitGrant(200 * time.Millisecond)
 		i, err := ls[0].Inspect(t.Context(), "a")
 		if err != nil || i.Fence != lease.Fence() {
 			t.Fatalf("%+v %v", i, err)
@@ -73,12 +73,12 @@ func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		store.DelayReplies(locker.OpAcquire, 80*time.Millisecond)
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		<-time.After(200 * time.Millisecond)
 		ps[1].DelayEvents(90 * time.Millisecond)
 		release(t, first)
 		calls := store.Calls(locker.OpAcquire)
-		lease := second.granted(90 * time.Millisecond)
+		lease := second.awaitGrant(90 * time.Millisecond)
 		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
 			t.Errorf("positive control: the server was asked %d times", n)
 		}

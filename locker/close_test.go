@@ -47,7 +47,7 @@ func TestCloseEndsWaitersAndLeasesAndWaitsForRun(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		since(t, start, 10*time.Second, 0)
+		checkElapsed(t, start, 10*time.Second, 0)
 		wantErr(t, <-waited, "run", locker.ErrClosed)
 		if err := <-ran; err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestCloseIsBoundedByItsContext(t *testing.T) {
 		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		since(t, start, time.Second, 0)
+		checkElapsed(t, start, time.Second, 0)
 		close(hold)
 		wg.Wait()
 	})
@@ -119,7 +119,7 @@ func TestCloseDoesNotWaitForUndosBeyondItsContext(t *testing.T) {
 		if err := l.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal(err)
 		}
-		since(t, start, time.Second, 0)
+		checkElapsed(t, start, time.Second, 0)
 	})
 }
 
@@ -151,11 +151,11 @@ func TestAHoldThatIsPassedOnDuringCloseEnds(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			w := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			closed := make(chan error, 1)
 			release(t, lease) // at this moment, the next caller may not have noticed its turn yet
 			go func() { closed <- l.Close(context.Background()) }()
-			<-w.done
+			<-w.ended
 			if err := <-closed; err != nil {
 				t.Fatal(err)
 			}

@@ -41,18 +41,18 @@ type cohort struct {
 	// cohort_permits.go.
 	parked *acquisition
 
-	open bool          // hold is Shared, and more callers may use it
-	seen bool          // the server has answered a leader that the key is held
-	last *leaderAnswer // the last answer to a leader that did not get the key; nil: none
+	open      bool          // hold is Shared, and more callers may use it
+	sawHolder bool          // the server has answered a leader that the key is held
+	last      *leaderAnswer // the last answer to a leader that did not get the key; nil: none
 }
 
 // leaderAnswer is what the Store has answered to a leader that did not get the key. It is allocated
 // only when it is needed, to save memory: there may be many cohorts, and most need none.
 type leaderAnswer struct {
-	holder  store.Holder // the holder, while the cohort has no hold
-	at      time.Time    // when the answer came
-	since   time.Time    // when the holder got the key; zero: unknown
-	failure error        // the error of the leader's last question
+	holder    store.Holder // the holder, while the cohort has no hold
+	received  time.Time    // when this process received the answer
+	heldSince time.Time    // when the holder got the key; zero: unknown
+	failure   error        // the error of the leader's last question
 }
 
 // lastAnswer returns the last answer to a leader, or the zero value if there is none.
@@ -63,7 +63,8 @@ func (c *cohort) lastAnswer() leaderAnswer {
 	return *c.last
 }
 
-// noteError records the error of the leader's last question, or nil if the question had an answer.
+// noteError records err, the error of the leader's last question, or nil if the question had an
+// answer.
 func (c *cohort) noteError(err error) {
 	if c.last == nil {
 		if err == nil {
@@ -74,7 +75,7 @@ func (c *cohort) noteError(err error) {
 	c.last.failure = err
 }
 
-// Callers can share a lease if their terms are equal.
+// terms are the properties that the Rules of two callers must have in common to share a lease.
 type terms struct {
 	key           string
 	mode          Mode
@@ -100,7 +101,7 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share returns the terms on which callers with this rule share a lease. It also returns whether
+// share returns the terms on which callers with the rule r share a lease. It also returns whether
 // they share a lease at all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease,
 // so callers with these settings do not share. A writer with NoWait asks the server itself. Readers
 // share a lease even with NoWait.
@@ -110,16 +111,16 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	if adaptive {
 		t.ttl = 0
 	}
-	alone := c.handoffs == 1 || !c.renewal || r.hasItsOwn() ||
+	alone := c.handoffs == 1 || !c.renewal || r.hasOwnTerms() ||
 		r.Wait == NoWait && r.Mode == Exclusive
 	return t, !alone
 }
 
-// join makes the acquisition the leader of its cohort, or puts the acquisition behind the waiters.
-// With inFront, the acquisition goes in front of the waiters, because its turn had come
-// already. If the cohort already has a leader or a holder, a caller with NoWait gets a cohort
-// of its own. When too many callers wait, join returns false.
-func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
+// enter makes the acquisition a the leader of the cohort with the terms t, or puts it behind the
+// waiters of this cohort. With inFront, a goes in front of the waiters, because its turn had come
+// already. If the cohort already has a leader or a holder, a caller with NoWait gets a cohort of
+// its own. When too many callers wait, enter returns false.
+func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := cs.active[t]
@@ -148,13 +149,13 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 		return true
 	}
 	if !inFront && !a.admit() {
-		c.show(a)
+		c.copyTo(a)
 		return false
 	}
 	a.cohort = c
 	a.expectTurn()
-	if p := c.inTheWay(); p != (Peer{}) {
-		a.meets(p)
+	if p := c.blocker(); p != (Peer{}) {
+		a.noteMet(p)
 	}
 	if inFront {
 		c.waiting = slices.Insert(c.waiting, 0, a)
@@ -164,8 +165,8 @@ func (cs *cohorts) join(a *acquisition, t terms, inFront bool) bool {
 	return true
 }
 
-// leave removes the acquisition from the waiters, and gives it what the cohort knows about the
-// holder. If the acquisition has got its turn, leave returns false, and the turn is in a.turn.
+// leave removes a from the waiters, and gives it what the cohort knows about the holder. If a has
+// got its turn, leave returns false, and the turn is in a.turn.
 func (cs *cohorts) leave(a *acquisition) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -175,45 +176,44 @@ func (cs *cohorts) leave(a *acquisition) bool {
 		return false
 	}
 	c.waiting = slices.Delete(c.waiting, i, i+1)
-	c.show(a)
+	c.copyTo(a)
 	return true
 }
 
-// show copies what the cohort knows about the holder into the acquisition. The cohorts' mutex is
-// held.
-func (c *cohort) show(a *acquisition) {
+// copyTo copies what the cohort knows about the holder into a. The caller holds the cohorts' mutex.
+func (c *cohort) copyTo(a *acquisition) {
 	switch {
 	case c.hold != nil:
-		a.sees(c.hold.holder())
-		a.heldSince = c.hold.taken.time()
-	case c.seen:
+		a.noteHolder(c.hold.holder())
+		a.heldSince = c.hold.received.time()
+	case c.sawHolder:
 		r := c.lastAnswer()
 		if r.holder.Left > 0 {
-			r.holder.Left = max(r.holder.Left-time.Since(r.at), 0)
+			r.holder.Left = max(r.holder.Left-time.Since(r.received), 0)
 		}
-		a.sees(r.holder)
-		a.current, a.failure, a.heldSince = r.failure == nil, r.failure, r.since
+		a.noteHolder(r.holder)
+		a.current, a.failure, a.heldSince = r.failure == nil, r.failure, r.heldSince
 	}
 }
 
-// busy is called when the server has answered the leader that another token holds the key.
-func (cs *cohorts) busy(a *acquisition) {
+// noteBusy is called when the server has answered the leader a that another token holds the key.
+func (cs *cohorts) noteBusy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.seen, c.last = true, &leaderAnswer{holder: a.holder, at: time.Now(), since: a.heldSince}
+	c.sawHolder, c.last = true, &leaderAnswer{holder: a.holder, received: time.Now(), heldSince: a.heldSince}
 }
 
-// noteFailure is called when the leader has got no answer.
+// noteFailure is called when the leader a has got no answer.
 func (cs *cohorts) noteFailure(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	a.cohort.noteError(a.failure)
 }
 
-// makeRoom is called when a leader must wait and WithMaxWaiters is reached. The leader counts as a
-// waiter only now, and other callers may have taken the last places before. So the caller that came
-// last is refused. makeRoom returns false if the leader came last.
+// makeRoom is called when the leader a must wait and WithMaxWaiters is reached. The leader counts
+// as a waiter only now, and other callers may have taken the last places before. So the caller that
+// came last is refused, with the error refused. makeRoom returns false if the leader came last.
 func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	if !a.leads {
 		return false
@@ -227,32 +227,32 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	}
 	last := c.waiting[n-1]
 	c.waiting = slices.Delete(c.waiting, n-1, n)
-	c.show(last)
+	c.copyTo(last)
 	a.admitted, last.admitted = true, false
 	last.turn <- turn{err: refused}
 	return true
 }
 
-// granted makes h the hold of its cohort.
-func (cs *cohorts) granted(h *hold) {
+// setHold makes h the hold of its cohort.
+func (cs *cohorts) setHold(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := h.cohort
 	if c.isPermits() {
-		cs.grantedPermit(h)
+		cs.leadAfterPermit(h)
 		return
 	}
 	c.noteError(nil)
-	c.hold, c.seen, h.used = h, true, 1
+	c.hold, c.sawHolder, h.used = h, true, 1
 	if c.terms.mode == Shared {
 		h.users, cs.phases[h.claim.Owner] = 1, h
 	}
 }
 
-// release is called when the user of h releases it. passed is true if h was handed over. If passed
-// is false, h must go back to the server. If the cohort has waiters but no leader, release
-// returns the cohort as rest, and its caller must call lead or released. Until that call, the
-// waiters stay in the cohort, and can leave it.
+// release is called when the user of h releases it. The result passed is true if h was handed over.
+// If passed is false, h must go back to the server. If the cohort has waiters but no leader,
+// release returns the cohort as rest, and its caller must call leadBeforeRelease or
+// leadAfterRelease. Until that call, the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -263,15 +263,15 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	case c != nil && c.isPermits():
 		return cs.passPermit(h), nil
 	case c == nil || c.hold != h: // h was lost meanwhile, and the cohort has noticed that
-		h.over = true
+		h.ended = true
 		return false, nil
 	}
-	if len(c.waiting) > 0 && h.used < h.block && instantOf(time.Now()).until(h.taken) < streakWithin &&
-		!cs.engine.isClosing() && cs.engine.keeper.pass(h) {
-		c.next().takes(h)
+	if len(c.waiting) > 0 && h.used < h.block && instantOf(time.Now()).sub(h.received) < streakWithin &&
+		!cs.engine.isClosing() && cs.engine.keeper.beginHandOff(h) {
+		c.next().useHold(h)
 		return true, nil
 	}
-	h.over = true
+	h.ended = true
 	if len(c.waiting) == 0 {
 		cs.newLeader(c)
 		return false, nil
@@ -280,62 +280,64 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	return false, c
 }
 
-// takes makes the acquisition the next user of h, with the next fence of h. cs.mu is held.
-func (a *acquisition) takes(h *hold) {
-	t := turn{hold: h, fence: h.fence + uint64(h.used), by: h.user(), streak: int(h.used)} //nolint:gosec // a few
+// useHold makes the acquisition the next user of h, with the next fence of h. The caller holds
+// cs.mu.
+func (a *acquisition) useHold(h *hold) {
+	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)} //nolint:gosec // a few
 	h.signed = a.meta
 	h.used++
 	a.turn <- t
 }
 
-// user returns the present user of h, or the last user if no caller uses h now. The cohorts' mutex
-// is held.
+// user returns the present user of h, or the last user if no caller uses h now. The caller holds
+// the cohorts' mutex.
 func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
 
-// inTheWay returns the holder for whose release a new waiter waits, or the zero Peer if the holder
-// is not known. The cohorts' mutex is held.
-func (c *cohort) inTheWay() Peer {
+// blocker returns the holder for whose release a new waiter waits, or the zero Peer if the holder
+// is not known. The caller holds the cohorts' mutex.
+func (c *cohort) blocker() Peer {
 	switch {
 	case c.hold != nil:
 		return c.hold.user()
-	case c.seen:
+	case c.sawHolder:
 		h := c.lastAnswer().holder
 		return peer(h.Fence, h.Metadata)
 	}
 	return Peer{}
 }
 
-// lead makes the first waiter of c the leader before the release, so that the waiter's acquire
-// goes out with the release. When all waiters have left, lead returns nil.
-func (cs *cohorts) lead(c *cohort) *acquisition {
+// leadBeforeRelease makes the first waiter of c the leader before the release, so that the waiter's
+// acquire goes out with the release. It returns this waiter, or nil when all waiters have left.
+func (cs *cohorts) leadBeforeRelease(c *cohort) *acquisition {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.newLeader(c)
 }
 
-// released is called when the release has ended or continues in the background. It makes the first
-// waiter of c the leader.
-func (cs *cohorts) released(c *cohort) {
-	if next := cs.lead(c); next != nil {
-		next.turn <- turn{seen: true}
+// leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
+// in the background.
+func (cs *cohorts) leadAfterRelease(c *cohort) {
+	if next := cs.leadBeforeRelease(c); next != nil {
+		next.turn <- turn{sawHolder: true}
 	}
 }
 
-// lost is called when h has ended on the server. Then the cohort of h asks the server again.
-func (cs *cohorts) lost(h *hold) {
+// dropHold is called when h has ended on the server. Then the cohort of h asks the server again.
+func (cs *cohorts) dropHold(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	h.over = true
+	h.ended = true
 	if c := h.cohort; c != nil && c.hold == h {
 		if next := cs.newLeader(c); next != nil {
-			next.turn <- turn{seen: true}
+			next.turn <- turn{sawHolder: true}
 		}
 	}
 }
 
-// abdicate is called when a leader ends without a hold. It makes the next waiter the leader, with
-// the old leader's ticket if that ticket is in the queue. If the server cannot be reached, overdue
-// waiters fail at once, because otherwise each of them would first ask the server in vain.
+// abdicate is called when the leader a ends without a hold, with the error err. It makes the next
+// waiter the leader, with the old leader's ticket if that ticket is in the queue. If the server
+// cannot be reached, overdue waiters fail at once, because otherwise each of them would first ask
+// the server in vain.
 func (cs *cohorts) abdicate(a *acquisition, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -348,16 +350,17 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	if next == nil {
 		return
 	}
-	t := turn{seen: c.seen}
-	c.show(next) // the new leader's wait may end before its first answer
+	t := turn{sawHolder: c.sawHolder}
+	c.copyTo(next) // the new leader's wait may end before its first answer
 	if a.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}
 	next.turn <- t
 }
 
-// newLeader makes the first waiter the leader. The caller must send the turn to the new leader.
-// Without a waiter the cohort is over. cs.mu is held.
+// newLeader makes the first waiter of c the leader, and returns it. The caller must send the turn
+// to the new leader. Without a waiter, newLeader removes the cohort and returns nil. The caller
+// holds cs.mu.
 func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if c.hold != nil && c.terms.mode == Shared {
 		delete(cs.phases, c.hold.claim.Owner)
@@ -366,7 +369,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	if len(c.waiting) == 0 {
 		if cs.active[c.terms] == c {
 			delete(cs.active, c.terms)
-			c.waiting, c.seen, c.last = c.waiting[:0], false, nil
+			c.waiting, c.sawHolder, c.last = c.waiting[:0], false, nil
 			if len(cs.spare) < 64 && !c.isPermits() { // permits still refer to their cohort
 				cs.spare = append(cs.spare, c)
 			}
@@ -376,7 +379,7 @@ func (cs *cohorts) newLeader(c *cohort) *acquisition {
 	return c.next()
 }
 
-// next removes the first waiter, and returns it. The cohorts' mutex is held.
+// next removes the first waiter, and returns it. The caller holds the cohorts' mutex.
 func (c *cohort) next() *acquisition {
 	a := c.waiting[0]
 	c.waiting[0] = nil

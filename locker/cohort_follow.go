@@ -17,7 +17,7 @@ import (
 // token.
 type follow struct {
 	claim store.Claim
-	there chan struct{} // closed when grant and err are set
+	ready chan struct{} // closed when grant and err are set
 	grant store.Grant
 	err   error
 }
@@ -26,31 +26,31 @@ type follow struct {
 // release queues nothing.
 var errNotQueued = errors.New("nothing was queued")
 
-// asksWithRelease reports whether an acquire of key may go out with a release. The Store must
-// be able to carry the acquire, the acquire must be able to wait in the server's queue, and the
-// grant must need no acknowledgement by replicas.
-func (e *Engine) asksWithRelease(key string) bool {
+// canFollow reports whether an acquire of key may go out with a release. The Store must be able to
+// carry the acquire, the acquire must be able to wait in the server's queue, and the grant must
+// need no acknowledgement by replicas.
+func (e *Engine) canFollow(key string) bool {
 	return e.carries && e.cfg.queue && !e.confirms && (e.post.notifier == nil || e.post.inbox(key) != "")
 }
 
-// newFollow returns the follow for a release that is sent now. The follow asks for the key on
-// behalf of the acquisition next, which no other goroutine uses until its turn. If the
-// subscription was lost after the call of asksWithRelease, newFollow returns nil, and next asks
-// by itself at once.
+// newFollow returns the follow for a release that is sent at the time now. The follow asks for the
+// key on behalf of the acquisition next, which no other goroutine uses until its turn. If the
+// subscription was lost after the call of canFollow, newFollow returns nil, and next asks by itself
+// at once.
 func newFollow(next *acquisition, now time.Time) *follow {
 	if next.prepare(); !next.claim.Queue {
-		next.turn <- turn{seen: true}
+		next.turn <- turn{sawHolder: true}
 		return nil
 	}
 	next.token.ask()
-	next.first, next.sent = now, now
+	next.firstSent, next.sentAt = now, now
 	next.calls++
-	f := &follow{claim: next.claim, there: make(chan struct{})}
-	next.turn <- turn{follow: f, seen: true}
+	f := &follow{claim: next.claim, ready: make(chan struct{})}
+	next.turn <- turn{follow: f, sawHolder: true}
 	return f
 }
 
-// receive gets the answer to the release, and takes the answer to the follow from it.
+// receive gets (g, err), the answer to the release, and takes the answer to the follow from it.
 func (f *follow) receive(g store.Grant, err error) {
 	switch {
 	case err != nil:
@@ -60,9 +60,9 @@ func (f *follow) receive(g store.Grant, err error) {
 	default:
 		f.err = errNotQueued
 	}
-	close(f.there)
+	close(f.ready)
 }
 
-func (f *follow) Answered() <-chan struct{}    { return f.there }
+func (f *follow) Answered() <-chan struct{}    { return f.ready }
 func (f *follow) Answer() (store.Grant, error) { return f.grant, f.err }
 func (f *follow) Abandon() (sent bool)         { return true }

@@ -16,15 +16,15 @@ import (
 // returns an error.
 type following struct {
 	*lockertest.Process
-	mu           sync.Mutex
-	with, failed int // how many releases carried an acquire, and how many of these failed
+	mu               sync.Mutex
+	carrying, failed int // how many releases carried an acquire, and how many of these failed
 }
 
 func (f *following) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if c.Next != nil {
-		if f.with++; f.with == 1 {
+		if f.carrying++; f.carrying == 1 {
 			f.failed++
 			return store.Grant{}, errors.New("reset")
 		}
@@ -44,10 +44,10 @@ func TestAnAcquireGoesOutWithOneReleaseOnly(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 		release(t, lease)
-		release(t, ws[0].granted(0)) // this release ends the streak
-		release(t, ws[1].granted(time.Second))
-		if f.failed != 1 || f.with != 1 {
-			t.Errorf("the acquire was sent with %d releases, %d of which failed", f.with, f.failed)
+		release(t, ws[0].awaitGrant(0)) // this release ends the streak
+		release(t, ws[1].awaitGrant(time.Second))
+		if f.failed != 1 || f.carrying != 1 {
+			t.Errorf("the acquire was sent with %d releases, %d of which failed", f.carrying, f.failed)
 		}
 		nothingLeft(t, store)
 	})
@@ -72,11 +72,11 @@ func TestDefectANextThatTheStoreDropsIsACall(t *testing.T) {
 				rec := &lockertest.Recorder{}
 				l := lockertest.NewLocker(t, dropping{store.NewProcess()}, locker.WithHandoffs(2), locker.WithObserver(rec))
 				lease := acquire(t, l, locker.Rule{Key: "a"})
-				second, third := waits(t, l, locker.Rule{Key: "a"}), waits(t, l, locker.Rule{Key: "a", Wait: wait})
+				second, third := startWaiting(t, l, locker.Rule{Key: "a"}), startWaiting(t, l, locker.Rule{Key: "a", Wait: wait})
 				release(t, lease)
-				release(t, second.granted(0)) // this release ends the streak
+				release(t, second.awaitGrant(0)) // this release ends the streak
 				if wait > time.Second {
-					release(t, third.granted(time.Second))
+					release(t, third.awaitGrant(time.Second))
 				}
 				<-time.After(time.Minute)
 				counted, undos := 0, store.Calls(locker.OpRelease)

@@ -17,18 +17,18 @@ func TestLocalWaitersMayGiveUp(t *testing.T) {
 		l := lockertest.NewLocker(t, store, locker.WithMetadata(func(context.Context) string { return "me" }))
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second})
 		ws := crowd(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second}, 3)
-		timed := waits(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second, Wait: time.Second})
+		timed := startWaiting(t, l, locker.Rule{Key: "a", TTL: 20 * time.Second, Wait: time.Second})
 		ws[1].cancel()
-		<-ws[1].done
+		<-ws[1].ended
 		wantErr(t, ws[1].err, "a", context.Canceled, locker.ErrBusy)
-		<-timed.done
+		<-timed.ended
 		e := wantErr(t, timed.err, "a", locker.ErrBusy)
 		if e.RetryAfter <= 0 || e.RetryAfter > 20*time.Second {
 			t.Errorf("retry after %v", e.RetryAfter)
 		}
 		release(t, lease)
-		release(t, ws[0].granted(0))
-		release(t, ws[2].granted(0))
+		release(t, ws[0].awaitGrant(0))
+		release(t, ws[2].awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -40,7 +40,7 @@ func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
 			l := lockertest.NewLocker(t, store, locker.WithHandoffs(4))
 			lease := acquire(t, l, locker.Rule{Key: "a"})
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 12)
-			last := waits(t, l, locker.Rule{Key: "a"})
+			last := startWaiting(t, l, locker.Rule{Key: "a"})
 			var wg sync.WaitGroup
 			for _, w := range ws {
 				wg.Go(w.cancel)
@@ -48,11 +48,11 @@ func TestATurnThatMeetsACancelIsPassedOn(t *testing.T) {
 			release(t, lease)
 			wg.Wait()
 			for _, w := range ws {
-				if <-w.done; w.err == nil {
+				if <-w.ended; w.err == nil {
 					release(t, w.lease)
 				}
 			}
-			release(t, last.granted(5*time.Second))
+			release(t, last.awaitGrant(5*time.Second))
 			nothingLeft(t, store)
 		})
 	}
@@ -64,12 +64,12 @@ func TestALeaderThatGivesUpHandsTheLeadOn(t *testing.T) {
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
 		ws := crowd(t, ls[1], locker.Rule{Key: "a"}, 3)
 		ws[0].cancel()
-		<-ws[0].done
+		<-ws[0].ended
 		wantErr(t, ws[0].err, "a", context.Canceled, locker.ErrBusy)
 		synctest.Wait()
 		release(t, lease)
-		release(t, ws[1].granted(0))
-		release(t, ws[2].granted(0))
+		release(t, ws[1].awaitGrant(0))
+		release(t, ws[2].awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -81,10 +81,10 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 		ls, _ := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
 		ours := crowd(t, ls[1], locker.Rule{Key: "a"}, 3)
-		theirs := waits(t, ls[2], locker.Rule{Key: "a"})
+		theirs := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		for _, w := range ours[:2] {
 			w.cancel()
-			<-w.done
+			<-w.ended
 			wantErr(t, w.err, "a", context.Canceled, locker.ErrBusy)
 			synctest.Wait()
 			if n := store.Queued(); n != 2 {
@@ -93,13 +93,13 @@ func TestALeaderThatGivesUpLeavesItsPlaceToTheNext(t *testing.T) {
 		}
 		before := store.Calls(locker.OpAcquire)
 		release(t, lease)
-		lease = ours[2].granted(0)
-		theirs.waitsStill()
+		lease = ours[2].awaitGrant(0)
+		theirs.checkWaiting()
 		if n := store.Calls(locker.OpAcquire) - before; n != 0 {
 			t.Errorf("%d acquires after the release", n)
 		}
 		release(t, lease)
-		release(t, theirs.granted(0))
+		release(t, theirs.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -112,15 +112,15 @@ func TestAFollowerThatGivesUpIsUndone(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		ws := crowd(t, l, locker.Rule{Key: "a"}, 3)
 		release(t, lease)
-		lease = ws[0].granted(0)
+		lease = ws[0].awaitGrant(0)
 		store.DelayReplies(locker.OpRelease, time.Second)
 		go func() { _ = lease.Release(t.Context()) }()
 		synctest.Wait()
 		ws[1].cancel() // this caller, to which the server has granted the key by now, gives up
-		<-ws[1].done
+		<-ws[1].ended
 		wantErr(t, ws[1].err, "a", context.Canceled)
 		store.DelayReplies(locker.OpRelease, 0)
-		release(t, ws[2].granted(time.Second))
+		release(t, ws[2].awaitGrant(time.Second))
 		<-time.After(time.Minute)
 		nothingLeft(t, store)
 	})
@@ -142,7 +142,7 @@ func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
 				lease := acquire(t, l, locker.Rule{Key: "a"})
 				ws := crowd(t, l, locker.Rule{Key: "a"}, 4)
 				release(t, lease)
-				lease = ws[0].granted(0)
+				lease = ws[0].awaitGrant(0)
 				spoil(store)
 				done := make(chan error, 1)
 				go func() { done <- lease.Release(t.Context()) }()
@@ -155,7 +155,7 @@ func TestAFollowerWhoseReleaseIsUnclear(t *testing.T) {
 				}
 				last := lease.Fence()
 				for _, w := range ws[1:] {
-					next := w.granted(5 * time.Second)
+					next := w.awaitGrant(5 * time.Second)
 					if next.Fence() <= last {
 						t.Errorf("fence %d after %d", next.Fence(), last)
 					}
@@ -180,11 +180,11 @@ func TestAnOutageEndsAllWaitsOfACohortInTime(t *testing.T) {
 		start := time.Now()
 		ws := crowd(t, l, locker.Rule{Key: "a"}, 50)
 		for _, w := range ws {
-			<-w.done
+			<-w.ended
 			wantErr(t, w.err, "a", locker.ErrUnavailable)
 			wantNot(t, w.err, locker.ErrBusy)
 		}
-		since(t, start, 0, 12*time.Second)
+		checkElapsed(t, start, 0, 12*time.Second)
 		store.Delay(locker.OpAcquire, 0)
 		store.Fail(locker.OpAcquire, nil)
 		<-time.After(time.Minute)
@@ -199,7 +199,7 @@ func TestCloseEndsTheWaitersOfACohort(t *testing.T) {
 		ws := crowd(t, l, locker.Rule{Key: "a"}, 10)
 		go func() { _ = l.Close(t.Context()) }()
 		for _, w := range ws {
-			<-w.done
+			<-w.ended
 			wantErr(t, w.err, "a", locker.ErrClosed)
 		}
 		release(t, lease)

@@ -22,11 +22,12 @@ import "time"
 // isPermits reports whether the callers of a cohort want permits of a semaphore.
 func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 
-// together returns how many callers with this rule may hold the key at once.
-func (r Rule) together() int { return max(r.Limit/max(r.Weight, 1), 1) }
+// maxHolders returns how many callers with this rule may hold the key at once.
+func (r Rule) maxHolders() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
-// grantedPermit makes the next caller the leader. cs.mu is held.
-func (cs *cohorts) grantedPermit(h *hold) {
+// leadAfterPermit makes the next caller of the cohort the leader, after the leader was granted the
+// permit h. The caller holds cs.mu.
+func (cs *cohorts) leadAfterPermit(h *hold) {
 	c := h.cohort
 	h.used = 1
 	c.noteError(nil)
@@ -39,12 +40,12 @@ func (cs *cohorts) grantedPermit(h *hold) {
 }
 
 // passPermit is called when the user of h releases it. It returns false when h must go back to the
-// server. cs.mu is held.
+// server. The caller holds cs.mu.
 func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	c := cs.active[h.cohort.terms]
-	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.over || h.used >= h.block ||
-		instantOf(time.Now()).until(h.taken) >= streakWithin || cs.engine.isClosing() || !cs.engine.keeper.pass(h) {
-		h.over = true
+	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || h.used >= h.block ||
+		instantOf(time.Now()).sub(h.received) >= streakWithin || cs.engine.isClosing() || !cs.engine.keeper.beginHandOff(h) {
+		h.ended = true
 		return false
 	}
 	next := c.parked
@@ -59,9 +60,9 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	return true
 }
 
-// park is called when the leader of a semaphore's cohort waits at the server. Until unpark is
+// park is called when a, the leader of a semaphore's cohort, waits at the server. Until unpark is
 // called, the leader may receive, through the channel turns, one permit that another caller of the
-// cohort has released. If the acquisition does not lead a semaphore's cohort, turns is nil.
+// cohort has released. If a does not lead a semaphore's cohort, turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil
@@ -75,8 +76,9 @@ func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	return a.turn
 }
 
-// unpark ends what park began. If a permit came just after the end of the wait, the caller takes
-// the permit. If the caller has a lease already or has left, the permit goes to the next caller.
+// unpark ends what park began, when the wait of a has ended with (lease, err). If a permit came
+// just after the end of the wait, the caller takes the permit. If the caller has a lease already or
+// has left, the permit goes to the next caller.
 func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, error) {
 	cs.mu.Lock()
 	if a.cohort.parked == a {
@@ -88,15 +90,15 @@ func (cs *cohorts) unpark(a *acquisition, lease *Lease, err error) (*Lease, erro
 		if lease == nil && err == nil {
 			return a.takePermit(t), nil
 		}
-		a.passUp(t)
+		a.passTurn(t)
 	default:
 	}
 	return lease, err
 }
 
-// takePermit gives the leader a Lease of a permit that another caller of the cohort has released.
-// The next caller becomes the leader, and gets the place in the server's queue. takePermit returns
-// nil when the permit was lost meanwhile.
+// takePermit gives the leader a Lease of the permit in t, which another caller of the cohort has
+// released. The next caller becomes the leader, and gets the place in the server's queue.
+// takePermit returns nil when the permit was lost meanwhile.
 func (a *acquisition) takePermit(t turn) *Lease {
 	l := a.takeOver(t)
 	if l == nil {

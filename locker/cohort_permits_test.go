@@ -39,11 +39,11 @@ func TestALeaderThatWaitsAtTheServerGetsTheNextPermit(t *testing.T) {
 		l := lockertest.NewLocker(t, store)
 		rule := locker.Rule{Key: "a", Limit: 1}
 		lease := acquire(t, l, rule)
-		leader, last := waits(t, l, rule), waits(t, l, rule)
+		leader, last := startWaiting(t, l, rule), startWaiting(t, l, rule)
 		<-time.After(5 * time.Millisecond) // now the server would give a larger fence than the block has
 		for _, w := range []*waiting{leader, last} {
 			release(t, lease)
-			next := w.granted(0)
+			next := w.awaitGrant(0)
 			if next.Fence() != lease.Fence()+1 {
 				t.Errorf("fence %d after %d: the permit came from the server", next.Fence(), lease.Fence())
 			}
@@ -60,13 +60,13 @@ func TestAPermitThatIsNearlyOverGoesBackToTheServer(t *testing.T) {
 		l := lockertest.NewLocker(t, store)
 		rule := locker.Rule{Key: "a", TTL: time.Minute, Limit: 1}
 		lease := acquire(t, l, rule)
-		next := waits(t, l, rule)
+		next := startWaiting(t, l, rule)
 		if err := lease.Extend(t.Context(), time.Second); err != nil { // this shortens the lease
 			t.Fatal(err)
 		}
 		<-time.After(5 * time.Millisecond)
 		release(t, lease)
-		got := next.granted(0)
+		got := next.awaitGrant(0)
 		if got.Fence() == lease.Fence()+1 {
 			t.Error("the next caller got a permit that is nearly over")
 		}
@@ -83,18 +83,18 @@ func TestALeaderGetsOnePermit(t *testing.T) {
 		l := lockertest.NewLocker(t, store, locker.WithObserver(g))
 		rule := locker.Rule{Key: "a", Limit: 2}
 		one, two := acquire(t, l, rule), acquire(t, l, rule)
-		leader, next := waits(t, l, rule), waits(t, l, rule)
+		leader, next := startWaiting(t, l, rule), startWaiting(t, l, rule)
 		gate := make(chan struct{})
 		g.begin = gate
 		release(t, one)
 		synctest.Wait()
 		release(t, two)
-		lease := next.granted(0)
+		lease := next.awaitGrant(0)
 		if lease.Fence() != two.Fence()+1 {
 			t.Errorf("fence %d after %d: it is not the second permit", lease.Fence(), two.Fence())
 		}
 		close(gate)
-		release(t, leader.granted(0))
+		release(t, leader.awaitGrant(0))
 		release(t, lease)
 		nothingLeft(t, store)
 	})
@@ -108,7 +108,7 @@ func TestAPermitThatCrossesAGrantGoesToTheNextCaller(t *testing.T) {
 		ls, _ := processes(t, store, 2, locker.WithObserver(g))
 		rule := locker.Rule{Key: "a", Limit: 2}
 		ours, theirs := acquire(t, ls[0], rule), acquire(t, ls[1], rule)
-		leader, next := waits(t, ls[0], rule), waits(t, ls[0], rule)
+		leader, next := startWaiting(t, ls[0], rule), startWaiting(t, ls[0], rule)
 		gate := make(chan struct{})
 		g.begin = gate
 		release(t, theirs)
@@ -117,14 +117,14 @@ func TestAPermitThatCrossesAGrantGoesToTheNextCaller(t *testing.T) {
 			t.Fatal("the leader's lease has not begun")
 		}
 		release(t, ours)
-		leader.waitsStill()
+		leader.checkWaiting()
 		close(gate)
-		lease := leader.granted(0)
+		lease := leader.awaitGrant(0)
 		if lease.Fence() == ours.Fence()+1 {
 			t.Error("the leader has thrown its grant away")
 		}
 		release(t, lease)
-		release(t, next.granted(0))
+		release(t, next.awaitGrant(0))
 		<-time.After(time.Minute)
 		nothingLeft(t, store)
 	})
@@ -158,16 +158,16 @@ func TestAPermitThatCrossesACancelGoesToTheNextCaller(t *testing.T) {
 			left <- err
 		}()
 		synctest.Wait()
-		next := waits(t, l, rule)
+		next := startWaiting(t, l, rule)
 		gate := make(chan struct{})
 		ctx.gate = gate
 		cancel()
 		synctest.Wait()
 		release(t, lease)
-		next.waitsStill()
+		next.checkWaiting()
 		close(gate)
 		wantErr(t, <-left, "a", context.Canceled, locker.ErrBusy)
-		release(t, next.granted(0))
+		release(t, next.awaitGrant(0))
 		<-time.After(time.Minute)
 		nothingLeft(t, store)
 	})
@@ -181,12 +181,12 @@ func TestAnEngineThatClosesPassesNoPermitOn(t *testing.T) {
 		l := lockertest.NewLocker(t, store, locker.WithObserver(g))
 		rule := locker.Rule{Key: "a", Limit: 1}
 		lease := acquire(t, l, rule)
-		leader := waits(t, l, rule)
+		leader := startWaiting(t, l, rule)
 		g.wait = make(chan struct{})
 		late := crowd(t, l, rule, 2)
 		closed := make(chan error, 1)
 		go func() { closed <- l.Close(t.Context()) }()
-		<-leader.done
+		<-leader.ended
 		synctest.Wait()
 		before := store.Calls(locker.OpRelease)
 		release(t, lease)
@@ -195,7 +195,7 @@ func TestAnEngineThatClosesPassesNoPermitOn(t *testing.T) {
 		}
 		close(g.wait)
 		for _, w := range append(late, leader) {
-			<-w.done
+			<-w.ended
 			wantErr(t, w.err, "a", locker.ErrClosed)
 		}
 		if err := <-closed; err != nil {

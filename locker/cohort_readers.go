@@ -29,8 +29,9 @@ import (
 // messages about a waiting writer.
 const unnotifiedRenewals = time.Second
 
-// read uses the hold of this process's readers, if their phase is open.
-func (a *acquisition) read(t terms) *Lease {
+// readShared returns a Lease that shares the hold of this process's readers with the terms t, or
+// nil if their phase is not open.
+func (a *acquisition) readShared(t terms) *Lease {
 	h := a.engine.cohorts.enterPhase(a, t)
 	if h == nil {
 		return nil
@@ -42,28 +43,29 @@ func (a *acquisition) read(t terms) *Lease {
 	return l
 }
 
-// readAlong uses the hold under which the caller already reads.
-func (a *acquisition) readAlong(within *Lease) *Lease {
-	if h := within.hold; a.engine.cohorts.enterAgain(a, h) {
+// readAlong returns a Lease that uses the same hold as outer, the lease under which the caller
+// already reads. It returns nil if it cannot share this hold.
+func (a *acquisition) readAlong(outer *Lease) *Lease {
+	if h := outer.hold; a.engine.cohorts.enterAgain(a, h) {
 		return a.takeOver(turn{hold: h, fence: h.fence})
 	}
 	return nil
 }
 
-// nested checks whether the caller's context holds this key already. It refuses an acquire that
-// would wait for its own caller, and an acquire with Shared if the Store has no readers. within is
-// the lease under which the caller already reads, or nil.
-func (a *acquisition) nested() (within *Lease, err error) {
+// checkNested checks whether the caller's context holds this key already. It refuses an acquire
+// that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
+// result outer is the lease under which the caller already reads, or nil.
+func (a *acquisition) checkNested() (outer *Lease, err error) {
 	readers := a.engine.readers != nil
 	if !readers && a.rule.Mode == Shared {
 		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported), 0)
 	}
-	if a.pass != nil {
+	if a.delegation != nil {
 		return nil, nil
 	}
 	for h := heldIn(a.caller); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.engine != a.engine && l.engine != a.engine.joined || l.rule.Key != a.rule.Key || l.ended() != nil {
+		if l == nil || l.engine != a.engine && l.engine != a.engine.joined || l.rule.Key != a.rule.Key || l.endError() != nil {
 			continue
 		}
 		if l.rule.Limit > 0 && a.rule.Limit > 0 {
@@ -93,7 +95,7 @@ func (a *acquisition) subscribeFirst() error {
 	return err
 }
 
-// enterPhase counts the caller as a user of the open hold for the terms t, and returns this hold.
+// enterPhase counts the caller a as a user of the open hold for the terms t, and returns this hold.
 // It returns nil when no hold is open.
 func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	cs.mu.Lock()
@@ -103,7 +105,7 @@ func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 		return nil
 	}
 	if !cs.engine.keeper.isSound(c.hold) {
-		cs.shut(c.hold)
+		cs.closePhaseLocked(c.hold)
 		return nil
 	}
 	a.cohort = c
@@ -111,7 +113,7 @@ func (cs *cohorts) enterPhase(a *acquisition, t terms) *hold {
 	return c.hold
 }
 
-// enterAgain counts the caller as one more user of h. It returns false if h has ended.
+// enterAgain counts the caller a as one more user of h. It returns false if h has ended.
 func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -123,8 +125,8 @@ func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	return true
 }
 
-// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless a writer
-// waits or h is closed.
+// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless writer is
+// true, because a writer waits, or h is closed.
 func (cs *cohorts) letIn(h *hold, writer bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -137,19 +139,19 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 		c.next().turn <- turn{hold: h, fence: h.fence}
 	}
 	if c.open = cs.active[c.terms] == c; writer || h.closed {
-		cs.shut(h)
+		cs.closePhaseLocked(h)
 	}
 }
 
-// leavePhase is called when a user of h releases its Lease. It returns true when h has other
-// users or is lost. If leavePhase returns false, the caller must release h at the server. cs.mu
-// is held.
+// leavePhase is called when a user of h releases its Lease. It returns true when h has other users
+// or is lost. If leavePhase returns false, the caller must release h at the server. The caller
+// holds cs.mu.
 func (cs *cohorts) leavePhase(h *hold) bool {
 	h.users--
 	if h.cohort.hold != h || h.users > 0 {
 		return true
 	}
-	h.over = true
+	h.ended = true
 	cs.newLeader(h.cohort) // ends the cohort: it has no waiters, because it has a hold
 	return false
 }
@@ -158,22 +160,22 @@ func (cs *cohorts) leavePhase(h *hold) bool {
 func (cs *cohorts) closePhase(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.shut(h)
+	cs.closePhaseLocked(h)
 }
 
-// writerWaits is called when the server reports that a writer waits for the end of the phase in
-// which token reads.
-func (cs *cohorts) writerWaits(token string) {
+// noteWriter is called when the server reports that a writer waits for the end of the phase in
+// which the owner of token reads.
+func (cs *cohorts) noteWriter(token string) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if h := cs.phases[token]; h != nil {
-		cs.shut(h)
+		cs.closePhaseLocked(h)
 	}
 }
 
-// shut closes the phase of h, so that the next newcomer begins a new cohort. shut may be called
-// before letIn. cs.mu is held.
-func (cs *cohorts) shut(h *hold) {
+// closePhaseLocked closes the phase of h, so that the next newcomer begins a new cohort. It may be
+// called before letIn. The caller holds cs.mu.
+func (cs *cohorts) closePhaseLocked(h *hold) {
 	h.closed = true
 	if c := h.cohort; c != nil && c.hold == h && c.open {
 		c.open = false
@@ -181,14 +183,14 @@ func (cs *cohorts) shut(h *hold) {
 	}
 }
 
-// downgraded is called when the hold h of a writer has become a hold of readers. It makes the
+// afterDowngrade is called when the hold h of a writer has become a hold of readers. It makes the
 // waiting callers of the cohort ask again. Newcomers do not share h, because another hold of this
 // process may already be open to readers.
-func (cs *cohorts) downgraded(h *hold) {
+func (cs *cohorts) afterDowngrade(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := h.cohort
-	if h.over || c != nil && c.terms.mode == Shared {
+	if h.ended || c != nil && c.terms.mode == Shared {
 		return
 	}
 	t := terms{key: h.claim.Key, mode: Shared, ttl: h.ttl}
@@ -196,20 +198,20 @@ func (cs *cohorts) downgraded(h *hold) {
 	cs.phases[h.claim.Owner] = h
 	if c != nil {
 		if next := cs.newLeader(c); next != nil {
-			next.turn <- turn{seen: true}
+			next.turn <- turn{sawHolder: true}
 		}
 	}
 }
 
-// isSound reports whether h is worth sharing.
+// isSound reports whether h may be handed over or shared.
 func (k *keeper) isSound(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.sound()
+	return h.isSoundLocked()
 }
 
-// leave removes l from the Leases that use h.
-func (k *keeper) leave(h *hold, l *Lease) {
+// removeUser removes l from the Leases that use h.
+func (k *keeper) removeUser(h *hold, l *Lease) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.lease == l {
@@ -230,7 +232,7 @@ func (k *keeper) renewReaders(inbox string) {
 		}
 	}
 	for _, h := range readers {
-		h.renew = instantOf(time.Now())
-		k.fix(h)
+		h.renewAt = instantOf(time.Now())
+		k.reschedule(h)
 	}
 }

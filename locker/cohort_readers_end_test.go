@@ -43,13 +43,13 @@ func TestReadersWhoseRenewalsFailEndInTime(t *testing.T) {
 		one, other := acquire(t, ls[0], rule), acquire(t, ls[0], rule)
 		start := time.Now()
 		store.Fail(locker.OpRenew, errors.New("EOF"))
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		lost(t, one, locker.ErrLost)
 		lost(t, other, locker.ErrLost)
 		if d := time.Since(start); d >= rule.TTL {
 			t.Fatalf("they were told after %v", d)
 		}
-		w.granted(10 * time.Second)
+		w.awaitGrant(10 * time.Second)
 	})
 }
 
@@ -62,19 +62,19 @@ func TestADeadReaderCostsItsOwnTimeOnly(t *testing.T) {
 		alive := acquire(t, ls[1], reading)
 		ps[0].Die()
 		start := time.Now()
-		w := waits(t, ls[2], writing)
+		w := startWaiting(t, ls[2], writing)
 		<-time.After(time.Minute) // in this time, the living reader still reads
-		w.waitsStill()
+		w.checkWaiting()
 		release(t, alive)
-		w.granted(0)
-		since(t, start, time.Minute, 0)
+		w.awaitGrant(0)
+		checkElapsed(t, start, time.Minute, 0)
 
 		release(t, w.lease)
 		acquire(t, ls[1], rule)
 		ps[1].Die()
 		start = time.Now()
 		acquire(t, ls[2], writing)
-		since(t, start, 0, 5*time.Second+10*time.Millisecond)
+		checkElapsed(t, start, 0, 5*time.Second+10*time.Millisecond)
 	})
 }
 
@@ -86,15 +86,15 @@ func TestAReaderWithAtMostEndsAloneAndAKeptOneKeepsWritersOut(t *testing.T) {
 		start := time.Now()
 		short, other := acquire(t, ls[0], bounded), acquire(t, ls[0], reading)
 		long := acquire(t, ls[0], kept)
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		lost(t, short, locker.ErrExpired)
 		if err := context.Cause(other.Context()); err != nil {
 			t.Fatal(err)
 		}
 		release(t, other)
 		release(t, long)
-		w.granted(2 * time.Minute)
-		since(t, start, 2*time.Minute, 10*time.Millisecond)
+		w.awaitGrant(2 * time.Minute)
+		checkElapsed(t, start, 2*time.Minute, 10*time.Millisecond)
 	})
 }
 
@@ -132,7 +132,7 @@ func TestReadersAfterAnEmptyRestart(t *testing.T) {
 		store.Wipe()
 		lost(t, one, locker.ErrLost)
 		lost(t, other, locker.ErrLost)
-		since(t, start, 0, 10*time.Millisecond) // at once, because a new subscription makes renewals due
+		checkElapsed(t, start, 0, 10*time.Millisecond) // at once, because a new subscription makes renewals due
 		acquire(t, ls[0], writing)
 	})
 }
@@ -158,16 +158,16 @@ func TestAReaderThatGivesUpWhileItIsLetIn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
 		w := acquire(t, ls[0], writing)
-		leader, follower := waits(t, ls[1], reading), waits(t, ls[1], reading)
+		leader, follower := startWaiting(t, ls[1], reading), startWaiting(t, ls[1], reading)
 		ps[1].DelayEvents(50 * time.Millisecond)
 		release(t, w)
 		leader.cancel()
 		follower.cancel()
-		<-leader.done
-		<-follower.done
+		<-leader.ended
+		<-follower.ended
 		start := time.Now()
 		acquire(t, ls[0], writing)
-		since(t, start, 0, 10*time.Millisecond)
+		checkElapsed(t, start, 0, 10*time.Millisecond)
 	})
 }
 

@@ -30,18 +30,18 @@ func TestReadersOfAllProcessesShareAKey(t *testing.T) {
 		if one.Fence() != other.Fence() || one.Fence() == 0 || one.Mode() != locker.Shared {
 			t.Fatalf("fences %d and %d, mode %v", one.Fence(), other.Fence(), one.Mode())
 		}
-		w := waits(t, ls[2], writing)
+		w := startWaiting(t, ls[2], writing)
 		release(t, one)
-		w.waitsStill()
+		w.checkWaiting()
 		release(t, other)
-		written := w.granted(0)
+		written := w.awaitGrant(0)
 		if written.Fence() <= one.Fence() {
 			t.Fatalf("fence %d after %d", written.Fence(), one.Fence())
 		}
-		r := waits(t, ls[0], reading)
-		r.waitsStill()
+		r := startWaiting(t, ls[0], reading)
+		r.checkWaiting()
 		release(t, written)
-		if again := r.granted(0); again.Fence() <= written.Fence() {
+		if again := r.awaitGrant(0); again.Fence() <= written.Fence() {
 			t.Fatalf("fence %d after %d", again.Fence(), written.Fence())
 		}
 	})
@@ -60,10 +60,10 @@ func TestAReaderThatComesWhileThePhaseBeginsIsLetIn(t *testing.T) {
 			t.Fatalf("a reader beside an open phase ended with %v", err)
 		}
 		release(t, first)
-		w := waits(t, ls[1], writing)
-		w.waitsStill()
+		w := startWaiting(t, ls[1], writing)
+		w.checkWaiting()
 		release(t, late)
-		w.granted(0)
+		w.awaitGrant(0)
 	})
 }
 
@@ -78,18 +78,18 @@ func TestReadersOfAProcessShareOneLease(t *testing.T) {
 		if n := store.Calls(locker.OpAcquire) - acquires; n != 1 {
 			t.Fatalf("%d acquires were sent for 64 readers", n)
 		}
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		for i, r := range readers {
 			if r.Fence() != readers[0].Fence() {
 				t.Fatalf("fence %d beside %d", r.Fence(), readers[0].Fence())
 			}
-			w.waitsStill()
+			w.checkWaiting()
 			release(t, r)
 			if n := store.Calls(locker.OpRelease) - releases; n != (i+1)/64 {
 				t.Fatalf("%d releases were sent after reader %d", n, i+1)
 			}
 		}
-		w.granted(0)
+		w.awaitGrant(0)
 	})
 }
 
@@ -100,21 +100,21 @@ func TestReadersWhoWaitTogetherAreServedTogether(t *testing.T) {
 		acquires := store.Calls(locker.OpAcquire)
 		var rs []*waiting
 		for i := range 20 {
-			rs = append(rs, waits(t, ls[i%2], reading))
+			rs = append(rs, startWaiting(t, ls[i%2], reading))
 		}
 		release(t, w)
 		for _, r := range rs {
-			r.granted(0)
+			r.awaitGrant(0)
 		}
 		if n := store.Calls(locker.OpAcquire) - acquires; n != 2 {
 			t.Fatalf("%d acquires were sent for 20 readers of two processes", n)
 		}
-		next := waits(t, ls[0], writing)
+		next := startWaiting(t, ls[0], writing)
 		for _, r := range rs {
-			next.waitsStill()
+			next.checkWaiting()
 			release(t, r.lease)
 		}
-		next.granted(0)
+		next.awaitGrant(0)
 	})
 }
 

@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// streams starts readers in a process, one after the other, until stop is called. Each reads
+// startReaders starts readers in a process, one after the other, until stop is called. Each reads
 // for 10 ms, and the next one begins before it ends.
-func streams(t *testing.T, l locker.Locker) (stop func()) {
+func startReaders(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -53,8 +53,8 @@ func streams(t *testing.T, l locker.Locker) (stop func()) {
 // and whatever message is lost.
 func TestReadersStarveNoWriter(t *testing.T) {
 	for name, tc := range map[string]struct {
-		before func(p *lockertest.Process) // the readers' process
-		within time.Duration
+		prepare func(p *lockertest.Process) // the readers' process
+		limit   time.Duration
 	}{
 		"all is well":             {func(*lockertest.Process) {}, 10 * time.Millisecond},
 		"the message comes late":  {func(p *lockertest.Process) { p.DelayEvents(50 * time.Millisecond) }, 70 * time.Millisecond},
@@ -69,21 +69,21 @@ func TestReadersStarveNoWriter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, backend *lockertest.Memory) {
 				ls, ps := processes(t, backend, 2)
-				if tc.before == nil {
+				if tc.prepare == nil {
 					unsubscribed := backend.NewProcess()
 					unsubscribed.FailOpen(&store.Refusal{Err: errors.New("NOPERM")})
 					ls[0], ps[0] = lockertest.NewLocker(t, unsubscribed), unsubscribed
 				}
-				stop := streams(t, ls[0])
+				stop := startReaders(t, ls[0])
 				defer stop()
-				if tc.before != nil {
-					tc.before(ps[0])
+				if tc.prepare != nil {
+					tc.prepare(ps[0])
 				}
 				for range 3 {
 					start := time.Now()
 					w := acquire(t, ls[1], writing)
-					if d := time.Since(start); d > tc.within {
-						t.Fatalf("the writer has waited for %v, want at most %v", d, tc.within)
+					if d := time.Since(start); d > tc.limit {
+						t.Fatalf("the writer has waited for %v, want at most %v", d, tc.limit)
 					}
 					release(t, w)
 					<-time.After(time.Second)
@@ -96,11 +96,11 @@ func TestReadersStarveNoWriter(t *testing.T) {
 func TestAWriterOfTheSameProcessIsNotStarvedEither(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 1)
-		defer streams(t, ls[0])()
+		defer startReaders(t, ls[0])()
 		for range 10 {
 			start := time.Now()
 			w := acquire(t, ls[0], writing)
-			since(t, start, 0, 10*time.Millisecond)
+			checkElapsed(t, start, 0, 10*time.Millisecond)
 			release(t, w)
 		}
 	})
@@ -110,21 +110,21 @@ func TestReadersWaitForOneWriterOnly(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		w := acquire(t, ls[0], writing)
-		second, third := waits(t, ls[1], writing), waits(t, ls[2], writing)
-		r := waits(t, ls[0], reading)
+		second, third := startWaiting(t, ls[1], writing), startWaiting(t, ls[2], writing)
+		r := startWaiting(t, ls[0], reading)
 		release(t, w)
-		lease := r.granted(0)
-		second.waitsStill()
-		late := waits(t, ls[1], reading)
-		late.waitsStill()
+		lease := r.awaitGrant(0)
+		second.checkWaiting()
+		late := startWaiting(t, ls[1], reading)
+		late.checkWaiting()
 		release(t, lease)
-		w = second.granted(0)
-		late.waitsStill()
+		w = second.awaitGrant(0)
+		late.checkWaiting()
 		release(t, w)
-		lease = late.granted(0)
-		third.waitsStill()
+		lease = late.awaitGrant(0)
+		third.checkWaiting()
 		release(t, lease)
-		third.granted(0)
+		third.awaitGrant(0)
 	})
 }
 
@@ -155,7 +155,7 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		outer := acquire(t, ls[0], reading)
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		calls := store.Calls(locker.OpAcquire)
 		inner, err := ls[0].Acquire(outer.Context(), reading)
 		if err != nil {
@@ -164,16 +164,16 @@ func TestWhoReadsMayReadAgainWhileAWriterWaits(t *testing.T) {
 		if inner.Fence() != outer.Fence() || store.Calls(locker.OpAcquire) != calls {
 			t.Fatal("it has another lease")
 		}
-		other := waits(t, ls[0], reading) // a caller without a lease waits for its turn
-		other.waitsStill()
+		other := startWaiting(t, ls[0], reading) // a caller without a lease waits for its turn
+		other.checkWaiting()
 		release(t, outer)
-		w.waitsStill()
+		w.checkWaiting()
 		if err := context.Cause(inner.Context()); err != nil {
 			t.Fatal(err)
 		}
 		release(t, inner)
-		release(t, w.granted(0))
-		other.granted(0)
+		release(t, w.awaitGrant(0))
+		other.awaitGrant(0)
 	})
 }
 
@@ -185,7 +185,7 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, _ := processes(t, store, 2, o)
 				outer := acquire(t, ls[0], reading)
-				w := waits(t, ls[1], writing)
+				w := startWaiting(t, ls[1], writing)
 				inner, err := ls[0].Acquire(outer.Context(), patient(reading, time.Second))
 				if err != nil {
 					t.Fatal(err)
@@ -194,9 +194,9 @@ func TestWhoReadsAloneAndAsksAgainWaitsForNobody(t *testing.T) {
 					t.Fatalf("fence %d inside %d", inner.Fence(), outer.Fence())
 				}
 				release(t, outer)
-				w.waitsStill()
+				w.checkWaiting()
 				release(t, inner)
-				release(t, w.granted(0))
+				release(t, w.awaitGrant(0))
 			})
 		})
 	}
@@ -215,16 +215,16 @@ func TestWhoReadsAndAsksForALeaseOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		release(t, inner)
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		start := time.Now()
 		_, err = ls[0].Acquire(outer.Context(), own)
 		wantErr(t, err, "a", locker.ErrBusy)
 		if !strings.Contains(err.Error(), "already reads under the key") {
 			t.Error(err)
 		}
-		since(t, start, 0, 0)
+		checkElapsed(t, start, 0, 0)
 		release(t, outer)
-		release(t, w.granted(0))
+		release(t, w.awaitGrant(0))
 	})
 }
 
@@ -234,13 +234,13 @@ func TestReadersWhoDoNotWait(t *testing.T) {
 		now := patient(reading, locker.NoWait)
 		first := acquire(t, ls[0], now)
 		second := acquire(t, ls[0], now)
-		w := waits(t, ls[1], writing)
+		w := startWaiting(t, ls[1], writing)
 		if _, err := ls[0].Acquire(t.Context(), now); !errors.Is(err, locker.ErrBusy) {
 			t.Fatalf("while a writer waits: %v, want ErrBusy", err)
 		}
 		release(t, first)
 		release(t, second)
-		release(t, w.granted(0))
+		release(t, w.awaitGrant(0))
 		release(t, acquire(t, ls[0], now))
 	})
 }

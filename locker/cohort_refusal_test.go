@@ -26,7 +26,7 @@ func TestAFollowersErrorIsThatOfItsLeader(t *testing.T) {
 			ws := crowd(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second}, 5)
 			store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
 			for _, w := range ws {
-				<-w.done
+				<-w.ended
 				wantErr(t, w.err, "a", locker.ErrUnavailable)
 				wantNot(t, w.err, locker.ErrBusy)
 			}
@@ -46,7 +46,7 @@ func TestWhoIsOneTooManyHearsWhenToRetry(t *testing.T) {
 			}
 			for _, w := range ws {
 				w.cancel()
-				<-w.done
+				<-w.ended
 			}
 		}
 		release(t, lease)
@@ -63,28 +63,28 @@ func TestWhoComesLastIsRefusedWhenTheLeaderMustWaitAsWell(t *testing.T) {
 		store.DelayReplies(locker.OpAcquire, 50*time.Millisecond)
 		var ws []*waiting
 		for range 3 {
-			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
+			ws = append(ws, startWaiting(t, l, locker.Rule{Key: "a"}))
 			<-time.After(time.Millisecond)
 		}
 		store.DelayReplies(locker.OpAcquire, 0)
-		<-ws[2].done
+		<-ws[2].ended
 		if e := wantErr(t, ws[2].err, "a", locker.ErrTooManyWaiters); e.RetryAfter < time.Millisecond || e.RetryAfter > time.Second {
 			t.Errorf("retry after %v, while nothing is known of the holder", e.RetryAfter)
 		}
-		if waited := ws[2].at.Sub(ws[2].since); waited > 50*time.Millisecond {
+		if waited := ws[2].grantedAt.Sub(ws[2].began); waited > 50*time.Millisecond {
 			t.Errorf("refused after %v; the leader was answered earlier", waited)
 		}
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 		wantErr(t, err, "a", locker.ErrTooManyWaiters)
 		store.Free("a")
 		for _, w := range ws[:2] {
-			<-w.done
+			<-w.ended
 			release(t, w.lease)
 		}
 		ws = crowd(t, l, locker.Rule{Key: "a"}, 3) // one caller has the key and these three wait, so the counter is full
 		release(t, ws[0].lease)
 		for _, w := range ws[1:] {
-			<-w.done
+			<-w.ended
 			release(t, w.lease)
 		}
 		nothingLeft(t, store)
@@ -96,19 +96,19 @@ func TestAKeyOfWhichNothingWasHeardIsNotWaitedFor(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a"})
-		next := waits(t, l, locker.Rule{Key: "a"})
+		next := startWaiting(t, l, locker.Rule{Key: "a"})
 		release(t, lease)
-		release(t, next.granted(0))
+		release(t, next.awaitGrant(0))
 		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
 		start := time.Now()
-		leader := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		leader := startWaiting(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
 		<-time.After(900 * time.Millisecond)
-		follower := waits(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
+		follower := startWaiting(t, l, locker.Rule{Key: "b", Wait: 20 * time.Second})
 		for _, w := range []*waiting{leader, follower} {
-			<-w.done
+			<-w.ended
 			wantErr(t, w.err, "b", locker.ErrUnavailable)
 		}
-		since(t, start, time.Second, 2*time.Second)
+		checkElapsed(t, start, time.Second, 2*time.Second)
 	})
 }
 

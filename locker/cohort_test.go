@@ -17,7 +17,7 @@ import (
 func crowd(t *testing.T, l locker.Locker, rule locker.Rule, n int) (ws []*waiting) {
 	t.Helper()
 	for range n {
-		ws = append(ws, waits(t, l, rule))
+		ws = append(ws, startWaiting(t, l, rule))
 	}
 	return ws
 }
@@ -36,7 +36,7 @@ func TestALeaseIsPassedOnWithoutACall(t *testing.T) {
 		last := lease.Fence()
 		for _, w := range ws {
 			release(t, lease)
-			lease = w.granted(0)
+			lease = w.awaitGrant(0)
 			if lease.Fence() <= last || fences[lease.Fence()] {
 				t.Fatalf("fence %d after %d", lease.Fence(), last)
 			}
@@ -63,11 +63,11 @@ func TestAStreakEnds(t *testing.T) {
 			for i, w := range []*waiting{ours[0], ours[1], theirs[0], theirs[1], theirs[2], ours[2], ours[3], theirs[3]} {
 				release(t, lease)
 				select {
-				case <-w.done:
+				case <-w.ended:
 				case <-time.After(time.Millisecond):
 					t.Fatalf("number %d was not served in its turn", i)
 				}
-				lease = w.granted(0)
+				lease = w.awaitGrant(0)
 			}
 			release(t, lease)
 			nothingLeft(t, store)
@@ -77,27 +77,27 @@ func TestAStreakEnds(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			ls, _ := processes(t, store, 2)
 			lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-			ours, theirs := crowd(t, ls[0], locker.Rule{Key: "a"}, 2), waits(t, ls[1], locker.Rule{Key: "a"})
+			ours, theirs := crowd(t, ls[0], locker.Rule{Key: "a"}, 2), startWaiting(t, ls[1], locker.Rule{Key: "a"})
 			release(t, lease)
-			lease = ours[0].granted(0)
+			lease = ours[0].awaitGrant(0)
 			<-time.After(11 * time.Millisecond)
 			release(t, lease)
-			release(t, theirs.granted(0))
-			release(t, ours[1].granted(0))
+			release(t, theirs.awaitGrant(0))
+			release(t, ours[1].awaitGrant(0))
 		})
 	})
 	t.Run("when too little of the lease is left", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			l := lockertest.NewLocker(t, store)
 			lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Minute})
-			next := waits(t, l, locker.Rule{Key: "a", TTL: time.Minute})
+			next := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Minute})
 			// This call shortens the lease.
 			if err := lease.Extend(t.Context(), time.Second); err != nil {
 				t.Fatal(err)
 			}
 			before := calls(store)
 			release(t, lease)
-			lease = next.granted(0)
+			lease = next.awaitGrant(0)
 			if calls(store) == before || time.Until(lease.Expires()) < 50*time.Second {
 				t.Errorf("%v left: a lease that is nearly over was passed on", time.Until(lease.Expires()))
 			}
@@ -110,16 +110,16 @@ func TestAStreakEnds(t *testing.T) {
 			lease := acquire(t, l, locker.Rule{Key: "a"})
 			ws := crowd(t, l, locker.Rule{Key: "a"}, 3)
 			release(t, lease)
-			lease = ws[0].granted(0)
+			lease = ws[0].awaitGrant(0)
 			store.Steal("a")
 			thief, err := l.Inspect(t.Context(), "a")
 			if err != nil {
 				t.Fatal(err)
 			}
 			lost(t, lease, locker.ErrLost)
-			ws[1].waitsStill()
+			ws[1].checkWaiting()
 			store.Free("a")
-			next := ws[1].granted(2 * time.Second)
+			next := ws[1].awaitGrant(2 * time.Second)
 			if next.Fence() <= thief.Fence {
 				t.Errorf("fence %d after the thief's %d", next.Fence(), thief.Fence)
 			}
@@ -130,7 +130,7 @@ func TestAStreakEnds(t *testing.T) {
 				t.Error("the release of the lost lease has ended the next one")
 			}
 			release(t, next)
-			release(t, ws[2].granted(0))
+			release(t, ws[2].awaitGrant(0))
 			nothingLeft(t, store)
 		})
 	})
@@ -147,13 +147,13 @@ func TestOnlyEqualTermsShare(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				l := lockertest.NewLocker(t, store)
 				lease := acquire(t, l, locker.Rule{Key: "a"})
-				w := waits(t, l, rule)
+				w := startWaiting(t, l, rule)
 				before := store.Calls(locker.OpRelease)
 				release(t, lease)
 				if store.Calls(locker.OpRelease) == before {
 					t.Error("the lease was passed on to other terms")
 				}
-				release(t, w.granted(0))
+				release(t, w.awaitGrant(0))
 				<-time.After(time.Second)
 				nothingLeft(t, store)
 			})
@@ -166,10 +166,10 @@ func TestAStreaksLeasesEndApart(t *testing.T) {
 		rec := new(lockertest.Recorder)
 		l := lockertest.NewLocker(t, store, locker.WithObserver(rec))
 		first := acquire(t, l, locker.Rule{Key: "a"})
-		next := waits(t, l, locker.Rule{Key: "a", Name: "other"})
+		next := startWaiting(t, l, locker.Rule{Key: "a", Name: "other"})
 		ctx := first.Context()
 		release(t, first)
-		second := next.granted(0)
+		second := next.awaitGrant(0)
 		if !errors.Is(context.Cause(ctx), locker.ErrReleased) || second.Context().Err() != nil {
 			t.Errorf("first: %v, second: %v", context.Cause(ctx), context.Cause(second.Context()))
 		}
@@ -201,11 +201,11 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			l := lockertest.NewLocker(t, store)
 			_ = acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-			w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+			w := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Second})
 			<-time.After(3 * time.Second)
 			before := store.Calls(locker.OpAcquire)
 			store.Wipe() // the holder will notice the loss at its next renewal
-			lease := w.granted(400 * time.Millisecond)
+			lease := w.awaitGrant(400 * time.Millisecond)
 			if n := store.Calls(locker.OpAcquire) - before; n != 1 {
 				t.Errorf("%d acquires for a free key", n)
 			}
@@ -226,7 +226,7 @@ func TestALongWaitInTheProcessIsNoLateAnswer(t *testing.T) {
 			before := store.Calls(locker.OpAcquire)
 			for _, w := range ws {
 				release(t, lease)
-				lease = w.granted(0)
+				lease = w.awaitGrant(0)
 				if left := time.Until(lease.Expires()); left < 500*time.Millisecond {
 					t.Errorf("%v left of a lease of 1 s", left)
 				}
@@ -246,12 +246,12 @@ func TestAnExtendedHoldIsNotPassedOn(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		w := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		if err := lease.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		release(t, lease)
-		next := w.granted(0)
+		next := w.awaitGrant(0)
 		if i, err := l.Inspect(t.Context(), "a"); err != nil || i.Left > time.Second || i.Fence != next.Fence() {
 			t.Errorf("a lease of 1 s with fence %d: %+v %v", next.Fence(), i, err)
 		}
@@ -269,10 +269,10 @@ func TestAReleasedLeaseDoesNotLastAsLongAsTheNext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		w := waits(t, l, locker.Rule{Key: "a", TTL: time.Second})
+		w := startWaiting(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		released := time.Now()
 		release(t, lease)
-		next := w.granted(0)
+		next := w.awaitGrant(0)
 		<-time.After(time.Minute)
 		if at := lease.Expires(); at.After(released) {
 			t.Errorf("it expires %v after its release", at.Sub(released))

@@ -106,7 +106,7 @@ func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "defect:7", TTL: 500 * time.Microsecond})
 	wantErr(t, err, "defect:7", locker.ErrInvalidRule)
 	lease := acquire(t, l, locker.Rule{Key: "defect:7", TTL: 30*time.Second + 500*time.Microsecond})
-	if !slices.Contains(spy.sent(), "30001") {
+	if !slices.Contains(spy.recorded(), "30001") {
 		t.Fatal("the TTL was rounded down")
 	}
 	if ttl := client.PTTL(t.Context(), "defect:7").Val(); ttl < 29*time.Second {
@@ -138,7 +138,7 @@ func TestDefectClientClockDecidesExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	for _, word := range spy.sent() {
+	for _, word := range spy.recorded() {
 		n, err := strconv.ParseInt(word, 10, 64)
 		if err != nil {
 			continue
@@ -149,10 +149,10 @@ func TestDefectClientClockDecidesExpiry(t *testing.T) {
 			}
 		}
 	}
-	if !slices.Contains(spy.sent(), "300") {
+	if !slices.Contains(spy.recorded(), "300") {
 		t.Fatal("the TTL is not sent as it was asked for")
 	}
-	if len(spy.sent()) < 20 {
+	if len(spy.recorded()) < 20 {
 		t.Fatal("positive control: nothing was seen on the wire")
 	}
 }
@@ -173,7 +173,7 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 	return w.Client.Process(ctx, cmd)
 }
 
-func (w *wire) sent() []string {
+func (w *wire) recorded() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return append([]string(nil), w.words...)
@@ -183,16 +183,16 @@ func (w *wire) sent() []string {
 // acquires of one key and of several keys.
 type hung struct {
 	*lockertest.Process
-	until chan struct{}
+	released chan struct{}
 }
 
 func (h hung) Acquire(_ context.Context, c store.Claim) (store.Grant, error) {
-	<-h.until
+	<-h.released
 	return h.Process.Acquire(context.Background(), c)
 }
 
 func (h hung) AcquireAll(_ context.Context, cs []store.Claim) ([]store.Grant, error) {
-	<-h.until
+	<-h.released
 	return h.Process.AcquireAll(context.Background(), cs)
 }
 
@@ -205,12 +205,12 @@ func TestDefectAStoreThatHangsHoldsACallerForEver(t *testing.T) {
 				h := hung{store.NewProcess(), make(chan struct{})}
 				l := lockertest.NewLocker(t, h)
 				start := time.Now()
-				err := locker.RunAll(t.Context(), l, rulesOf(keys...), never(t))
+				err := locker.RunAll(t.Context(), l, rulesOf(keys...), mustNotRun(t))
 				wantErr(t, err, "a", locker.ErrUnavailable)
 				if took := time.Since(start); took > time.Duration(len(keys))*5*time.Second+250*time.Millisecond {
 					t.Errorf("the caller was held for %v", took)
 				}
-				close(h.until)
+				close(h.released)
 				<-time.After(time.Minute)
 				nothingLeft(t, store)
 			})

@@ -32,7 +32,7 @@ type Engine struct {
 	times    holdStats
 	timers   calls.Timers
 	tuner    *ttlTuner // nil: TTLs are fixed
-	joined   *Engine   // the Engine of joined leases; nil: the Store has no Joiner
+	joined   *Engine   // the Engine of joined leases; nil if the Store is no Joiner
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
@@ -43,14 +43,14 @@ type Engine struct {
 
 	departures departures // releases in the background
 
-	examine  sync.Once
-	closing  chan struct{} // closed when Close begins
-	closed   chan struct{} // closed when Close has ended
-	closeErr error         // what Close returned
-	once     sync.Once
+	examine   sync.Once
+	closing   chan struct{} // closed when Close begins
+	closed    chan struct{} // closed when Close has ended
+	closeErr  error         // what Close returned
+	closeOnce sync.Once
 	// The context of calls for which no caller waits. The context ends when Close has ended.
-	background context.Context
-	cut        context.CancelFunc
+	background       context.Context
+	cancelBackground context.CancelFunc
 }
 
 // New returns a Locker on s. The constructors for each kind of lock call New. Call New yourself for
@@ -75,7 +75,7 @@ func newEngine(s Store, cfg config) *Engine {
 		e.confirms = c.NeedsConfirmation()
 	}
 	_, e.carries = s.(store.Carrier)
-	e.background, e.cut = context.WithCancel(context.Background())
+	e.background, e.cancelBackground = context.WithCancel(context.Background())
 	if cfg.adaptiveTTL.most > 0 {
 		e.tuner = &ttlTuner{bounds: cfg.adaptiveTTL}
 	}
@@ -118,14 +118,14 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return e.acquire(ctx, rule, nil)
 }
 
-// acquire does the work of Acquire. With a pass, it does the work of Join.
-func (e *Engine) acquire(ctx context.Context, rule Rule, pass *Delegation) (*Lease, error) {
+// acquire does the work of Acquire. If delegation is not nil, it does the work of Join.
+func (e *Engine) acquire(ctx context.Context, rule Rule, delegation *Delegation) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
-	a.pass = pass
+	a.delegation = delegation
 	a.observe()
 	lease, err := a.end(a.run())
 	if err == nil && a.isPrivate() {
@@ -171,7 +171,7 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // for the first Close, and returns the same error.
 func (e *Engine) Close(ctx context.Context) error {
 	first := false
-	e.once.Do(func() { first = true })
+	e.closeOnce.Do(func() { first = true })
 	if !first {
 		select {
 		case <-e.closed:
@@ -210,7 +210,7 @@ func (e *Engine) Close(ctx context.Context) error {
 			err = undone
 		}
 	}
-	e.cut()
+	e.cancelBackground()
 	if s, ok := e.store.(store.Closer); ok {
 		if closed := s.Close(ctx); err == nil {
 			err = closed
@@ -254,7 +254,7 @@ func (e *Engine) warn() (struct{}, error) {
 	return struct{}{}, nil
 }
 
-// warn sends a warning to the Observer, or to the log.
+// warn sends the warning w to the Observer, or to the log.
 func (c *config) warn(w Warning) {
 	if o, ok := c.observer.(Warner); ok {
 		defer absorb("Warn")
@@ -264,7 +264,8 @@ func (c *config) warn(w Warning) {
 	}
 }
 
-// undoEnded warns that the server refuses to release a lock that no caller holds any more.
+// undoEnded warns that the server has refused, with the error err, to release a lock that no caller
+// holds any more.
 func (c *config) undoEnded(err error) {
 	c.warn(Warning{
 		Code: "release-refused",

@@ -84,7 +84,7 @@ func (e *Error) Error() string {
 	b.WriteString(e.Op.String())
 	if e.Key != "" {
 		b.WriteByte(' ')
-		b.WriteString(shown(e.Key))
+		b.WriteString(printable(e.Key))
 	}
 	b.WriteString(": ")
 	b.WriteString(e.Err.Error())
@@ -96,13 +96,13 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// mostShown is the largest number of bytes of a key in the text of an error.
-const mostShown = 200
+// mostPrintable is the largest number of bytes of a key in the text of an error.
+const mostPrintable = 200
 
-// shown returns a key as it appears in the text of an error. Keys may come from clients, so the
+// printable returns key as it appears in the text of an error. Keys may come from clients, so the
 // result is one line of limited length. A key with unprintable characters is quoted.
-func shown(key string) string {
-	text, rest := shorten(key, mostShown), ""
+func printable(key string) string {
+	text, rest := shorten(key, mostPrintable), ""
 	if text != key {
 		rest = "… (" + strconv.Itoa(len(key)) + " bytes)"
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // MarkDelegated performs the last step of Delegate before its call to the server.
-func MarkDelegated(l *Lease) bool { return l.engine.keeper.delegated(l.root()) }
+func MarkDelegated(l *Lease) bool { return l.engine.keeper.markDelegated(l.root()) }
 
 // DriftOf returns how much of the TTL the holder does not use, because clocks run at different
 // rates.
@@ -21,8 +21,8 @@ func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 	}
 	defer e.acquires.Leave()
 	t, _ := e.cohorts.share(a.rule, a.adaptive)
-	e.cohorts.join(a, t, false)
-	turn, err := a.turnComes()
+	e.cohorts.enter(a, t, false)
+	turn, err := a.awaitTurn()
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (e *Engine) LateReader(ctx context.Context, r Rule) (*Lease, error) {
 func Suspend(e *Engine, d time.Duration) {
 	e.keeper.mu.Lock()
 	defer e.keeper.mu.Unlock()
-	e.keeper.clocks.set += d
+	e.keeper.clocks.testLead += d
 }
 
 // NewWithBackgroundRelease does the work of New with the option WithBackgroundRelease. It is for a

@@ -27,7 +27,7 @@ func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 				store.StepClock(step)
 				if step < 0 {
 					time.Sleep(time.Hour) //nolint:forbidigo // in a bubble
-					lostNot(t, lease)
+					checkHeld(t, lease)
 					release(t, lease)
 				}
 				next := acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
@@ -37,7 +37,7 @@ func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 				if step > 0 {
 					start := time.Now()
 					lost(t, lease, locker.ErrLost)
-					since(t, start, 0, 11*time.Second) // a third of the TTL, plus a tenth of that
+					checkElapsed(t, start, 0, 11*time.Second) // a third of the TTL, plus a tenth of that
 				}
 				release(t, next)
 			})

@@ -45,85 +45,88 @@ func (k *keeper) add(h *hold, lease *Lease) bool {
 		return false
 	}
 	h.lease = lease
-	k.plan(h, h.since, h.each)
-	if h.handed > 0 { // renew soon, because the server keeps the lease only for h.handed until the first renewal
-		h.renew = h.since.plus(h.handed / 8)
+	k.planRenewal(h, h.start, h.renewTTL)
+	if h.handoffTTL > 0 { // renew soon, because the server keeps the lease only for h.handoffTTL until the first renewal
+		h.renewAt = h.start.plus(h.handoffTTL / 8)
 	}
 	k.due.add(h)
 	if !k.running {
 		k.running = true
 		go k.run()
 	}
-	k.rouse()
+	k.wakeRun()
 	return true
 }
 
-// pass takes a hold from the Lease that used it, so that the hold can be handed over. pass
-// returns false if the hold is not sound or has too little time left.
-func (k *keeper) pass(h *hold) bool {
+// beginHandOff takes h from the Lease that used it, so that h can be handed over. It returns false
+// if h is not sound or has too little time left.
+func (k *keeper) beginHandOff(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !h.sound() || !h.isPassable() {
+	if !h.isSoundLocked() || !h.isPassable() {
 		return false
 	}
 	h.freeForNext()
 	return true
 }
 
-// isPassable returns false for a hold that was delegated or is being downgraded. The keeper's mutex
-// is held.
+// isPassable reports whether the hold may be handed over. A hold that was delegated or is being
+// downgraded may not. The caller holds the keeper's mutex.
 func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
 
-// freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The keeper's
-// mutex is held.
+// freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The caller
+// holds the keeper's mutex.
 func (h *hold) freeForNext() {
 	if h.lease = nil; !h.adaptive {
-		h.each = h.ttl
+		h.renewTTL = h.ttl
 	}
 }
 
-// sound reports whether a hold may be handed over or shared. The keeper's mutex is held.
-func (h *hold) sound() bool { return h.index > 0 && h.lasts() }
+// isSoundLocked reports whether the hold may be handed over or shared. The caller holds the
+// keeper's mutex.
+func (h *hold) isSoundLocked() bool { return h.index > 0 && h.isFresh() }
 
-// lasts reports whether a hold is good for another Lease: its last renewal has not failed, Extend
-// has not lengthened it, and at least half of its TTL is left. The keeper's mutex is held.
-func (h *hold) lasts() bool {
+// isFresh reports whether the hold is good for another Lease: its last renewal has not failed,
+// Extend has not lengthened it, and at least half of its TTL is left. The caller holds the keeper's
+// mutex.
+func (h *hold) isFresh() bool {
 	whole := h.ttl
-	if h.handed > 0 {
-		whole = h.handed
+	if h.handoffTTL > 0 {
+		whole = h.handoffTTL
 	}
 	extended := h.longest > h.ttl && !h.adaptive
-	return h.failure == nil && !extended && h.deadline.until(instantOf(time.Now())) >= whole/2
+	return h.failure == nil && !extended && h.deadline.sub(instantOf(time.Now())) >= whole/2
 }
 
-// attach makes lease a user of a hold that was handed over or is shared. It returns false if the
-// hold was lost meanwhile or the Engine is closing. In both cases the keeper would not end the
-// Lease at the deadline of the hold.
+// attach makes lease a user of h, which was handed over or is shared. It returns false if h was
+// lost meanwhile or the Engine is closing. In both cases the keeper would not end the Lease at the
+// deadline of h.
 func (k *keeper) attach(h *hold, lease *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h.index == 0 || k.engine.isClosing() || instantOf(time.Now()) >= h.deadline {
 		return false
 	}
-	h.use(lease)
+	h.addUser(lease)
 	return true
 }
 
-// plan sets the time of the next renewal of h. start is when the last renewal, or the call that was
-// granted, was sent. The next renewal is due a third of ttl after start, with a random deviation of
-// up to a tenth. So holds that were taken at the same time are not all renewed at the same time.
-func (k *keeper) plan(h *hold, start instant, ttl time.Duration) {
-	h.final = !k.engine.cfg.renewal || h.until != 0 && start.plus(ttl) >= h.until
+// planRenewal sets the time of the next renewal of h. The parameter start is when the last renewal,
+// or the call that was granted, was sent. The next renewal is due a third of ttl after start, with
+// a random deviation of up to a tenth. So holds that were taken at the same time are not all
+// renewed at the same time.
+func (k *keeper) planRenewal(h *hold, start instant, ttl time.Duration) {
+	h.final = !k.engine.cfg.renewal || h.atMostEnd != 0 && start.plus(ttl) >= h.atMostEnd
 	third := ttl / 3
 	if h.claim.Mode == Shared && h.claim.Inbox == "" {
 		third = min(third, unnotifiedRenewals)
 	}
-	h.renew = start.plus(third - third/10 + rand.N(third/5+1))
-	h.due = 0
+	h.renewAt = start.plus(third - third/10 + rand.N(third/5+1))
+	h.firstDue = 0
 }
 
-// rouse wakes run when the earliest due time has become earlier. k.mu is held.
-func (k *keeper) rouse() {
+// wakeRun wakes run when the earliest due time has become earlier. The caller holds k.mu.
+func (k *keeper) wakeRun() {
 	if at := k.due.earliest(); at != 0 && (k.next == 0 || at < k.next) {
 		select {
 		case k.wake <- struct{}{}:
@@ -144,7 +147,7 @@ func (k *keeper) remove(h *hold) (deadline instant, longest time.Duration) {
 	return h.deadline, h.longest
 }
 
-// When h is lost, drop takes h out of the schedule and returns the users of h. If h was not in the
+// drop takes h, which is lost, out of the schedule, and returns its users. If h was not in the
 // schedule, drop returns false: another call has dealt with the end of h already.
 func (k *keeper) drop(h *hold) (users []*Lease, ok bool) {
 	k.mu.Lock()
@@ -174,17 +177,18 @@ func (k *keeper) claimOf(h *hold) store.Claim {
 	return h.claim
 }
 
+// deadlineOf returns the local time at which h is over.
 func (k *keeper) deadlineOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.deadline.time()
 }
 
-// eachOf returns the TTL for renewals of h.
-func (k *keeper) eachOf(h *hold) time.Duration {
+// renewalTTL returns the TTL that renewals of h ask for.
+func (k *keeper) renewalTTL(h *hold) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.each
+	return h.renewTTL
 }
 
 // shorten makes the hold of l end after ttl in this process. It returns false when the hold has
@@ -195,35 +199,35 @@ func (k *keeper) shorten(l *Lease, ttl time.Duration) bool {
 	h, now := l.hold, time.Now()
 	deadline := instantOf(now).plus(ttl - k.engine.cfg.drift(ttl))
 	switch {
-	case !h.usedBy(l) || deadline > h.deadline:
+	case !h.isUsedBy(l) || deadline > h.deadline:
 		return false
 	case len(h.sharers) > 0: // unchanged, because other readers rely on the present end of the hold
 		return true
 	}
-	h.each, h.deadline = ttl, deadline
-	k.plan(h, instantOf(now), ttl)
-	k.fix(h)
+	h.renewTTL, h.deadline = ttl, deadline
+	k.planRenewal(h, instantOf(now), ttl)
+	k.reschedule(h)
 	return true
 }
 
-// extension prepares a step that is sent now and extends l by ttl. It returns the claim, and the
-// time from which the new TTL counts if the extension succeeds. After this call the server may keep
-// the lease for ttl, and the hold is not handed over any more. extension returns false if the hold
-// was handed over already.
-func (k *keeper) extension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
+// beginExtension prepares a step that is sent now and extends l by ttl. It returns the claim, and
+// the time from which the new TTL counts if the extension succeeds. After this call the server may
+// keep the lease for ttl, and the hold is not handed over any more. beginExtension returns false if
+// the hold was handed over already.
+func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if !h.usedBy(l) {
+	if !h.isUsedBy(l) {
 		return store.Claim{}, now, false
 	}
 	h.longest, h.adaptive = max(h.longest, ttl), false
 	return h.renewalAt(now, ttl), now, true
 }
 
-// delegated marks the hold of l as delegated, which prevents every later hand-over. It returns
+// markDelegated marks the hold of l as delegated, which prevents every later hand-over. It returns
 // false if the hold was handed over already.
-func (k *keeper) delegated(l *Lease) bool {
+func (k *keeper) markDelegated(l *Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if l.hold.lease != l || l.hold.index == 0 {
@@ -233,28 +237,28 @@ func (k *keeper) delegated(l *Lease) bool {
 	return true
 }
 
-// extended is called after an extension. From then on, renewals of h ask for ttl.
-func (k *keeper) extended(h *hold, ttl time.Duration) {
+// applyExtension is called after an extension of h. From then on, renewals of h ask for ttl.
+func (k *keeper) applyExtension(h *hold, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.each = ttl; len(h.sharers) > 0 {
-		h.each = max(ttl, h.ttl)
+	if h.renewTTL = ttl; len(h.sharers) > 0 {
+		h.renewTTL = max(ttl, h.ttl)
 	}
 }
 
-// fix puts h into its place in the schedule after its times changed. k.mu is held.
-func (k *keeper) fix(h *hold) {
+// reschedule puts h into its place in the schedule after its times changed. The caller holds k.mu.
+func (k *keeper) reschedule(h *hold) {
 	if h.index > 0 {
-		k.due.fix(h)
-		k.rouse()
+		k.due.reschedule(h)
+		k.wakeRun()
 	}
 }
 
 // ending is a hold whose deadline has passed.
 type ending struct {
-	hold  *hold
-	users []*Lease
-	why   error
+	hold   *hold
+	users  []*Lease
+	reason error
 }
 
 // run sleeps until the earliest time in the schedule, and then sends the renewals that are due and
@@ -269,7 +273,7 @@ func (k *keeper) run() {
 			return
 		}
 		for _, e := range over {
-			e.hold.lost(e.users, e.why, true)
+			e.hold.handleLoss(e.users, e.reason, true)
 		}
 		k.send(renewals)
 		timer.Reset(pause)
@@ -280,54 +284,56 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes from the schedule the holds to renew and the holds whose deadline has passed. A
-// hold to renew is scheduled again for a little later, because its renewal may get no answer.
-func (k *keeper) collect() (renewals []*hold, over []ending, pause time.Duration, stopped bool) {
+// collect takes from the schedule the holds to renew, and the holds whose deadline has passed,
+// which are in ended. A hold to renew is scheduled again for a little later, because its renewal
+// may get no answer. The result pause is how long the keeper may sleep, and stopped reports whether
+// the keeper must end.
+func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	read := time.Now()
 	now := instantOf(read)
 	if gain := k.clocks.gained(read); gain > 0 {
-		k.suspended(now, gain)
+		k.handleSuspension(now, gain)
 	}
 	soon := now.plus(renewSlack)
 	for h := k.due.first(soon); h != nil; h = k.due.first(soon) {
 		if now >= h.deadline {
 			k.due.remove(h)
-			over = append(over, ending{h, h.leases(), h.timeout()})
+			ended = append(ended, ending{h, h.leases(), h.errTimeout()})
 			continue
 		}
-		if h.at() == h.deadline {
+		if h.lookTime() == h.deadline {
 			break
 		}
 		renewals = append(renewals, h)
-		if h.due == 0 {
-			h.due = h.renew
+		if h.firstDue == 0 {
+			h.firstDue = h.renewAt
 		} else {
 			k.noteDelay(h)
 		}
-		h.renew = now.plus(retryAfter(h.each))
-		k.due.fix(h)
+		h.renewAt = now.plus(repeatPause(h.renewTTL))
+		k.due.reschedule(h)
 	}
 	if k.next = k.due.earliest(); k.next == 0 {
 		k.next = now.plus(time.Hour)
 	} else {
 		k.next = min(k.next, now.plus(looksForSuspension))
 	}
-	return renewals, over, k.next.until(now), k.stopped
+	return renewals, ended, k.next.sub(now), k.stopped
 }
 
 // noteDelay gives the delay of h's renewal to the tuner, which chooses the adaptive TTL from such
-// delays. The next renewal of h asks for the new TTL. k.mu is held.
+// delays. The next renewal of h asks for the new TTL. The caller holds k.mu.
 func (k *keeper) noteDelay(h *hold) {
 	p := k.engine.tuner
-	if p == nil || h.due == 0 {
+	if p == nil || h.firstDue == 0 {
 		return
 	}
-	p.observe(instantOf(time.Now()).until(h.due))
+	p.observe(instantOf(time.Now()).sub(h.firstDue))
 	if h.adaptive {
-		h.each = p.ttl()
-		h.longest = max(h.longest, h.each)
+		h.renewTTL = p.ttl()
+		h.longest = max(h.longest, h.renewTTL)
 	}
 }
 

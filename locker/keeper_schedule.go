@@ -12,24 +12,24 @@ import (
 type renewal struct {
 	lease      *Lease          // the user of the hold, or the first of several; nil during a hand-off, and before the first use
 	sharers    map[*Lease]bool // the other users
-	each       time.Duration   // the TTL that a renewal asks for
+	renewTTL   time.Duration   // the TTL that a renewal asks for
 	longest    time.Duration   // the longest TTL of all renewals, after which the server has forgotten the lease
-	until      instant         // the end of AtMost; 0: no limit
+	atMostEnd  instant         // the time at which AtMost is over; 0: there is no AtMost
 	deadline   instant         // the local, conservative time at which the hold is over
-	handed     time.Duration   // > 0: granted by message for this long; the first renewal confirms it
-	renew      instant         // when the next renewal is due, unless final
-	due        instant         // for a repeated renewal: when it was first due
+	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
+	renewAt    instant         // when the next renewal is due, unless final
+	firstDue   instant         // for a repeated renewal: when it was first due
 	failure    error           // the error of the last renewal attempt
 	slot       int64           // the slot in the schedule
 	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
 	unanswered int8            // the number of renewals under way
 	final      bool            // the hold is not renewed any more
-	adaptive   bool            // the Engine chooses the TTL in the field each
+	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
 	joinable   bool            // the hold was delegated, so it is not handed over
 }
 
-// use adds l to the Leases that use the hold.
-func (r *renewal) use(l *Lease) {
+// addUser adds l to the Leases that use the hold.
+func (r *renewal) addUser(l *Lease) {
 	switch {
 	case r.lease == nil:
 		r.lease = l
@@ -40,7 +40,8 @@ func (r *renewal) use(l *Lease) {
 	}
 }
 
-func (r *renewal) usedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
+// isUsedBy reports whether l is one of the Leases that use the hold.
+func (r *renewal) isUsedBy(l *Lease) bool { return r.lease == l || r.sharers[l] }
 
 // leases returns all Leases that use the hold.
 func (r *renewal) leases() []*Lease {
@@ -51,10 +52,10 @@ func (r *renewal) leases() []*Lease {
 	return slices.AppendSeq(all, maps.Keys(r.sharers))
 }
 
-// at returns when the keeper must look at the hold.
-func (r *renewal) at() instant {
-	if !r.final || r.handed > 0 {
-		return min(r.renew, r.deadline)
+// lookTime returns the time at which the keeper must look at the hold.
+func (r *renewal) lookTime() instant {
+	if !r.final || r.handoffTTL > 0 {
+		return min(r.renewAt, r.deadline)
 	}
 	return r.deadline
 }
@@ -64,81 +65,82 @@ func (r *renewal) at() instant {
 // time of their slot is near. The slots save work, because a renewal moves a hold twice. In a heap
 // of a hundred thousand holds, each move reads distant memory at each level.
 type schedule struct {
-	near nearby
-	far  map[int64][]*hold // the holds that are not near, by slot
-	next slots             // the slots in far, the earliest first
-	past int64             // holds before this slot are in near
+	nearHolds    nearby
+	farHolds     map[int64][]*hold // all other holds, by slot
+	farSlots     slots             // the slots in farHolds, the earliest first
+	firstFarSlot int64             // the holds of all earlier slots are in nearHolds
 }
 
 // slotBits is the number of bits of a slot's length: a slot is 2^24 ns long.
 const slotBits = 24
 
-func slotOf(at instant) int64 { return int64(at) >> slotBits }
+// slotOf returns the number of the slot to which the time t belongs.
+func slotOf(t instant) int64 { return int64(t) >> slotBits }
 
-// add adds h.
+// add puts h into the schedule.
 func (s *schedule) add(h *hold) {
-	at := h.at()
-	if h.slot = slotOf(at); h.slot < s.past {
-		s.near.push(entry{at, h})
+	at := h.lookTime()
+	if h.slot = slotOf(at); h.slot < s.firstFarSlot {
+		s.nearHolds.push(entry{at, h})
 		return
 	}
-	if s.far == nil {
-		s.far = make(map[int64][]*hold)
+	if s.farHolds == nil {
+		s.farHolds = make(map[int64][]*hold)
 	}
-	others, known := s.far[h.slot]
+	others, known := s.farHolds[h.slot]
 	if !known {
-		heap.Push(&s.next, h.slot)
+		heap.Push(&s.farSlots, h.slot)
 	}
-	s.far[h.slot] = append(others, h)
+	s.farHolds[h.slot] = append(others, h)
 	h.index = int32(len(others) + 1) //nolint:gosec // memory has no room for so many leases
 }
 
-// remove removes h.
+// remove takes h out of the schedule.
 func (s *schedule) remove(h *hold) {
-	if h.slot < s.past {
-		heap.Remove(&s.near, int(h.index)-1)
+	if h.slot < s.firstFarSlot {
+		heap.Remove(&s.nearHolds, int(h.index)-1)
 		return
 	}
-	others := s.far[h.slot]
+	others := s.farHolds[h.slot]
 	last := len(others) - 1
 	others[h.index-1] = others[last]
 	others[h.index-1].index = h.index
 	others[last] = nil
-	s.far[h.slot] = others[:last]
+	s.farHolds[h.slot] = others[:last]
 	h.index = 0
 }
 
-// fix puts h into its place after its times changed.
-func (s *schedule) fix(h *hold) {
+// reschedule puts h into its place after its times changed.
+func (s *schedule) reschedule(h *hold) {
 	s.remove(h)
 	s.add(h)
 }
 
-// first returns the first hold that is due at now, or nil if no hold is.
+// first returns the first hold that is due at the time now, or nil if there is none.
 func (s *schedule) first(now instant) *hold {
-	for len(s.next) > 0 && s.next[0] <= slotOf(now) {
-		slot := heap.Pop(&s.next).(int64) //nolint:forcetypeassert // slots contains int64 only
-		holds := s.far[slot]
-		delete(s.far, slot)
-		s.past = slot + 1
+	for len(s.farSlots) > 0 && s.farSlots[0] <= slotOf(now) {
+		slot := heap.Pop(&s.farSlots).(int64) //nolint:forcetypeassert // slots contains int64 only
+		holds := s.farHolds[slot]
+		delete(s.farHolds, slot)
+		s.firstFarSlot = slot + 1
 		for _, h := range holds {
-			s.near.push(entry{h.at(), h})
+			s.nearHolds.push(entry{h.lookTime(), h})
 		}
 	}
-	if len(s.near) == 0 || s.near[0].at > now {
+	if len(s.nearHolds) == 0 || s.nearHolds[0].due > now {
 		return nil
 	}
-	return s.near[0].hold
+	return s.nearHolds[0].hold
 }
 
 // earliest returns a time at which the keeper must wake up, so that it looks at no hold too late.
 // It returns 0 when there is no hold.
 func (s *schedule) earliest() instant {
 	switch {
-	case len(s.near) > 0:
-		return s.near[0].at
-	case len(s.next) > 0:
-		return max(instant(s.next[0]<<slotBits), 1)
+	case len(s.nearHolds) > 0:
+		return s.nearHolds[0].due
+	case len(s.farSlots) > 0:
+		return max(instant(s.farSlots[0]<<slotBits), 1)
 	}
 	return 0
 }
@@ -146,12 +148,12 @@ func (s *schedule) earliest() instant {
 // holds returns all holds in the schedule, in no order.
 func (s *schedule) holds() iter.Seq[*hold] {
 	return func(yield func(*hold) bool) {
-		for _, e := range s.near {
+		for _, e := range s.nearHolds {
 			if !yield(e.hold) {
 				return
 			}
 		}
-		for _, holds := range s.far {
+		for _, holds := range s.farHolds {
 			for _, h := range holds {
 				if !yield(h) {
 					return
@@ -165,12 +167,12 @@ func (s *schedule) holds() iter.Seq[*hold] {
 type nearby []entry
 
 type entry struct {
-	at   instant
+	due  instant
 	hold *hold
 }
 
 func (s nearby) Len() int           { return len(s) }
-func (s nearby) Less(i, j int) bool { return s[i].at < s[j].at }
+func (s nearby) Less(i, j int) bool { return s[i].due < s[j].due }
 func (s nearby) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
 	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // memory has no room for so many leases

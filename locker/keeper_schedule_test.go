@@ -21,13 +21,13 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			switch h := anyOf(in); random.IntN(5) {
 			case 0, 1:
 				h := new(hold)
-				h.renew, h.deadline = later(), later()
+				h.renewAt, h.deadline = later(), later()
 				s.add(h)
 				in[h] = true
 			case 2:
 				if h != nil {
-					h.renew, h.deadline = later(), later()
-					s.fix(h)
+					h.renewAt, h.deadline = later(), later()
+					s.reschedule(h)
 				}
 			case 3:
 				if h != nil {
@@ -37,8 +37,8 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 			default:
 				now += instant(random.Int64N(int64(100 * time.Millisecond)))
 				for h := s.first(now); h != nil; h = s.first(now) {
-					if !in[h] || h.at() > now {
-						t.Fatalf("seed %d: %v too early, or not there", seed, h.at().until(now))
+					if !in[h] || h.lookTime() > now {
+						t.Fatalf("seed %d: %v too early, or not there", seed, h.lookTime().sub(now))
 					}
 					s.remove(h)
 					delete(in, h)
@@ -49,8 +49,8 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 				if !in[h] || h.index == 0 {
 					t.Fatalf("seed %d: it has a hold that was removed", seed)
 				}
-				if count++; first == 0 || h.at() < first {
-					first = h.at()
+				if count++; first == 0 || h.lookTime() < first {
+					first = h.lookTime()
 				}
 			}
 			if count != len(in) {
@@ -63,8 +63,9 @@ func TestAScheduleForgetsNobodyAndIsNeverLate(t *testing.T) {
 	}
 }
 
-func anyOf(in map[*hold]bool) *hold {
-	for h := range in {
+// anyOf returns one of the holds, or nil if there is none.
+func anyOf(holds map[*hold]bool) *hold {
+	for h := range holds {
 		return h
 	}
 	return nil

@@ -11,9 +11,9 @@ import (
 // renewals would pile up when the Store hangs.
 const mostUnanswered = 8
 
-// send sends the renewals of holds to the Store, which may answer them one by one. It leaves out
-// holds that have ended meanwhile, so that no renewal follows a release. The TTL of each renewal
-// counts from now, even if the renewal waits before it is sent.
+// send sends the renewals of the holds in due to the Store, which may answer them one by one. It
+// leaves out holds that have ended meanwhile, so that no renewal follows a release. The TTL of each
+// renewal counts from now, even if the renewal waits before it is sent.
 func (k *keeper) send(due []*hold) {
 	start := time.Now()
 	holds, claims := make([]*hold, 0, len(due)), make([]store.Claim, 0, len(due))
@@ -22,7 +22,7 @@ func (k *keeper) send(due []*hold) {
 		if h.index > 0 && h.unanswered < mostUnanswered {
 			h.unanswered++
 			holds = append(holds, h)
-			claims = append(claims, h.renewalAt(start, h.next(start)))
+			claims = append(claims, h.renewalAt(start, h.nextTTL(start)))
 		}
 	}
 	k.mu.Unlock()
@@ -35,39 +35,40 @@ func (k *keeper) send(due []*hold) {
 			holds[i].unanswered--
 		}
 		k.mu.Unlock()
-		seen := k.watch(places, holds, claims, grants)
+		seen := k.collectRenewals(places, holds, claims, grants)
 		for _, i := range places {
-			k.answered(holds[i], grants[i], claims[i], start)
+			k.applyAnswer(holds[i], grants[i], claims[i], start)
 		}
-		k.notify(seen)
+		k.notifyRenewals(seen)
 	})
 }
 
-// renewalAt returns the claim of a renewal that is sent now. The claim asks for ttl, or less if
-// AtMost ends the lease before. The keeper's mutex is held.
+// renewalAt returns the claim of a renewal that is sent at the time now. The claim asks for ttl, or
+// less if AtMost ends the lease before. The caller holds the keeper's mutex.
 func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
-	if h.until != 0 {
-		ttl = max(min(ttl, h.until.until(instantOf(now))), time.Millisecond)
+	if h.atMostEnd != 0 {
+		ttl = max(min(ttl, h.atMostEnd.sub(instantOf(now))), time.Millisecond)
 	}
 	return store.Claim{
 		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
-		ByHandoff: h.handed > 0, Delegation: h.claim.Delegation,
+		ByHandoff: h.handoffTTL > 0, Delegation: h.claim.Delegation,
 	}
 }
 
-// next returns the TTL for the next renewal of the hold. For a hold that is never renewed, next
-// returns the time that the hold has left, because then the call only confirms the hold.
-func (h *hold) next(now time.Time) time.Duration {
+// nextTTL returns the TTL for the next renewal of the hold, which is sent at the time now. For a
+// hold that is never renewed, nextTTL returns the time that the hold has left, because then the
+// call only confirms the hold.
+func (h *hold) nextTTL(now time.Time) time.Duration {
 	if h.final {
-		return max(min(h.each, h.deadline.until(instantOf(now))), time.Millisecond)
+		return max(min(h.renewTTL, h.deadline.sub(instantOf(now))), time.Millisecond)
 	}
-	return h.each
+	return h.renewTTL
 }
 
-// answered applies a Store's answer to a renewal that was sent at start, and reports whether the
-// hold is still held. If the hold has ended meanwhile, the answer changes nothing: a lost hold
-// stays lost.
-func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
+// applyAnswer applies g, the Store's answer to a renewal of h with the given claim that was sent at
+// start. It reports whether h is still held. If h has ended meanwhile, the answer changes nothing:
+// a lost hold stays lost.
+func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {
 	case store.Granted:
 		if g.Writer {
@@ -79,7 +80,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 			return false
 		}
 		if claim.ByHandoff {
-			h.handed = 0
+			h.handoffTTL = 0
 		}
 		k.noteDelay(h)
 		h.failure = nil
@@ -91,8 +92,8 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 			next = max(ttl, 6*renewSlack)
 		}
 		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
-		k.plan(h, instantOf(start), next)
-		k.fix(h)
+		k.planRenewal(h, instantOf(start), next)
+		k.reschedule(h)
 		return true
 	case store.Revoked, store.NotOurs:
 		k.lose(h, failureOf(g))
@@ -103,7 +104,7 @@ func (k *keeper) answered(h *hold, g store.Grant, claim store.Claim, start time.
 	return false
 }
 
-// failureOf returns nil when an answer confirms a renewal. Otherwise it returns the reason.
+// failureOf returns nil when the answer g confirms a renewal. Otherwise it returns the reason.
 func failureOf(g store.Grant) error {
 	switch g.State {
 	case store.Granted:
@@ -113,12 +114,12 @@ func failureOf(g store.Grant) error {
 	case store.NotOurs:
 		return errTaken
 	default:
-		return unavailable(g.Err)
+		return asUnavailable(g.Err)
 	}
 }
 
-// renewalFailed keeps the error, so that the message of a later loss can contain it. A failed
-// renewal is not a loss.
+// renewalFailed records err as the error of the last renewal of holds, so that the message of a
+// later loss can contain it. A failed renewal is not a loss.
 func (k *keeper) renewalFailed(holds []*hold, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,17 +128,18 @@ func (k *keeper) renewalFailed(holds []*hold, err error) {
 	}
 }
 
-// lose ends a hold that the server has given to another holder, or that the server does not know.
-func (k *keeper) lose(h *hold, why error) {
+// lose ends h for the given reason. The server has given the key to another holder, or does not
+// know the lease.
+func (k *keeper) lose(h *hold, reason error) {
 	if users, ok := k.drop(h); ok {
-		h.lost(users, why, false)
+		h.handleLoss(users, reason, false)
 	}
 }
 
-// retryAfter returns the pause before an unanswered renewal is sent again. The pause is so short
-// that several repetitions are possible before the lease ends. It is longer than renewSlack,
-// because otherwise collect would take the same hold twice.
-func retryAfter(ttl time.Duration) time.Duration {
+// repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again. The
+// pause is so short that several repetitions are possible before the lease ends. It is longer than
+// renewSlack, because otherwise collect would take the same hold twice.
+func repeatPause(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)
 }

@@ -47,7 +47,7 @@ func TestALeaseThatCannotBeRenewedEndsBeforeTheServerGivesItAway(t *testing.T) {
 				start := time.Now()
 				lease := acquire(t, l, locker.Rule{Key: "a", TTL: 10 * time.Second})
 				lost(t, lease, locker.ErrLost)
-				since(t, start, 10*time.Second-102*time.Millisecond, 0) // the drift is 1 % and 2 ms
+				checkElapsed(t, start, 10*time.Second-102*time.Millisecond, 0) // the drift is 1 % and 2 ms
 				if i, err := store.Inspect(t.Context(), "a"); err != nil || !i.Held {
 					t.Fatal("the server gave the key away before its holder was notified")
 				}
@@ -90,7 +90,7 @@ func TestATakenLeaseIsALossAtTheNextRenewal(t *testing.T) {
 		store.Steal("a")
 		start := time.Now()
 		lost(t, lease, locker.ErrLost)
-		since(t, start, 2*time.Second, 2*time.Second)
+		checkElapsed(t, start, 2*time.Second, 2*time.Second)
 		if err := lease.Release(t.Context()); !errors.Is(err, locker.ErrLost) {
 			t.Fatal(err)
 		}
@@ -253,6 +253,6 @@ func TestASlowObserverDoesNotDelayOtherDeadlines(t *testing.T) {
 		acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
 		b := acquire(t, l, locker.Rule{Key: "b", TTL: 2 * time.Second})
 		lost(t, b, locker.ErrExpired)
-		since(t, start, 1900*time.Millisecond, 100*time.Millisecond)
+		checkElapsed(t, start, 1900*time.Millisecond, 100*time.Millisecond)
 	})
 }

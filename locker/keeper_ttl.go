@@ -10,25 +10,25 @@ import (
 type ttlTuner struct {
 	bounds
 
-	mu   sync.Mutex
-	late time.Duration // from when a renewal is due until its answer; rises at once, falls slowly
+	mu    sync.Mutex
+	delay time.Duration // from when a renewal is due until its answer; rises at once, falls slowly
 }
 
 const (
-	spare     = 10 // the TTL is the delay times this factor
-	fallsSlow = 16 // a smaller delay lowers late by 1/fallsSlow of the difference
+	ttlFactor   = 10 // the TTL is the delay times this factor
+	fallDivisor = 16 // a smaller delay lowers the field delay by 1/fallDivisor of the difference
 )
 
-// observe is called with the delay of one renewal. The delay begins when the renewal is due. It
-// ends when the renewal is answered, or is repeated.
-func (p *ttlTuner) observe(late time.Duration) {
+// observe records the delay of one renewal. The delay begins when the renewal is due. It ends when
+// the renewal is answered, or is repeated.
+func (p *ttlTuner) observe(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	late = max(late, 0)
-	if late >= p.late {
-		p.late = late
+	delay = max(delay, 0)
+	if delay >= p.delay {
+		p.delay = delay
 	} else {
-		p.late -= (p.late - late) / fallsSlow
+		p.delay -= (p.delay - delay) / fallDivisor
 	}
 }
 
@@ -36,5 +36,5 @@ func (p *ttlTuner) observe(late time.Duration) {
 func (p *ttlTuner) ttl() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.clamp(p.late * spare)
+	return p.clamp(p.delay * ttlFactor)
 }

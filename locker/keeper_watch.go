@@ -7,17 +7,18 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// renewed is what the Observer receives about one renewal.
-type renewed struct {
+// observedRenewal is what the Observer receives about one renewal.
+type observedRenewal struct {
 	ctx   context.Context
 	rule  Rule
 	event RenewalEvent
 }
 
-// For each answer, watch collects what the Observer will receive, before the answer changes its
-// hold. Without an Observer, watch returns nil. A hold that no Lease uses at the moment is left
-// out.
-func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (seen []renewed) {
+// collectRenewals returns what the Observer will receive about renewals, before their answers
+// change the holds. For each index i in places, holds[i] was renewed by claims[i], and grants[i] is
+// the answer. Without an Observer, collectRenewals returns nil. A hold that no Lease uses at the
+// moment is left out.
+func (k *keeper) collectRenewals(places []int, holds []*hold, claims []store.Claim, grants []store.Grant) (events []observedRenewal) {
 	if _, ok := k.engine.cfg.observer.(RenewalObserver); !ok {
 		return nil
 	}
@@ -26,30 +27,30 @@ func (k *keeper) watch(places []int, holds []*hold, claims []store.Claim, grants
 	now := instantOf(time.Now())
 	for _, i := range places {
 		if h := holds[i]; h.index > 0 && h.lease != nil {
-			seen = append(seen, renewed{h.lease.base, h.lease.rule, RenewalEvent{
-				Margin: h.deadline.until(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
+			events = append(events, observedRenewal{h.lease.base, h.lease.rule, RenewalEvent{
+				Margin: h.deadline.sub(now), TTL: claims[i].TTL, Err: failureOf(grants[i]),
 			}})
 		}
 	}
-	return seen
+	return events
 }
 
-// notify reports renewals to the Observer. It uses a goroutine of its own, because a slow Observer
-// must not delay the answers to other renewals.
-func (k *keeper) notify(seen []renewed) {
-	if len(seen) == 0 {
+// notifyRenewals reports the renewals in events to the Observer. It uses a goroutine of its own,
+// because a slow Observer must not delay the answers to other renewals.
+func (k *keeper) notifyRenewals(events []observedRenewal) {
+	if len(events) == 0 {
 		return
 	}
 	o := k.engine.cfg.observer.(RenewalObserver)
 	k.engine.calls.Do(func() {
-		for _, r := range seen {
+		for _, r := range events {
 			r.notify(o)
 		}
 	})
 }
 
-// notify reports one renewal.
-func (r renewed) notify(o RenewalObserver) {
+// notify reports the renewal to the Observer o.
+func (r observedRenewal) notify(o RenewalObserver) {
 	defer absorb("Renewed")
 	o.Renewed(r.ctx, r.rule, r.event)
 }

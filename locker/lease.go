@@ -31,14 +31,14 @@ type Lease struct {
 
 	// The small fields stay together, because many leases are held at once. mu guards all of these
 	// fields except notified.
-	mode      Mode // the Rule's Mode; Shared after a Downgrade
-	awaits    bool // AwaitRelease was called
-	releasing bool // Release was called
-	done      bool // Release has returned
+	mode         Mode // the Rule's Mode; Shared after a Downgrade
+	awaits       bool // AwaitRelease was called
+	releasing    bool // Release was called
+	releaseEnded bool // Release has returned its result
 
 	mu      sync.Mutex
-	over    error                     // nil while held; then ErrReleased, or how the lease was lost
-	lasted  time.Duration             // how long the Lease was held: from began until over was set
+	endErr  error                     // nil while held; then ErrReleased, or how the lease was lost
+	lasted  time.Duration             // how long the Lease was held: from began until endErr was set
 	cause   error                     // nil until the contexts end
 	cancels []context.CancelCauseFunc // the cancel functions of the contexts derived from this lease
 	own     context.Context           // the context that the first call of Context made
@@ -93,12 +93,12 @@ func (l *Lease) Fence() uint64 { return l.fence }
 // another holder. For a lease that has ended, Expires returns when it ended.
 func (l *Lease) Expires() time.Time {
 	deadline := l.engine.keeper.deadlineOf(l.hold)
-	if l.part != nil && !l.part.until.IsZero() && l.part.until.Before(deadline) {
-		deadline = l.part.until
+	if l.part != nil && !l.part.atMostEnd.IsZero() && l.part.atMostEnd.Before(deadline) {
+		deadline = l.part.atMostEnd
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ended := l.began.Add(l.lasted); l.over != nil && ended.Before(deadline) {
+	if ended := l.began.Add(l.lasted); l.endErr != nil && ended.Before(deadline) {
 		return ended
 	}
 	return deadline
@@ -116,15 +116,15 @@ func (l *Lease) Context() context.Context {
 	return l.own
 }
 
-// bound returns the context for Run's function. It ends when the caller's context or the lease
+// runContext returns the context for Run's function. It ends when the caller's context or the lease
 // ends, whichever ends first.
-func (l *Lease) bound() context.Context {
+func (l *Lease) runContext() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.derive(l.base)
 }
 
-// derive makes a context that ends with the lease. l.mu is held.
+// derive returns a context like parent that ends with the lease. The caller holds l.mu.
 func (l *Lease) derive(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(withLease(parent, l))
 	if l.cause != nil {
@@ -135,15 +135,15 @@ func (l *Lease) derive(parent context.Context) context.Context {
 	return ctx
 }
 
-// around returns a context like parent that contains the lease and ends with it.
-func (l *Lease) around(parent context.Context) context.Context {
+// nestedContext returns a context like parent that contains the lease and ends with it.
+func (l *Lease) nestedContext(parent context.Context) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.derive(parent)
 }
 
-// guard returns a context like parent that ends with the lease but does not contain it.
-func (l *Lease) guard(parent context.Context) context.Context {
+// guardedContext returns a context like parent that ends with the lease but does not contain it.
+func (l *Lease) guardedContext(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	l.onEnd(cancel)
 	return ctx
@@ -161,41 +161,41 @@ func (l *Lease) onEnd(f func(cause error)) {
 	f(l.cause)
 }
 
-// end ends the Lease. The first call decides the reason and returns true; later calls return
-// false.
-func (l *Lease) end(why error) bool {
+// end ends the Lease for the given reason. The first call decides the reason and returns true;
+// later calls return false.
+func (l *Lease) end(reason error) bool {
 	l.mu.Lock()
-	if l.over != nil {
+	if l.endErr != nil {
 		l.mu.Unlock()
 		return false
 	}
-	l.over, l.lasted = why, time.Since(l.began)
+	l.endErr, l.lasted = reason, time.Since(l.began)
 	l.mu.Unlock()
-	l.cancel(why)
+	l.cancel(reason)
 	return true
 }
 
-// lose ends the Lease for a reason other than a release. It returns false when the Lease had ended
-// before.
-func (l *Lease) lose(why error) bool {
-	if !l.end(l.wrap(OpHold, why)) {
+// lose ends the Lease for the given reason, which is not a release. It returns false when the Lease
+// had ended before.
+func (l *Lease) lose(reason error) bool {
+	if !l.end(l.wrap(OpHold, reason)) {
 		return false
 	}
 	// The Observer is not called on the keeper's goroutine, because a slow Observer must not
 	// delay the deadlines of other leases.
-	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(why); return struct{}{}, nil })
+	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(reason); return struct{}{}, nil })
 	return true
 }
 
-// notifyObserver notifies the Observer, once, of how the hold ended. On a loss, the contexts end
-// first, so that no Observer can delay that. If a Release begins before the notification, the
-// Release itself calls notifyObserver. So the Observer was notified of the end when Release
-// returns.
-func (l *Lease) notifyObserver(why error) {
-	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, why)) })
+// notifyObserver notifies the Observer, once, that the hold ended for the given reason; nil means a
+// release. On a loss, the contexts end first, so that no Observer can delay that. If a Release
+// begins before the notification, the Release itself calls notifyObserver. So the Observer was
+// notified of the end when Release returns.
+func (l *Lease) notifyObserver(reason error) {
+	l.notified.Do(func() { finish(l.endHold, l.outcome(OpHold, reason)) })
 }
 
-// cancel ends the contexts. Only the cause of the first call counts.
+// cancel ends the contexts with the given cause. Only the cause of the first call counts.
 func (l *Lease) cancel(cause error) {
 	l.mu.Lock()
 	if l.cause != nil {
@@ -211,23 +211,23 @@ func (l *Lease) cancel(cause error) {
 	}
 }
 
-// gone returns why the contexts have ended. The result is how the hold ended, or ErrClosed. It is
+// contextCause returns why the contexts have ended: how the hold ended, or ErrClosed. It returns
 // nil while the contexts have not ended.
-func (l *Lease) gone() error {
+func (l *Lease) contextCause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// ended returns how the hold ended, or nil if the hold is still held.
-func (l *Lease) ended() error {
+// endError returns how the hold ended, or nil if the hold is still held.
+func (l *Lease) endError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.over
+	return l.endErr
 }
 
-// wrap adds op and the key to err. If err is an Error already, wrap replaces its operation and its
-// key.
+// wrap returns err as an Error with op and the key. If err is an Error already, wrap replaces its
+// operation and its key.
 func (l *Lease) wrap(op Op, err error) error {
 	if inner, ok := errtype.As[*Error](err); ok {
 		err = inner.Err
@@ -248,7 +248,7 @@ func (l *Lease) Observe(ctx context.Context, op Op) (context.Context, func(Outco
 }
 
 func (l *Lease) outcome(op Op, err error) Outcome {
-	o := Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.eachOf(l.hold)}
+	o := Outcome{Result: resultOf(op, err), Err: err, Fence: l.fence, TTL: l.engine.keeper.renewalTTL(l.hold)}
 	if op == OpHold {
 		o.Cause = causeOf(err)
 	}

@@ -41,10 +41,10 @@ type departure struct {
 	rest   *cohort // the cohort whose next leader asks when the release is answered
 	report func(error, int)
 
-	recall func() bool   // takes back a release that was not sent yet; nil: it was sent at once
-	over   chan struct{} // closed when no caller needs to wait for the release
+	recall   func() bool   // takes back a release that was not sent yet; nil: it was sent at once
+	finished chan struct{} // closed when no caller needs to wait for the release
 
-	done bool // guarded by the cohorts' mutex
+	unregistered bool // the release is over for other callers; guarded by the cohorts' mutex
 }
 
 // AwaitRelease makes [Run] and [RunAll] wait for the server's answer to the release of this lease,
@@ -68,9 +68,10 @@ func (l *Lease) mayLeave() bool {
 	return !awaits && e.keeper.isHeld(l.hold) && e.departures.steps.Prompt(l.hold.claim.Key)
 }
 
-// leave gives up the hold without waiting for the server. If the answer must be awaited, leave does
-// nothing and returns false. The function end notifies the Observer that the release has ended.
-func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
+// releaseInBackground gives up the hold without waiting for the server. If the answer must be
+// awaited, it does nothing and returns false. The function end notifies the Observer that the
+// release has ended.
+func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool {
 	e, h := l.engine, l.hold
 	ds := &e.departures
 	if !l.mayLeave() {
@@ -87,17 +88,17 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	// Enter cannot fail here, because Close closes tasks only when this Run has returned.
 	ds.tasks.Enter()
 	now := time.Now()
-	e.times.held(l.rule.Name, now.Sub(l.began))
+	e.times.recordHold(l.rule.Name, now.Sub(l.began))
 	l.notifyObserver(nil)
 	d := l.departure(ctx, end)
 	passed, rest := e.cohorts.release(h)
 	if passed {
-		e.keeper.leave(h, l)
+		e.keeper.removeUser(h, l)
 		d.end(nil, 0)
 		return true
 	}
-	longest, cared := e.keeper.retire(h)
-	if !cared { // the hold was lost just now, so no caller may take it over
+	longest, scheduled := e.keeper.retire(h)
+	if !scheduled { // the hold was lost just now, so no caller may take it over
 		d.terms = terms{}
 	}
 	d.chore = h.chore(longest)
@@ -108,26 +109,26 @@ func (l *Lease) leave(ctx context.Context, end func(Outcome)) bool {
 	}
 	if rest != nil {
 		when = calls.Soon
-		if !e.asksWithRelease(h.claim.Key) {
+		if !e.canFollow(h.claim.Key) {
 			d.rest = rest
-		} else if next := e.cohorts.lead(rest); next != nil {
+		} else if next := e.cohorts.leadBeforeRelease(rest); next != nil {
 			if d.next = newFollow(next, now); d.next != nil {
 				claim.Next = &d.next.claim
 			}
 		}
 	}
-	recall := ds.steps.ReleaseBeside(ctx, claim, when, d.answered)
+	recall := ds.steps.ReleaseBeside(ctx, claim, when, d.handleAnswer)
 	if when == calls.WithOthers {
 		d.recall = recall
 	}
-	e.cohorts.depart(d)
+	e.cohorts.registerDeparture(d)
 	return true
 }
 
 // departure returns the departure of l's hold, before the release is sent. If end is not nil, it is
 // called with the outcome of the release.
 func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
-	d := &departure{engine: l.engine, ctx: ctx, hold: l.hold, over: make(chan struct{})}
+	d := &departure{engine: l.engine, ctx: ctx, hold: l.hold, finished: make(chan struct{})}
 	if end != nil {
 		d.report = func(err error, calls int) {
 			if err != nil {
@@ -145,30 +146,31 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 	return d
 }
 
-// answered acts on the answer to the release. It must not block.
-func (d *departure) answered(g store.Grant, err error) {
+// handleAnswer acts on (g, err), the answer to the release. It must not block.
+func (d *departure) handleAnswer(g store.Grant, err error) {
 	if d.next != nil {
 		d.next.receive(g, err)
 	}
 	switch {
 	case err != nil:
 		d.engine.steps.Undo(d.chore)
-		err = unavailable(err)
+		err = asUnavailable(err)
 	case g.State == store.Revoked:
 		err = revokedBecause(g.Reason)
 	case g.State != store.Released:
 		err = errTaken
 	}
 	d.engine.post.forget(d.hold)
-	d.engine.cohorts.departed(d)
+	d.engine.cohorts.unregisterDeparture(d)
 	if d.rest != nil {
-		d.engine.cohorts.released(d.rest)
+		d.engine.cohorts.leadAfterRelease(d.rest)
 	}
 	d.end(err, 1)
 }
 
-// end ends a departure. The Observer is called on a goroutine of its own, because the goroutine
-// that calls end may also deliver the answers to other calls.
+// end ends a departure. The error err is nil if the release is confirmed, and asked is the number
+// of calls. The Observer is called on a goroutine of its own, because the goroutine that calls end
+// may also deliver the answers to other calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {
@@ -178,20 +180,20 @@ func (d *departure) end(err error, asked int) {
 	e.departures.tasks.Leave()
 }
 
-// hurry sends the release at once if it was not sent.
-func (d *departure) hurry() {
+// sendNow sends the release at once if it was not sent.
+func (d *departure) sendNow() {
 	if d.recall != nil && d.recall() {
-		d.engine.departures.steps.ReleaseBeside(d.ctx, d.chore.At(time.Now()), calls.AtOnce, d.answered)
+		d.engine.departures.steps.ReleaseBeside(d.ctx, d.chore.At(time.Now()), calls.AtOnce, d.handleAnswer)
 	}
 }
 
-// depart registers a background release, so that callers of this process that want the key find it.
-// If the release is over already, depart does nothing. It replaces the entry of an earlier release
-// of the same key, which was sent before this hold was granted.
-func (cs *cohorts) depart(d *departure) {
+// registerDeparture registers the background release d, so that callers of this process that want
+// the key find it. If the release is over already, registerDeparture does nothing. It replaces the
+// entry of an earlier release of the same key, which was sent before this hold was granted.
+func (cs *cohorts) registerDeparture(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if d.done {
+	if d.unregistered {
 		return
 	}
 	if cs.leaving == nil {
@@ -200,63 +202,63 @@ func (cs *cohorts) depart(d *departure) {
 	cs.leaving[d.hold.claim.Key] = d
 }
 
-// departed is called when no caller needs to wait for a release any more.
-func (cs *cohorts) departed(d *departure) {
+// unregisterDeparture is called when no caller needs to wait for the release d any more.
+func (cs *cohorts) unregisterDeparture(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	cs.forget(d)
+	cs.unregisterLocked(d)
 }
 
-// forget does the work of departed, for callers that hold cs.mu.
-func (cs *cohorts) forget(d *departure) {
+// unregisterLocked does the work of unregisterDeparture, for callers that hold cs.mu.
+func (cs *cohorts) unregisterLocked(d *departure) {
 	if key := d.hold.claim.Key; cs.leaving[key] == d {
 		delete(cs.leaving, key)
 	}
-	d.done = true
-	close(d.over)
+	d.unregistered = true
+	close(d.finished)
 }
 
-// departing returns the background release of key that is under way in this process, or nil.
-func (cs *cohorts) departing(key string) *departure {
+// departureOf returns the background release of key that is under way in this process, or nil.
+func (cs *cohorts) departureOf(key string) *departure {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.leaving[key]
 }
 
-// If a background release of a hold with the same terms was not sent yet, and the streak may
-// continue, takeBack gives this hold to the acquisition. The acquisition is the first caller of the
-// cohort c. cs.mu is held.
+// takeBack gives a hold with the same terms to the acquisition a, if the background release of this
+// hold was not sent yet and the streak may continue. The acquisition is the first caller of the
+// cohort c. takeBack returns false if there is no such hold. The caller holds cs.mu.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
 	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {
 		return false
 	}
 	h := d.hold
-	if h.used >= h.block || instantOf(time.Now()).until(h.taken) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
+	if h.used >= h.block || instantOf(time.Now()).sub(h.received) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
 		return false
 	}
-	cs.forget(d)
+	cs.unregisterLocked(d)
 	cs.engine.keeper.resume(h)
-	h.over, h.cohort, c.hold = false, c, h
+	h.ended, h.cohort, c.hold = false, c, h
 	a.cohort, a.recalled = c, d
 	a.expectTurn()
-	a.takes(h)
+	a.useHold(h)
 	return true
 }
 
-// afterRelease waits for this process's background release of the key, so that the acquisition's
+// awaitDeparture waits for this process's background release of the key, so that the acquisition's
 // question does not overtake the release.
-func (a *acquisition) afterRelease() error {
+func (a *acquisition) awaitDeparture() error {
 	if a.engine.departures.steps == nil {
 		return nil
 	}
-	d := a.engine.cohorts.departing(a.key())
+	d := a.engine.cohorts.departureOf(a.key())
 	if d == nil {
 		return nil
 	}
-	d.hurry()
+	d.sendNow()
 	select {
-	case <-d.over: // the release was answered, has failed, or was taken back
+	case <-d.finished: // the release was answered, has failed, or was taken back
 		return nil
 	case <-a.caller.Done():
 		return a.giveUp(a.caller.Err())
@@ -267,36 +269,37 @@ func (a *acquisition) afterRelease() error {
 	}
 }
 
-// isHeld reports whether a hold has time left.
+// isHeld reports whether h has time left.
 func (k *keeper) isHeld(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return h.index > 0 && instantOf(time.Now()) < h.deadline
 }
 
-// retire removes h from the schedule. cared is true if h was in the schedule.
-func (k *keeper) retire(h *hold) (longest time.Duration, cared bool) {
+// retire removes h from the schedule. It returns the longest time for which the server may keep the
+// lease, and whether h was in the schedule.
+func (k *keeper) retire(h *hold) (longest time.Duration, scheduled bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if cared = h.index > 0; cared {
+	if scheduled = h.index > 0; scheduled {
 		k.due.remove(h)
 	}
-	return h.longest, cared
+	return h.longest, scheduled
 }
 
-// isWorthKeeping reports whether a hold that was removed from the schedule is good enough to return
+// isWorthKeeping reports whether h, which was removed from the schedule, is good enough to return
 // to it and to serve another Lease.
 func (k *keeper) isWorthKeeping(h *hold) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return h.isPassable() && h.lasts()
+	return h.isPassable() && h.isFresh()
 }
 
-// resume puts a hold whose release was recalled back into the schedule.
+// resume puts h, whose release was recalled, back into the schedule.
 func (k *keeper) resume(h *hold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h.freeForNext()
 	k.due.add(h)
-	k.rouse()
+	k.wakeRun()
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// together is a hook that counts pipelines with more than one command.
-type together struct{ n atomic.Int64 }
+// pipelineCounter is a hook that counts pipelines with more than one command.
+type pipelineCounter struct{ n atomic.Int64 }
 
-func (h *together) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (h *together) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h *pipelineCounter) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (h *pipelineCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h *pipelineCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		if len(cmds) > 1 {
 			h.n.Add(1)
@@ -29,12 +29,13 @@ func (h *together) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-func bounds(o *redis.Options) { o.ContextTimeoutEnabled = true }
+// endCallsWithContext makes go-redis end a call when its context ends.
+func endCallsWithContext(o *redis.Options) { o.ContextTimeoutEnabled = true }
 
-// unanswered returns the number of releases that the server has not answered. The number can be
-// above 0, because a busy machine may stop the server for a while.
-func unanswered(seen *lockertest.Recorder) (n int) {
-	for _, r := range seen.Records(locker.OpRelease) {
+// unansweredReleases returns the number of releases in recorder that the server has not answered.
+// The number can be above 0, because a busy machine may stop the server for a while.
+func unansweredReleases(recorder *lockertest.Recorder) (n int) {
+	for _, r := range recorder.Records(locker.OpRelease) {
 		if r.Outcome.Result == locker.ResultUnavailable {
 			n++
 		}
@@ -47,37 +48,37 @@ func unanswered(seen *lockertest.Recorder) (n int) {
 func TestBackgroundReleaseOnServers(t *testing.T) {
 	t.Parallel()
 	option := locker.WithBackgroundRelease()
-	kinds := map[string]func(*testing.T, *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together){
-		"one server": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
-			c, hook := redistest.Start(t).Client(t, bounds), new(together)
+	kinds := map[string]func(*testing.T, *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter){
+		"one server": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
+			c, hook := redistest.Start(t).Client(t, endCallsWithContext), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return l, c, hook
 		},
-		"flights only": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
-			c, hook := redistest.Start(t).Client(t), new(together)
+		"flights only": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
+			c, hook := redistest.Start(t).Client(t), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return l, c, hook
 		},
-		"readers and writers": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
-			c, hook := redistest.Start(t).Client(t, bounds), new(together)
+		"readers and writers": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
+			c, hook := redistest.Start(t).Client(t, endCallsWithContext), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewReadWrite([]locker.Client{c}, option, locker.WithObserver(seen))
+			l, err := locker.NewReadWrite([]locker.Client{c}, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return l, c, hook
 		},
-		"cluster": func(t *testing.T, seen *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *together) {
+		"cluster": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
 			c := redistest.StartCluster(t).Client(t, func(o *redis.ClusterOptions) { o.ContextTimeoutEnabled = true })
-			l, err := locker.NewSingle(c, option, locker.WithObserver(seen))
+			l, err := locker.NewSingle(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,8 +88,8 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 	for name, open := range kinds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var seen lockertest.Recorder
-			l, c, hook := open(t, &seen)
+			var recorder lockertest.Recorder
+			l, c, hook := open(t, &recorder)
 			busy := 0
 			for i := range 200 {
 				for _, rule := range []locker.Rule{
@@ -114,7 +115,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 			if err := l.Close(ctx); err != nil {
 				t.Error(err)
 			}
-			if lost := unanswered(&seen); busy > lost {
+			if lost := unansweredReleases(&recorder); busy > lost {
 				t.Errorf("%d acquires were refused, and %d releases were not answered", busy, lost)
 			}
 			if n, err := c.Exists(t.Context(), "same").Result(); err != nil || n != 0 {
@@ -131,7 +132,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 
 func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	t.Parallel()
-	c := redistest.Start(t).Client(t, bounds)
+	c := redistest.Start(t).Client(t, endCallsWithContext)
 	l, err := locker.NewReadWrite([]locker.Client{c}, locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +156,7 @@ func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	c := server.Client(t, bounds)
+	c := server.Client(t, endCallsWithContext)
 	l, err := locker.NewSingle(c, locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func TestBackgroundReleaseOutlastsAStall(t *testing.T) {
 // release as a proof, Run waits for the answer and reports the loss.
 func TestIdempotencyAwaitsTheRelease(t *testing.T) {
 	t.Parallel()
-	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease())
+	l, err := locker.NewSingle(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,8 +213,8 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	warned := func(c locker.Client) (n int) {
-		var seen lockertest.Recorder
-		l, err := locker.NewSingle(c, locker.WithObserver(&seen))
+		var recorder lockertest.Recorder
+		l, err := locker.NewSingle(c, locker.WithObserver(&recorder))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +224,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 		if err := l.Close(t.Context()); err != nil { // Close waits until the warnings have been delivered
 			t.Fatal(err)
 		}
-		for _, w := range seen.Warnings() {
+		for _, w := range recorder.Warnings() {
 			if w.Code == "calls-by-goroutine" {
 				n++
 			}
@@ -231,7 +232,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 		return n
 	}
 	short := func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 200*time.Millisecond, 200*time.Millisecond }
-	if warned(server.Client(t)) != 1 || warned(server.Client(t, bounds)) != 0 || warned(server.Client(t, short)) != 0 {
+	if warned(server.Client(t)) != 1 || warned(server.Client(t, endCallsWithContext)) != 0 || warned(server.Client(t, short)) != 0 {
 		t.Error("a default client is warned of once, and one that ends its calls is not")
 	}
 	if warned(struct{ *redis.Client }{server.Client(t)}) != 0 {
@@ -245,7 +246,7 @@ func TestAClientThatDoesNotEndItsCallsIsWarnedOfOnce(t *testing.T) {
 func TestACallerThatLeavesWhenItsTurnComesEndsTheDeparture(t *testing.T) {
 	t.Parallel()
 	var cancel context.CancelFunc
-	l, err := locker.NewSingle(redistest.Start(t).Client(t, bounds), locker.WithBackgroundRelease(),
+	l, err := locker.NewSingle(redistest.Start(t).Client(t, endCallsWithContext), locker.WithBackgroundRelease(),
 		locker.WithMetadata(func(context.Context) string {
 			if cancel != nil {
 				cancel() // ends the context after the first time that Acquire checks it

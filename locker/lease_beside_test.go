@@ -24,43 +24,44 @@ type lane struct {
 	pool   *steps.Pool
 	chores interface{ Close(context.Context) error }
 
-	mu     sync.Mutex
-	slow   bool // makes the method Prompt return false
-	never  bool // delayed releases are never sent
-	listed []*listed
-	sends  []steps.When
-	acqs   int // number of acquires that were sent
+	mu         sync.Mutex
+	isSlow     bool // makes the method Prompt return false
+	neverSends bool // delayed releases are never sent
+	listed     []*delayed
+	sends      []steps.When
+	acqs       int // number of acquires that were sent
 }
 
-type listed struct {
-	send  func()
-	taken sync.Once
+// delayed is a release that waits for the next acquire.
+type delayed struct {
+	send func()
+	once sync.Once
 }
 
 // take returns true only to its first caller.
-func (c *listed) take() (first bool) {
-	c.taken.Do(func() { first = true })
+func (c *delayed) take() (first bool) {
+	c.once.Do(func() { first = true })
 	return first
 }
 
 func (s *lane) Prompt(string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.slow
+	return !s.isSlow
 }
 
-func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, when steps.When, answered func(store.Grant, error)) func() bool {
-	call := &listed{send: func() { answered(s.Release(ctx, c)) }}
+func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, mode steps.When, onAnswer func(store.Grant, error)) func() bool {
+	call := &delayed{send: func() { onAnswer(s.Release(ctx, c)) }}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sends = append(s.sends, when)
-	if when != steps.WithOthers {
+	s.sends = append(s.sends, mode)
+	if mode != steps.WithOthers {
 		call.take()
 		s.pool.Do(call.send)
 		return nil
 	}
 	s.listed = append(s.listed, call)
-	if !s.never {
+	if !s.neverSends {
 		time.AfterFunc(time.Millisecond, func() {
 			if call.take() {
 				s.pool.Do(call.send)
@@ -71,15 +72,15 @@ func (s *lane) ReleaseBeside(ctx context.Context, c store.Claim, when steps.When
 }
 
 func (s *lane) BeginAcquire(ctx context.Context, c store.Claim) steps.Question {
-	s.set(func(s *lane) { s.acqs++ })
+	s.change(func(s *lane) { s.acqs++ })
 	s.flush()
 	return s.Steps.BeginAcquire(ctx, c)
 }
 
 // flush sends the releases that are still delayed.
 func (s *lane) flush() {
-	var along []*listed
-	s.set(func(s *lane) { along, s.listed = s.listed, nil })
+	var along []*delayed
+	s.change(func(s *lane) { along, s.listed = s.listed, nil })
 	for _, call := range along {
 		if call.take() {
 			call.send()
@@ -91,8 +92,8 @@ func (s *lane) Close(ctx context.Context) error {
 	return errors.Join(s.chores.Close(ctx), s.pool.Stop(ctx))
 }
 
-// how returns the ways in which the releases were sent.
-func (s *lane) how() []steps.When {
+// sendModes returns the ways in which the releases were sent.
+func (s *lane) sendModes() []steps.When {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.sends)
@@ -104,14 +105,15 @@ func (s *lane) acquires() int {
 	return s.acqs
 }
 
-func (s *lane) set(change func(s *lane)) {
+// change calls edit under the mutex.
+func (s *lane) change(edit func(s *lane)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	change(s)
+	edit(s)
 }
 
-// beside runs a test of a Locker with WithBackgroundRelease in a bubble.
-func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), opts ...locker.Option) {
+// backgroundTest runs a test of a Locker with WithBackgroundRelease in a bubble.
+func backgroundTest(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), opts ...locker.Option) {
 	t.Helper()
 	virtual(t, func(t *testing.T, memory *lockertest.Memory) {
 		s := &lane{Memory: memory}
@@ -132,26 +134,26 @@ func beside(t *testing.T, test func(t *testing.T, s *lane, l *locker.Engine), op
 	})
 }
 
-// runs makes one call of Run, which must return nil after the given time, with a tolerance of a
-// millisecond.
-func runs(t *testing.T, l locker.Locker, rule locker.Rule, after time.Duration, fn func(context.Context) error) {
+// runFor makes one call of Run with rule and fn, which must return nil after the time want, with a
+// tolerance of a millisecond.
+func runFor(t *testing.T, l locker.Locker, rule locker.Rule, want time.Duration, fn func(context.Context) error) {
 	t.Helper()
 	began := time.Now()
 	if err := locker.Run(t.Context(), l, rule, fn); err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if took := time.Since(began); took < after || took > after+time.Millisecond {
-		t.Errorf("Run took %v, not %v", took, after)
+	if took := time.Since(began); took < want || took > want+time.Millisecond {
+		t.Errorf("Run took %v, not %v", took, want)
 	}
 }
 
 const slowRelease = 15 * time.Millisecond // slow, but still so fast that the server counts as prompt
 
 func TestBackgroundReleaseDoesNotKeepRun(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		s.Delay(locker.OpRelease, slowRelease)
 		var lease *locker.Lease
-		runs(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
+		runFor(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
 			lease, _ = locker.FromContext(ctx)
 			return nil
 		})
@@ -182,7 +184,7 @@ func TestBackgroundReleaseDoesNotKeepRun(t *testing.T) {
 }
 
 func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		s.Fail(locker.OpRenew, errors.New("EOF"))
 		err := locker.Run(t.Context(), l, locker.Rule{Key: "a", TTL: time.Second}, func(context.Context) error {
 			time.Sleep(2 * time.Second) //nolint:forbidigo // in a bubble
@@ -195,9 +197,9 @@ func TestBackgroundReleaseReportsALossThatTheClockShows(t *testing.T) {
 // The release is sent together with the next acquire. If there is no acquire, the release is sent
 // alone.
 func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
-		runs(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error {
 			if s.Calls(locker.OpRelease) != 1 {
 				t.Error("the release did not travel with the next acquire")
 			}
@@ -211,11 +213,11 @@ func TestBackgroundReleaseTravelsWithOthers(t *testing.T) {
 }
 
 func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		fences := make(map[uint64]bool)
 		last := uint64(0)
 		for range 3 * locker.DefaultHandoffs {
-			runs(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
+			runFor(t, l, locker.Rule{Key: "a"}, 0, func(ctx context.Context) error {
 				lease, _ := locker.FromContext(ctx)
 				if lease.Fence() <= last || fences[lease.Fence()] || lease.Context().Err() != nil {
 					t.Errorf("fence %d after %d, %v", lease.Fence(), last, lease.Context().Err())
@@ -233,11 +235,11 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 		if s.Len() != 0 {
 			t.Error("the key is held still")
 		}
-		runs(t, l, locker.Rule{Key: "a"}, 12*time.Millisecond, func(context.Context) error {
+		runFor(t, l, locker.Rule{Key: "a"}, 12*time.Millisecond, func(context.Context) error {
 			time.Sleep(12 * time.Millisecond) //nolint:forbidigo // in a bubble
 			return nil
 		})
-		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		if n := s.acquires(); n != 5 {
 			t.Errorf("%d acquires: a streak went on after its time", n)
 		}
@@ -247,16 +249,16 @@ func TestBackgroundReleaseLeavesTheKeyFreeForItsOwnProcess(t *testing.T) {
 // A hold that is taken over from a background release is renewed, and can be lost, like every
 // other hold.
 func TestBackgroundReleaseTakesAWholeHoldOver(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
-		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 5*time.Second, func(ctx context.Context) error {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		runFor(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "a", TTL: time.Second}, 5*time.Second, func(ctx context.Context) error {
 			time.Sleep(5 * time.Second) //nolint:forbidigo // in a bubble
 			return context.Cause(ctx)
 		})
 		if s.acquires() != 1 {
 			t.Error("positive control: the hold was not taken over")
 		}
-		runs(t, l, locker.Rule{Key: "b", TTL: time.Second}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "b", TTL: time.Second}, 0, nothing)
 		err := locker.Run(t.Context(), l, locker.Rule{Key: "b", TTL: time.Second}, func(ctx context.Context) error {
 			s.Steal("b")
 			<-ctx.Done()
@@ -277,9 +279,9 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 	}
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {
-			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 				s.Delay(locker.OpRelease, slowRelease)
-				runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+				runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
 				began := time.Now()
 				lease := acquire(t, l, rule)
 				if took := time.Since(began); took != slowRelease {
@@ -287,25 +289,25 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 				}
 				s.Delay(locker.OpRelease, 0)
 				release(t, lease)
-				if how := s.how(); !slices.Equal(how, []steps.When{steps.WithOthers, steps.AtOnce}) {
+				if how := s.sendModes(); !slices.Equal(how, []steps.When{steps.WithOthers, steps.AtOnce}) {
 					t.Errorf("the release was sent %v", how)
 				}
 			})
 		})
 	}
 	t.Run("several keys", func(t *testing.T) {
-		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 			s.Delay(locker.OpRelease, slowRelease)
-			runs(t, l, locker.Rule{Key: "b"}, 0, nothing)
+			runFor(t, l, locker.Rule{Key: "b"}, 0, nothing)
 			if err := locker.RunAll(t.Context(), l, []locker.Rule{{Key: "a", Wait: locker.NoWait}, {Key: "b", Wait: locker.NoWait}}, nothing); err != nil {
 				t.Error(err)
 			}
 		})
 	})
 	t.Run("a release that was sent", func(t *testing.T) {
-		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 			s.Delay(locker.OpRelease, slowRelease)
-			runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+			runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
 			time.Sleep(2 * time.Millisecond) //nolint:forbidigo // in a bubble
 			asked := s.acquires()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -318,7 +320,7 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 			if s.acquires() != asked {
 				t.Error("a question overtook the release")
 			}
-			runs(t, l, locker.Rule{Key: "a"}, slowRelease+time.Millisecond-9*time.Millisecond, nothing)
+			runFor(t, l, locker.Rule{Key: "a"}, slowRelease+time.Millisecond-9*time.Millisecond, nothing)
 		})
 	})
 }
@@ -326,7 +328,7 @@ func TestBackgroundReleaseIsNotOvertaken(t *testing.T) {
 // Two callers want the key at the same time. One caller takes the hold over, and the other caller
 // waits for it.
 func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		var mu sync.Mutex
 		inside := 0
 		var all sync.WaitGroup
@@ -355,7 +357,7 @@ func TestBackgroundReleaseServesAllCallersOfTheProcess(t *testing.T) {
 }
 
 func TestCloseWaitsForBackgroundReleases(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		s.Delay(locker.OpRelease, slowRelease)
 		for i := range 10 {
 			if err := locker.Run(t.Context(), l, locker.Rule{Key: fmt.Sprint("a", i)}, nothing); err != nil {
@@ -372,9 +374,9 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 			t.Errorf("%d keys are held after Close", n)
 		}
 	})
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) { // in this run, the server does not answer the release at first
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) { // in this run, the server does not answer the release at first
 		s.LoseReplies(locker.OpRelease, 3)
-		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		if err := l.Close(t.Context()); err != nil || s.Len() != 0 {
 			t.Errorf("Close: %v, %d keys are held", err, s.Len())
 		}
@@ -383,9 +385,9 @@ func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 
 // Without Close, the release may be lost, and then only the TTL frees the key.
 func TestBackgroundReleaseIsLostWithoutClose(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-		s.set(func(s *lane) { s.never = true }) // as if the program had ended
-		runs(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		s.change(func(s *lane) { s.neverSends = true }) // as if the program had ended
+		runFor(t, l, locker.Rule{Key: "a", TTL: time.Second}, 0, nothing)
 		time.Sleep(900 * time.Millisecond) //nolint:forbidigo // in a bubble
 		if s.Len() != 1 {
 			t.Error("positive control: the key is free")
@@ -401,13 +403,13 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 	rule := locker.Rule{Key: "a"}
 	awaited := func(name string, rule locker.Rule, prepare func(*lane), fn func(context.Context) error) {
 		t.Run(name, func(t *testing.T) {
-			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 				s.Delay(locker.OpRelease, slowRelease)
 				if prepare != nil {
 					prepare(s)
 				}
-				runs(t, l, rule, slowRelease, fn)
-				if how := s.how(); len(how) > 0 {
+				runFor(t, l, rule, slowRelease, fn)
+				if how := s.sendModes(); len(how) > 0 {
 					t.Errorf("the release was sent %v", how)
 				}
 			})
@@ -420,35 +422,35 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 		lease.AwaitRelease()
 		return nil
 	})
-	awaited("a server that is not prompt", rule, func(s *lane) { s.slow = true }, nothing)
+	awaited("a server that is not prompt", rule, func(s *lane) { s.isSlow = true }, nothing)
 	t.Run("by hand", func(t *testing.T) {
-		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 			s.Delay(locker.OpRelease, slowRelease)
 			began := time.Now()
 			release(t, acquire(t, l, rule))
-			since(t, began, slowRelease, 0)
+			checkElapsed(t, began, slowRelease, 0)
 		})
 	})
 	t.Run("a panic", func(t *testing.T) {
-		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+		backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 			s.Delay(locker.OpRelease, slowRelease)
 			began := time.Now()
 			func() {
 				defer func() { _ = recover() }()
 				_ = locker.Run(t.Context(), l, rule, func(context.Context) error { panic("mine") })
 			}()
-			since(t, began, slowRelease, 0)
+			checkElapsed(t, began, slowRelease, 0)
 		})
 	})
 	t.Run("too many are open", func(t *testing.T) {
-		beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
-			s.set(func(s *lane) { s.never = true })
+		backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			s.change(func(s *lane) { s.neverSends = true })
 			const most = 1024
 			var all sync.WaitGroup
 			inside := make(chan struct{})
 			for i := range most {
 				all.Go(func() {
-					runs(t, l, locker.Rule{Key: fmt.Sprint("a", i)}, time.Second, func(context.Context) error { <-inside; return nil })
+					runFor(t, l, locker.Rule{Key: fmt.Sprint("a", i)}, time.Second, func(context.Context) error { <-inside; return nil })
 				})
 			}
 			time.Sleep(time.Second) //nolint:forbidigo // in a bubble
@@ -461,7 +463,7 @@ func TestBackgroundReleaseIsAwaitedWhereItsAnswerCounts(t *testing.T) {
 			if err := locker.Run(t.Context(), locked{l, s}, rule, nothing); err != nil {
 				t.Error(err)
 			}
-			since(t, began, slowRelease, 0)
+			checkElapsed(t, began, slowRelease, 0)
 		})
 	})
 }
@@ -473,9 +475,9 @@ type locked struct {
 }
 
 func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, error) {
-	var kept []*listed
-	l.lane.set(func(s *lane) { kept, s.listed = s.listed, nil })
-	defer l.lane.set(func(s *lane) { s.listed = kept })
+	var kept []*delayed
+	l.lane.change(func(s *lane) { kept, s.listed = s.listed, nil })
+	defer l.lane.change(func(s *lane) { s.listed = kept })
 	return l.Engine.Acquire(ctx, rule)
 }
 
@@ -483,7 +485,7 @@ func (l locked) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease, e
 // returned.
 func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 	var seen lockertest.Recorder
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		released := func(want locker.Result) {
 			t.Helper()
 			if n := len(seen.Records(locker.OpRelease)); n != 0 {
@@ -498,17 +500,17 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 			seen = lockertest.Recorder{}
 		}
 		s.Delay(locker.OpRelease, slowRelease)
-		runs(t, l, locker.Rule{Key: "a"}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "a"}, 0, nothing)
 		released(locker.ResultReleased)
-		runs(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error { s.Steal("b"); return nil })
+		runFor(t, l, locker.Rule{Key: "b"}, 0, func(context.Context) error { s.Steal("b"); return nil })
 		released(locker.ResultLost)
-		runs(t, l, locker.Rule{Key: "c"}, 0, func(ctx context.Context) error {
+		runFor(t, l, locker.Rule{Key: "c"}, 0, func(ctx context.Context) error {
 			lease, _ := locker.FromContext(ctx)
 			return l.Revoke(ctx, "c", lease.Fence(), "why")
 		})
 		released(locker.ResultRevoked)
 		s.LoseReplies(locker.OpRelease, 1)
-		runs(t, l, locker.Rule{Key: "d"}, 0, nothing)
+		runFor(t, l, locker.Rule{Key: "d"}, 0, nothing)
 		released(locker.ResultUnavailable)
 		s.Delay(locker.OpRelease, 0)
 	}, locker.WithObserver(&seen))
@@ -517,13 +519,13 @@ func TestBackgroundReleaseTellsTheObserver(t *testing.T) {
 // If other callers are known to wait for a lease, its release is sent at once, and not a
 // millisecond later.
 func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
-	beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+	backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 		other := lockertest.NewLocker(t, s.NewProcess())
 		held := acquire(t, other, locker.Rule{Key: "a"})
 		time.AfterFunc(5*time.Millisecond, func() { _ = held.Release(context.Background()) })
-		runs(t, l, locker.Rule{Key: "a"}, 5*time.Millisecond, nothing)
+		runFor(t, l, locker.Rule{Key: "a"}, 5*time.Millisecond, nothing)
 		synctest.Wait()
-		if how := s.how(); !slices.Equal(how, []steps.When{steps.Soon}) || s.Len() != 0 {
+		if how := s.sendModes(); !slices.Equal(how, []steps.When{steps.Soon}) || s.Len() != 0 {
 			t.Errorf("the release was sent %v", how)
 		}
 	})
@@ -534,7 +536,7 @@ func TestBackgroundReleaseOfAContendedKeyGoesAtOnce(t *testing.T) {
 func TestBackgroundReleaseAsksForTheNextOfItsProcess(t *testing.T) {
 	for name, opts := range map[string][]locker.Option{"queue": {locker.WithHandoffs(2)}, "no messages": {locker.WithHandoffs(2), locker.WithoutQueue()}} {
 		t.Run(name, func(t *testing.T) {
-			beside(t, func(t *testing.T, s *lane, l *locker.Engine) {
+			backgroundTest(t, func(t *testing.T, s *lane, l *locker.Engine) {
 				var all sync.WaitGroup
 				for range 10 {
 					all.Go(func() {

@@ -6,22 +6,23 @@ import (
 
 type leaseKey struct{}
 
-// held is a linked list of the leases in a context, the innermost first. It also has an element for
-// each RunAll that was still taking its leases when the context was made.
-type held struct {
+// heldList is a linked list of the leases in a context, the innermost first. It also has an element
+// for each RunAll that was still taking its leases when the context was made.
+type heldList struct {
 	lease *Lease
-	takes *takes // exactly one of takes and lease is set
-	outer *held
+	takes *takeState // exactly one of takes and lease is set
+	outer *heldList
 }
 
 // heldIn returns the innermost element of the list in ctx, or nil when ctx has no list.
-func heldIn(ctx context.Context) *held {
-	h, _ := ctx.Value(leaseKey{}).(*held)
+func heldIn(ctx context.Context) *heldList {
+	h, _ := ctx.Value(leaseKey{}).(*heldList)
 	return h
 }
 
+// withLease returns ctx with l as the innermost lease of its list.
 func withLease(ctx context.Context, l *Lease) context.Context {
-	return context.WithValue(ctx, leaseKey{}, &held{lease: l, outer: heldIn(ctx)})
+	return context.WithValue(ctx, leaseKey{}, &heldList{lease: l, outer: heldIn(ctx)})
 }
 
 // FromContext returns the innermost lease from which ctx was derived: the lease of the [Run] around
@@ -53,5 +54,5 @@ func LeasesFromContext(ctx context.Context) []*Lease {
 // does not count as a holder. So when this goroutine acquires the same key, it waits for the
 // holder, and is not refused as a self-deadlock.
 func Detach(ctx context.Context) context.Context {
-	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*held)(nil))
+	return context.WithValue(context.WithoutCancel(ctx), leaseKey{}, (*heldList)(nil))
 }

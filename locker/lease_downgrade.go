@@ -24,6 +24,7 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	return l.change(ctx, OpDowngrade, l.downgrade)
 }
 
+// downgrade does the work of Downgrade, and stores the number of calls in calls.
 func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	if l.rule.Limit > 0 {
 		return fmt.Errorf("%w: a permit of a semaphore has no readers; take another Weight instead", ErrUnsupported)
@@ -34,7 +35,7 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.gone(); err != nil {
+	if err := l.contextCause(); err != nil {
 		return err
 	}
 	if l.isDowngraded() {
@@ -54,13 +55,13 @@ func (l *Lease) downgrade(ctx context.Context, calls *int) error {
 type downgrade struct {
 	repetition
 
-	claim store.Claim // the claim of the last attempt
-	sent  time.Time
+	claim  store.Claim // the claim of the last attempt
+	sentAt time.Time
 }
 
 func (d *downgrade) begin() (q calls.Question, ok bool) {
 	e, h := d.lease.engine, d.lease.hold
-	if d.claim, d.sent, ok = e.keeper.downgrading(d.lease.root(), e.post.inbox(h.claim.Key)); !ok {
+	if d.claim, d.sentAt, ok = e.keeper.beginDowngrade(d.lease.root(), e.post.inbox(h.claim.Key)); !ok {
 		return nil, false
 	}
 	return e.calls.Begin(d.ctx, func(_ store.Store, ctx context.Context, c store.Claim) (store.Grant, error) {
@@ -68,20 +69,20 @@ func (d *downgrade) begin() (q calls.Question, ok bool) {
 	}, d.claim), true
 }
 
-func (d *downgrade) answered(g store.Grant) error {
+func (d *downgrade) applyAnswer(g store.Grant) error {
 	l, e := d.lease, d.lease.engine
-	if !e.keeper.answered(l.hold, g, d.claim, d.sent) {
+	if !e.keeper.applyAnswer(l.hold, g, d.claim, d.sentAt) {
 		<-l.Context().Done() // the keeper ends the Lease at once
-		return l.gone()
+		return l.contextCause()
 	}
 	l.becomeShared()
-	e.keeper.downgraded(l.hold, d.sent)
-	e.cohorts.downgraded(l.hold)
-	return l.gone()
+	e.keeper.applyDowngrade(l.hold, d.sentAt)
+	e.cohorts.afterDowngrade(l.hold)
+	return l.contextCause()
 }
 
-// failed makes the Lease Shared if readers may have entered.
-func (d *downgrade) failed(_ error, unclear bool) {
+// noteFailure makes the Lease Shared if unclear is true, because readers may have entered.
+func (d *downgrade) noteFailure(_ error, unclear bool) {
 	if unclear {
 		d.lease.becomeShared()
 	}
@@ -102,15 +103,15 @@ func (l *Lease) becomeShared() {
 	l.mode = Shared
 }
 
-// downgrading prepares a downgrade of l that is sent now. It returns the claim, and the time from
-// which the TTL counts if the downgrade succeeds. After this call, the server may have an entry
-// that registers the hold as a reader, with its inbox. So the hold is not handed over any more.
-// downgrading returns false if the hold was handed over already.
-func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bool) {
+// beginDowngrade prepares a downgrade of l that is sent now, with the given inbox. It returns the
+// claim, and the time from which the TTL counts if the downgrade succeeds. After this call, the
+// server may have an entry that registers the hold as a reader, with its inbox. So the hold is not
+// handed over any more. beginDowngrade returns false if the hold was handed over already.
+func (k *keeper) beginDowngrade(l *Lease, inbox string) (store.Claim, time.Time, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h, now := l.hold, time.Now()
-	if !h.usedBy(l) || h.index == 0 {
+	if !h.isUsedBy(l) || h.index == 0 {
 		return store.Claim{}, now, false
 	}
 	if c := &h.claim; c.Fence == 0 {
@@ -118,17 +119,17 @@ func (k *keeper) downgrading(l *Lease, inbox string) (store.Claim, time.Time, bo
 			c.Inbox = inbox
 		}
 	}
-	c := h.renewalAt(now, h.next(now))
+	c := h.renewalAt(now, h.nextTTL(now))
 	c.Mode = Shared
 	return c, now, true
 }
 
-// downgraded makes h a hold of readers, because the server has confirmed a downgrade that was sent
-// at start.
-func (k *keeper) downgraded(h *hold, start time.Time) {
+// applyDowngrade makes h a hold of readers, because the server has confirmed a downgrade that was
+// sent at start.
+func (k *keeper) applyDowngrade(h *hold, start time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h.claim.Mode = Shared
-	k.plan(h, instantOf(start), h.each)
-	k.fix(h)
+	k.planRenewal(h, instantOf(start), h.renewTTL)
+	k.reschedule(h)
 }

@@ -16,12 +16,12 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		lease := acquire(t, ls[0], writing)
-		w, near, far := waits(t, ls[1], writing), waits(t, ls[0], reading), waits(t, ls[2], reading)
+		w, near, far := startWaiting(t, ls[1], writing), startWaiting(t, ls[0], reading), startWaiting(t, ls[2], reading)
 		if err := lease.Downgrade(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, r := range []*waiting{near, far} {
-			if got := r.granted(0); got.Fence() != lease.Fence() {
+			if got := r.awaitGrant(0); got.Fence() != lease.Fence() {
 				t.Fatalf("fence %d beside %d", got.Fence(), lease.Fence())
 			}
 		}
@@ -34,10 +34,10 @@ func TestADowngradeLetsReadersInAndNoWriter(t *testing.T) {
 		}
 		<-time.After(5 * time.Minute) // in this time, the lease is renewed as a reader's lease
 		for _, l := range []*locker.Lease{lease, near.lease, far.lease} {
-			w.waitsStill()
+			w.checkWaiting()
 			release(t, l)
 		}
-		if got := w.granted(0); got.Fence() <= lease.Fence() {
+		if got := w.awaitGrant(0); got.Fence() <= lease.Fence() {
 			t.Fatalf("fence %d after %d", got.Fence(), lease.Fence())
 		}
 	})
@@ -49,17 +49,17 @@ func TestADowngradeEndsAStreak(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		lease := acquire(t, ls[0], writing)
-		other := waits(t, ls[1], writing)
-		near := []*waiting{waits(t, ls[0], writing), waits(t, ls[0], writing)}
+		other := startWaiting(t, ls[1], writing)
+		near := []*waiting{startWaiting(t, ls[0], writing), startWaiting(t, ls[0], writing)}
 		if err := lease.Downgrade(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		near[0].waitsStill()
+		near[0].checkWaiting()
 		release(t, lease)
-		release(t, other.granted(0))
-		release(t, near[0].granted(0))
-		release(t, near[1].granted(0))
+		release(t, other.awaitGrant(0))
+		release(t, near[0].awaitGrant(0))
+		release(t, near[1].awaitGrant(0))
 	})
 }
 
@@ -67,9 +67,9 @@ func TestADowngradeWithinAStreakHasItsOwnFence(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], writing)
-		near := waits(t, ls[0], writing)
+		near := startWaiting(t, ls[0], writing)
 		release(t, first)
-		second := near.granted(0)
+		second := near.awaitGrant(0)
 		if second.Fence() != first.Fence()+1 {
 			t.Fatal("positive control: it was not passed on")
 		}
@@ -111,7 +111,7 @@ func TestADowngradeThatStaysUnclear(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, _ := processes(t, store, 2)
 				lease := acquire(t, ls[0], writing)
-				near := waits(t, ls[0], writing)
+				near := startWaiting(t, ls[0], writing)
 				if happens {
 					store.DelayReplies(locker.OpDowngrade, time.Minute)
 				} else {
@@ -127,17 +127,17 @@ func TestADowngradeThatStaysUnclear(t *testing.T) {
 				if err := context.Cause(lease.Context()); err != nil {
 					t.Fatal(err)
 				}
-				r := waits(t, ls[1], patient(reading, time.Second))
-				<-r.done
+				r := startWaiting(t, ls[1], patient(reading, time.Second))
+				<-r.ended
 				if (r.err == nil) != happens {
 					t.Fatalf("a reader: %v", r.err)
 				}
 				release(t, lease)
 				if r.err == nil {
-					near.waitsStill()
+					near.checkWaiting()
 					release(t, r.lease)
 				}
-				release(t, near.granted(0))
+				release(t, near.awaitGrant(0))
 			})
 		})
 	}
@@ -178,7 +178,7 @@ func TestAReleaseDuringADowngrade(t *testing.T) {
 			wantErr(t, <-done, "a", locker.ErrReleased)
 			start := time.Now()
 			w := acquire(t, ls[1], writing)
-			since(t, start, 0, 0)
+			checkElapsed(t, start, 0, 0)
 			<-time.After(2 * time.Second)
 			if err := context.Cause(w.Context()); err != nil {
 				t.Fatal(err)
@@ -197,11 +197,11 @@ func TestWhoHasDowngradedMayReadAgainAndNotWrite(t *testing.T) {
 			if err := lease.Downgrade(ctx); err != nil {
 				return err
 			}
-			w := waits(t, ls[1], writing)
+			w := startWaiting(t, ls[1], writing)
 			if err := locker.Run(ctx, ls[0], reading, func(context.Context) error { return nil }); err != nil {
 				t.Error("reading:", err)
 			}
-			w.waitsStill()
+			w.checkWaiting()
 			return locker.Run(ctx, ls[0], writing, func(context.Context) error { return nil })
 		})
 		wantErr(t, err, "a", locker.ErrUnsupported)

@@ -20,6 +20,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	return l.change(ctx, OpExtend, func(ctx context.Context, calls *int) error { return l.extend(ctx, ttl, calls) })
 }
 
+// extend does the work of Extend, and stores the number of calls in calls.
 func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error {
 	e := l.engine
 	if ttl < time.Millisecond || ttl > longestTime {
@@ -31,7 +32,7 @@ func (l *Lease) extend(ctx context.Context, ttl time.Duration, calls *int) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.gone(); err != nil {
+	if err := l.contextCause(); err != nil {
 		return err
 	}
 	if l.shorten(ttl) {
@@ -49,19 +50,19 @@ type extension struct {
 	repetition
 	ttl time.Duration
 
-	claim store.Claim // the claim of the last attempt
-	sent  time.Time
+	claim  store.Claim // the claim of the last attempt
+	sentAt time.Time
 }
 
 func (x *extension) begin() (q calls.Question, ok bool) {
 	e := x.lease.engine
-	if x.claim, x.sent, ok = e.keeper.extension(x.lease.root(), x.ttl); !ok {
+	if x.claim, x.sentAt, ok = e.keeper.beginExtension(x.lease.root(), x.ttl); !ok {
 		return nil, false
 	}
 	return e.calls.Begin(x.ctx, renewOne, x.claim), true
 }
 
-// renewOne makes the Store renew one lease.
+// renewOne makes the Store s renew the lease of c, and returns the answer.
 func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, error) { //nolint:revive // the same signature as the method expression store.Store.Acquire
 	grants, err := s.Renew(ctx, []store.Claim{c})
 	switch {
@@ -73,14 +74,14 @@ func renewOne(s store.Store, ctx context.Context, c store.Claim) (store.Grant, e
 	return grants[0], grants[0].Err
 }
 
-func (x *extension) answered(g store.Grant) error {
+func (x *extension) applyAnswer(g store.Grant) error {
 	l := x.lease
-	if l.engine.keeper.answered(l.hold, g, x.claim, x.sent) {
-		l.engine.keeper.extended(l.hold, x.ttl)
+	if l.engine.keeper.applyAnswer(l.hold, g, x.claim, x.sentAt) {
+		l.engine.keeper.applyExtension(l.hold, x.ttl)
 	} else {
 		<-l.Context().Done() // the keeper ends the Lease at once
 	}
-	return l.gone()
+	return l.contextCause()
 }
 
-func (*extension) failed(error, bool) {}
+func (*extension) noteFailure(error, bool) {}

@@ -59,7 +59,7 @@ func TestAtMostEndsALease(t *testing.T) {
 				lease := acquire(t, l, tc.rule)
 				lost(t, lease, locker.ErrExpired)
 				wantNot(t, context.Cause(lease.Context()), locker.ErrLost)
-				since(t, start, tc.ends-tc.ends/50-10*time.Millisecond, tc.ends/50+10*time.Millisecond)
+				checkElapsed(t, start, tc.ends-tc.ends/50-10*time.Millisecond, tc.ends/50+10*time.Millisecond)
 				if n := store.Calls(locker.OpRenew); n > tc.renewals {
 					t.Fatalf("%d renewals, at most %d expected", n, tc.renewals)
 				}
@@ -92,7 +92,7 @@ func TestExtend(t *testing.T) {
 			t.Fatal("extending to less asked the server")
 		}
 		lost(t, lease, locker.ErrExpired)
-		since(t, start, 9*time.Second, time.Second)
+		checkElapsed(t, start, 9*time.Second, time.Second)
 		wantErr(t, lease.Extend(t.Context(), time.Second), "a", locker.ErrExpired)
 
 		lease = acquire(t, l, locker.Rule{Key: "b", TTL: 5 * time.Second})
@@ -120,7 +120,7 @@ func TestExtendStopsAtAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 		lost(t, lease, locker.ErrExpired)
-		since(t, start, 4800*time.Millisecond, 200*time.Millisecond)
+		checkElapsed(t, start, 4800*time.Millisecond, 200*time.Millisecond)
 	})
 }
 
@@ -133,9 +133,9 @@ func TestAHangingExtensionObeysItsContextAndTheLease(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		wantErr(t, lease.Extend(ctx, time.Minute), "a", context.DeadlineExceeded)
-		since(t, start, time.Second, 0)
+		checkElapsed(t, start, time.Second, 0)
 		wantErr(t, lease.Extend(t.Context(), time.Minute), "a", locker.ErrLost)
-		since(t, start, 9*time.Second, time.Second)
+		checkElapsed(t, start, 9*time.Second, time.Second)
 		store.Delay(locker.OpRenew, 0)
 	})
 }
@@ -197,7 +197,7 @@ func TestAnExtensionThatIsRefusedAmongOthersIsNotRepeated(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a", TTL: 9 * time.Second})
 		start := time.Now()
 		wantErr(t, lease.Extend(t.Context(), time.Hour), "a", locker.ErrUnavailable)
-		since(t, start, 0, 0)
+		checkElapsed(t, start, 0, 0)
 		release(t, lease)
 	})
 }
@@ -212,7 +212,7 @@ func TestAShortExtensionIsRenewedUntilAtMost(t *testing.T) {
 			t.Fatal(err)
 		}
 		lost(t, lease, locker.ErrExpired)
-		since(t, start, 59*time.Second, time.Second)
+		checkElapsed(t, start, 59*time.Second, time.Second)
 	})
 }
 

@@ -12,16 +12,16 @@ import (
 // Usually one [Lease] uses a hold. In a streak, several Leases use it one after the other, each
 // with a fence of its own from the block.
 type hold struct {
-	engine *Engine
-	claim  store.Claim   // the claim that was granted
-	fence  uint64        // the first fence of the block
-	ttl    time.Duration // the TTL that was asked for
-	since  instant       // the time from which deadlines count; it is not later than the grant
-	taken  instant       // when this process received the grant; the streak counts from here
-	// keep is the time until which Rule.AtLeast keeps the key, counted from when this process
+	engine   *Engine
+	claim    store.Claim   // the claim that was granted
+	fence    uint64        // the first fence of the block
+	ttl      time.Duration // the TTL that was asked for
+	start    instant       // the time from which deadlines count; it is not later than the grant
+	received instant       // when this process received the grant; the time of a streak counts from then
+	// keepUntil is the time until which Rule.AtLeast keeps the key, counted from when this process
 	// received the grant. 0: the Rule has no AtLeast.
-	keep  instant
-	block int32 // the number of fences in the block
+	keepUntil instant
+	block     int32 // the number of fences in the block
 
 	// The small fields stay together, because many holds are held at once.
 	unclear   bool // an acquire of token is unanswered, so the release must undo it
@@ -30,27 +30,29 @@ type hold struct {
 
 	// Guarded by the cohorts' mutex:
 	closed bool    // Shared: no further Lease may use the hold
-	over   bool    // the hold is being released, or is lost
+	ended  bool    // the hold is being released, or is lost
 	used   int32   // how many fences of the block were given out
-	users  int32   // Shared: how many Leases use the hold, or are about to use it
+	users  int32   // if Shared: how many Leases use the hold, or are about to use it
 	cohort *cohort // the callers that may get the hold by hand-off; nil: none
 	signed string  // the signed metadata of the hold's user, or of the first of several readers
 
 	renewal // guarded by the keeper's mutex
 }
 
-// first is a hold together with its first Lease. Most holds have only one Lease.
-type first struct {
+// holdWithLease is a hold together with its first Lease, in one allocation. Most holds have only
+// one Lease.
+type holdWithLease struct {
 	hold  hold
 	lease Lease
 }
 
-// lost cleans up after a hold that has ended without a release. users are the Leases that used the
-// hold; during a hand-off there are none.
-func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
+// handleLoss cleans up after a hold that has ended without a release, for the given reason. The
+// parameter users has the Leases that used the hold; during a hand-off there are none. If mayBeOurs
+// is true, the server may still keep the lease.
+func (h *hold) handleLoss(users []*Lease, reason error, mayBeOurs bool) {
 	begun := 0
 	for _, l := range users {
-		if !l.lose(why) {
+		if !l.lose(reason) {
 			begun++
 		}
 	}
@@ -62,11 +64,12 @@ func (h *hold) lost(users []*Lease, why error, mayBeOurs bool) {
 		_, longest := h.engine.keeper.remove(h)
 		h.engine.steps.Undo(h.chore(longest))
 	}
-	h.engine.cohorts.lost(h)
+	h.engine.cohorts.dropHold(h)
 }
 
 // chore returns the release of this hold as a Chore: a call that is repeated in the background,
-// without a caller that waits for it.
+// without a caller that waits for it. The parameter longest is the longest time for which the
+// server may keep the lease.
 func (h *hold) chore(longest time.Duration) calls.Chore {
 	ch := calls.Chore{Claim: h.engine.keeper.claimOf(h)}
 	ch.Claim.TombstoneTTL = calls.UndoFor(h.unclear, h.ttl)
@@ -79,14 +82,15 @@ func (h *hold) chore(longest time.Duration) calls.Chore {
 	return ch
 }
 
-// keepOf returns the time until which Rule.AtLeast keeps the key locked, even after the release.
+// keepOf returns the time until which Rule.AtLeast keeps the key of h locked, even after the
+// release.
 func (k *keeper) keepOf(h *hold) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if h.keep == 0 {
+	if h.keepUntil == 0 {
 		return time.Time{}
 	}
-	return h.keep.time()
+	return h.keepUntil.time()
 }
 
 // keepNothing cancels Rule.AtLeast, so that the release frees the key at once. It is called when no
@@ -98,16 +102,17 @@ func (l *Lease) keepNothing() {
 	k := &l.engine.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l.hold.keep = 0
+	l.hold.keepUntil = 0
 }
 
-// holder describes this hold for a caller that waits for it.
+// holder returns the description of this hold for a caller that waits for it.
 func (h *hold) holder() store.Holder {
 	return store.Holder{Fence: h.fence, Left: time.Until(h.engine.keeper.deadlineOf(h)), Metadata: h.claim.Metadata}
 }
 
-// timeout returns the error for a hold whose deadline has passed. The keeper's mutex is held.
-func (h *hold) timeout() error {
+// errTimeout returns the error for a hold whose deadline has passed. The caller holds the keeper's
+// mutex.
+func (h *hold) errTimeout() error {
 	switch {
 	case h.final:
 		return ErrExpired

@@ -17,7 +17,7 @@ const joinedFor = 3 * time.Second
 // Delegate lets a call that presents the Delegation join this lease. The call gets a Lease of its
 // own with the same fence. The call can neither release this lease nor keep its own Lease after the
 // end of this lease. The caller of Delegate may give the SHA-256 of a secret. Then Delegate
-// registers the Delegation at the server, and the first call must join before the duration within
+// registers the Delegation at the server, and the first call must join before timeout
 // is over. Without a secret, Delegate calls no server, and the caller must prevent forgeries. depth
 // is how many times the lease may be delegated again. With depth 1, a call that joins may delegate
 // the lease to a further call, but the further call may not delegate it.
@@ -28,15 +28,16 @@ const joinedFor = 3 * time.Second
 // Errors: ErrLost, ErrReleased or another error of a lease that has ended; ErrUnsupported when
 // leases of this Locker cannot be joined, or when this lease is itself joined and may not be
 // delegated again; ErrUnavailable; ctx.Err().
-func (l *Lease) Delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
-	p, err := l.delegate(ctx, secret, within, depth)
+func (l *Lease) Delegate(ctx context.Context, secret [32]byte, timeout time.Duration, depth int) (Delegation, error) {
+	p, err := l.delegate(ctx, secret, timeout, depth)
 	if err != nil {
 		return Delegation{}, l.wrap(OpDelegate, err)
 	}
 	return p, nil
 }
 
-func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Duration, depth int) (Delegation, error) {
+// delegate does the work of Delegate.
+func (l *Lease) delegate(ctx context.Context, secret [32]byte, timeout time.Duration, depth int) (Delegation, error) {
 	e, h := l.engine, l.hold
 	joiner, ok := e.joiner()
 	p := Delegation{Secret: secret, Fence: l.fence, Hold: h.fence, Depth: max(depth, 0)}
@@ -52,16 +53,16 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	default:
 		p.Hold, p.Depth = joined.Hold, min(p.Depth, joined.Depth-1)
 	}
-	if within < time.Millisecond || within > longestTime {
-		return p, fmt.Errorf("%w: Delegate for %v; give 1ms to 10 years", ErrInvalidRule, within)
+	if timeout < time.Millisecond || timeout > longestTime {
+		return p, fmt.Errorf("%w: Delegate for %v; give 1ms to 10 years", ErrInvalidRule, timeout)
 	}
-	if err := l.gone(); err != nil {
+	if err := l.contextCause(); err != nil {
 		return p, err
 	}
 	if err := ctx.Err(); err != nil {
 		return p, err
 	}
-	if !e.keeper.delegated(l.root()) { // a Release has begun meanwhile
+	if !e.keeper.markDelegated(l.root()) { // a Release has begun meanwhile
 		return p, ErrReleased
 	}
 	if secret == [32]byte{} {
@@ -70,11 +71,11 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 	claim := store.Claim{Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode}
 	select {
 	case a := <-calls.Ask(&e.calls, func() (store.Grant, error) {
-		return joiner.Delegate(calls.Until(context.WithoutCancel(ctx), time.Now().Add(calls.Timeout)), claim, p, within)
+		return joiner.Delegate(calls.Until(context.WithoutCancel(ctx), time.Now().Add(calls.Timeout)), claim, p, timeout)
 	}):
 		switch {
 		case a.Err != nil:
-			return p, unavailable(a.Err)
+			return p, asUnavailable(a.Err)
 		case a.Value.State == store.Granted:
 			return p, nil
 		case h.claim.Delegation != nil:
@@ -82,7 +83,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 		}
 		return p, errTaken
 	case <-l.Context().Done():
-		return p, l.gone()
+		return p, l.contextCause()
 	case <-ctx.Done():
 		return p, ctx.Err()
 	}
@@ -91,7 +92,7 @@ func (l *Lease) delegate(ctx context.Context, secret [32]byte, within time.Durat
 // joiner returns the Store's Joiner, if leases can be joined.
 func (e *Engine) joiner() (store.Joiner, bool) {
 	if j, ok := e.store.(joins); ok {
-		return j.of, true
+		return j.store, true
 	}
 	j, ok := e.store.(store.Joiner)
 	return j, ok
@@ -117,8 +118,9 @@ func (e *Engine) Join(ctx context.Context, rule Rule, p Delegation) (*Lease, err
 	return e.joined.acquire(ctx, Rule{Key: rule.Key, Name: rule.Name, TTL: rule.TTL, Wait: NoWait}, &p)
 }
 
-// joinedEngine makes the Engine of this process's joined leases. It renews, loses and releases them
-// like other leases, but each of these steps asks the server about the lease that was joined.
+// joinedEngine makes the Engine of this process's joined leases, on the Store s. It renews, loses
+// and releases them like other leases, but each of these steps asks the server about the lease that
+// was joined.
 func joinedEngine(s store.Joiner, cfg config) *Engine {
 	cfg.queue, cfg.handoffs, cfg.renewal = false, 1, true
 	cfg.metadata, cfg.adaptiveTTL, cfg.maxTTL = nil, bounds{}, 0
@@ -133,27 +135,27 @@ func joinedEngine(s store.Joiner, cfg config) *Engine {
 // the calls travel together because they are sent at the same time.
 type joinSteps struct {
 	*calls.Foreign
-	of calls.Joins
+	joins calls.Joins
 }
 
-// BeginRenew asks whether the leases are still held.
-func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, answered func([]int, []store.Grant)) {
+// BeginRenew asks whether the leases of cs are still held, and passes the answers to onAnswer.
+func (s joinSteps) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func([]int, []store.Grant)) {
 	grants := make([]store.Grant, len(cs))
 	for i, c := range cs {
-		s.of.BeginJoin(ctx, c, func(g store.Grant, err error) {
+		s.joins.BeginJoin(ctx, c, func(g store.Grant, err error) {
 			g.Left, g.Err = min(g.Left, joinedFor), err
 			grants[i] = g
-			answered([]int{i}, grants)
+			onAnswer([]int{i}, grants)
 		})
 	}
 }
 
 // joins is the Store of leases that were joined.
-type joins struct{ of store.Joiner }
+type joins struct{ store store.Joiner }
 
 // Acquire joins the lease.
 func (j joins) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := j.of.Join(ctx, c)
+	g, err := j.store.Join(ctx, c)
 	if err == nil && g.State == store.NotOurs {
 		return g, &store.Refusal{Err: ErrRefused}
 	}
@@ -167,7 +169,7 @@ func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, erro
 	// If a question has no answer, its lease stays as it is, because the next question follows
 	// soon.
 	for i, c := range cs {
-		g, err := j.of.Join(ctx, c)
+		g, err := j.store.Join(ctx, c)
 		g.Left, g.Err = min(g.Left, joinedFor), err
 		grants[i] = g
 	}
@@ -176,5 +178,5 @@ func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, erro
 
 // Release ends the part that a caller has in the joined lease.
 func (j joins) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return j.of.Leave(ctx, c)
+	return j.store.Leave(ctx, c)
 }

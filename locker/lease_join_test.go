@@ -49,7 +49,7 @@ func TestAJoinLastsAsLongAsTheLeaseAndEndsASecondLater(t *testing.T) {
 		release(t, lease)
 		start := time.Now()
 		lost(t, joined, locker.ErrLost)
-		since(t, start, 0, 1200*time.Millisecond)
+		checkElapsed(t, start, 0, 1200*time.Millisecond)
 		wantErr(t, joined.Release(t.Context()), "a", locker.ErrLost)
 		nothingLeft(t, store)
 	})
@@ -63,7 +63,7 @@ func TestAJoinEndsWithoutAnAnswer(t *testing.T) {
 		store.Fail(locker.OpJoin, errors.New("connection reset"))
 		start := time.Now()
 		lost(t, joined, locker.ErrLost)
-		since(t, start, 2900*time.Millisecond, 100*time.Millisecond)
+		checkElapsed(t, start, 2900*time.Millisecond, 100*time.Millisecond)
 		store.Fail(locker.OpJoin, nil)
 		if err := lease.Context().Err(); err != nil {
 			t.Errorf("the lease ended with the join: %v", err)
@@ -89,13 +89,13 @@ func TestAJoinDoesNotOutliveADeadHolder(t *testing.T) {
 			if err := joined.Context().Err(); err != nil {
 				t.Fatalf("ttl %v: %v", ttl, context.Cause(joined.Context()))
 			}
-			waiting := waits(t, next, locker.Rule{Key: "a"})
+			waiting := startWaiting(t, next, locker.Rule{Key: "a"})
 			dies.Die()
-			<-waiting.done
+			<-waiting.ended
 			if joined.Context().Err() == nil {
 				t.Errorf("ttl %v: the next holder has the key, and the joined call works on", ttl)
 			}
-			release(t, waiting.granted(0))
+			release(t, waiting.awaitGrant(0))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_ = holder.Close(ctx)
@@ -112,12 +112,12 @@ func TestADelegatedLeaseIsNotPassedOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := waits(t, l, locker.Rule{Key: "a"})
+			w := startWaiting(t, l, locker.Rule{Key: "a"})
 			if delegated {
 				delegate(t, lease)
 			}
 			release(t, lease)
-			next := w.granted(0)
+			next := w.awaitGrant(0)
 			second, err := l.Inspect(t.Context(), "a")
 			if err != nil {
 				t.Fatal(err)
@@ -138,9 +138,9 @@ func TestALeaseThatIsPassedOnIsNotDelegated(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
 		lease := acquire(t, l, locker.Rule{Key: "a"})
-		w := waits(t, l, locker.Rule{Key: "a"})
+		w := startWaiting(t, l, locker.Rule{Key: "a"})
 		release(t, lease)
-		next := w.granted(0)
+		next := w.awaitGrant(0)
 		_, err := lease.Delegate(t.Context(), sesame, time.Minute, 1)
 		wantErr(t, err, "a", locker.ErrReleased)
 		release(t, next)
@@ -164,7 +164,7 @@ func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 				lease := acquire(t, l, locker.Rule{Key: "a"})
 				ws := crowd(t, l, locker.Rule{Key: "a"}, 2)
 				end(t, store, lease)
-				next := ws[0].granted(time.Minute)
+				next := ws[0].awaitGrant(time.Minute)
 				if locker.MarkDelegated(lease) {
 					t.Error("it was marked")
 				}
@@ -173,7 +173,7 @@ func TestALeaseThatIsOverIsNotMarkedAsDelegated(t *testing.T) {
 					t.Fatal(err)
 				}
 				release(t, next)
-				last := ws[1].granted(time.Minute)
+				last := ws[1].awaitGrant(time.Minute)
 				if second, err := l.Inspect(t.Context(), "a"); err != nil || second.Fence != first.Fence {
 					t.Errorf("the next holder's lease was not passed on: fence %d after %d, %v", second.Fence, first.Fence, err)
 				}
@@ -212,14 +212,14 @@ func TestAnAbandonedJoinReturnsAtOnce(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err := caller.Join(ctx, locker.Rule{Key: "a"}, pass)
-		since(t, start, 100*time.Millisecond, 0)
+		checkElapsed(t, start, 100*time.Millisecond, 0)
 		wantErr(t, err, "a", context.DeadlineExceeded)
 		store.Delay(locker.OpDelegate, time.Second)
 		ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		start = time.Now()
 		_, err = lease.Delegate(ctx, sesame, time.Minute, 0)
-		since(t, start, 100*time.Millisecond, 0)
+		checkElapsed(t, start, 100*time.Millisecond, 0)
 		wantErr(t, err, "a", context.DeadlineExceeded)
 		release(t, lease)
 	})

@@ -26,9 +26,9 @@ func (l *Lease) Release(ctx context.Context) error { return l.release(ctx, false
 // the lock also marks the work as done. Without Once, Complete does the same as Release.
 func (l *Lease) Complete(ctx context.Context) error { return l.release(ctx, true, false) }
 
-// release releases the lock. If beside is true and the Locker has WithBackgroundRelease, release
-// may return before the server has answered.
-func (l *Lease) release(ctx context.Context, complete, beside bool) error {
+// release releases the lock; with complete, it also marks the work as done. If inBackground is true
+// and the Locker has WithBackgroundRelease, release may return before the server has answered.
+func (l *Lease) release(ctx context.Context, complete, inBackground bool) error {
 	if !l.beginRelease() {
 		return l.released
 	}
@@ -40,7 +40,7 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	if beside && l.leave(ctx, end) {
+	if inBackground && l.releaseInBackground(ctx, end) {
 		return nil
 	}
 	calls := 0
@@ -55,8 +55,8 @@ func (l *Lease) release(ctx context.Context, complete, beside bool) error {
 	return l.released
 }
 
-// giveUp ends the Lease by a release. If the Lease had ended before, giveUp returns how the Lease
-// ended.
+// giveUp ends the Lease by a release, and stores the number of calls in calls. If the Lease had
+// ended before, giveUp returns how the Lease ended.
 func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err error) {
 	switch {
 	case l.part != nil:
@@ -64,7 +64,7 @@ func (l *Lease) giveUp(ctx context.Context, complete bool, calls *int) (err erro
 	case l.end(ErrReleased):
 		err = l.pass(ctx, complete && l.rule.Once > 0, calls)
 	default:
-		err = l.ended()
+		err = l.endError()
 	}
 	if endedEarly(err) {
 		l.notifyObserver(err)
@@ -83,7 +83,7 @@ func (l *Lease) beginRelease() bool {
 		l.mu.Unlock()
 		return true
 	}
-	if l.done {
+	if l.releaseEnded {
 		l.mu.Unlock()
 		return false
 	}
@@ -99,20 +99,21 @@ func (l *Lease) beginRelease() bool {
 func (l *Lease) endRelease() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.done = true
+	l.releaseEnded = true
 	if l.waiters != nil {
 		close(l.waiters)
 	}
 }
 
 // pass hands the hold over to the next caller of this process, or releases the hold at the server.
+// It stores the number of calls in calls.
 func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	e, h := l.engine, l.hold
 	now := time.Now()
-	e.times.held(l.rule.Name, now.Sub(l.began))
+	e.times.recordHold(l.rule.Name, now.Sub(l.began))
 	passed, rest := e.cohorts.release(h)
 	if passed {
-		e.keeper.leave(h, l)
+		e.keeper.removeUser(h, l)
 		return nil
 	}
 	deadline, longest := e.keeper.remove(h)
@@ -125,8 +126,8 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 	if complete {
 		r.chore.Claim.Complete, r.chore.Claim.Once = true, l.rule.Once
 	}
-	if rest != nil && e.asksWithRelease(h.claim.Key) {
-		if next := e.cohorts.lead(rest); next != nil {
+	if rest != nil && e.canFollow(h.claim.Key) {
+		if next := e.cohorts.leadBeforeRelease(rest); next != nil {
 			r.next = newFollow(next, now)
 		}
 		rest = nil
@@ -137,7 +138,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		e.steps.Undo(r.chore)
 	}
 	if rest != nil {
-		e.cohorts.released(rest) // a new leader may ask now
+		e.cohorts.leadAfterRelease(rest) // a new leader may ask now
 	}
 	*calls = r.calls
 	return err
@@ -157,20 +158,20 @@ type releasing struct {
 	deadline instant
 	next     *follow // the acquire that goes out with the first attempt only: see follow
 
-	sent    time.Time // when the last attempt was sent
+	sentAt  time.Time // when the last attempt was sent
 	earlier bool      // an earlier attempt had no clear answer, and was sent before the lease ended
 }
 
 func (r *releasing) begin() (calls.Question, bool) {
-	r.sent = time.Now()
-	claim := r.chore.At(r.sent)
+	r.sentAt = time.Now()
+	claim := r.chore.At(r.sentAt)
 	if r.next != nil {
 		claim.Next = &r.next.claim
 	}
 	return r.engine.steps.BeginRelease(r.ctx, claim), true
 }
 
-func (r *releasing) answered(g store.Grant) error {
+func (r *releasing) applyAnswer(g store.Grant) error {
 	r.resolveNext(g, nil)
 	switch {
 	case g.State == store.Released:
@@ -183,14 +184,15 @@ func (r *releasing) answered(g store.Grant) error {
 	return errTaken
 }
 
-func (r *releasing) failed(err error, unclear bool) {
+func (r *releasing) noteFailure(err error, unclear bool) {
 	r.resolveNext(store.Grant{}, err)
 	if unclear {
-		r.earlier = r.earlier || instantOf(r.sent) < r.deadline
+		r.earlier = r.earlier || instantOf(r.sentAt) < r.deadline
 	}
 }
 
-// resolveNext gives the answer of the first attempt to the acquire that went out with this attempt.
+// resolveNext passes the answer (g, err) of the first attempt to the acquire that went out with
+// this attempt.
 func (r *releasing) resolveNext(g store.Grant, err error) {
 	if r.next != nil {
 		r.next.receive(g, err)

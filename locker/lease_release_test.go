@@ -72,7 +72,7 @@ func TestAtLeastKeepsTheKey(t *testing.T) {
 			t.Fatalf("%+v is not kept", i)
 		}
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
-		since(t, start, 10*time.Second, 5*time.Millisecond)
+		checkElapsed(t, start, 10*time.Second, 5*time.Millisecond)
 
 		lease = acquire(t, l, locker.Rule{Key: "b", AtLeast: 10 * time.Second})
 		time.Sleep(11 * time.Second)
@@ -90,7 +90,7 @@ func TestAtLeastOutlivesAtMost(t *testing.T) {
 		lease := acquire(t, l, locker.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: 10 * time.Second})
 		lost(t, lease, locker.ErrExpired)
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
-		since(t, start, 10*time.Second, 5*time.Millisecond)
+		checkElapsed(t, start, 10*time.Second, 5*time.Millisecond)
 	})
 }
 
@@ -161,7 +161,7 @@ func TestReleaseRepeatsAndGivesUpAfterTwoSeconds(t *testing.T) {
 		store.Fail(locker.OpRelease, eof)
 		start := time.Now()
 		err := lease.Release(t.Context())
-		since(t, start, 2*time.Second, 0)
+		checkElapsed(t, start, 2*time.Second, 0)
 		wantErr(t, err, "a", locker.ErrUnavailable, eof)
 		wantNot(t, err, locker.ErrLost)
 		if lease.Release(t.Context()) != err {
@@ -182,7 +182,7 @@ func TestAHangingReleaseDoesNotHoldUpItsCaller(t *testing.T) {
 		store.Delay(locker.OpRelease, 10*time.Second)
 		start := time.Now()
 		wantErr(t, lease.Release(t.Context()), "a", locker.ErrUnavailable)
-		since(t, start, 2*time.Second, 0)
+		checkElapsed(t, start, 2*time.Second, 0)
 		time.Sleep(20 * time.Second)
 		if store.Len() != 0 {
 			t.Fatal("the key is still held")
@@ -225,6 +225,6 @@ func TestAtLeastCountsFromTheGrant(t *testing.T) {
 		start := time.Now()
 		release(t, lease)
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
-		since(t, start, 10*time.Second, 100*time.Millisecond)
+		checkElapsed(t, start, 10*time.Second, 100*time.Millisecond)
 	})
 }

@@ -14,7 +14,7 @@ import (
 // step:
 //
 //	an attempt                release              extension        downgrade
-//	answered                  nil, or how the lease ended: see answered of each step
+//	answered                  nil, or how the lease ended: see applyAnswer of each step
 //	refused for good          ErrUnavailable       ErrUnavailable   ErrUnavailable
 //	refused for now           again                again            again
 //	unclear                   again                again            again; it counts as Shared
@@ -28,11 +28,11 @@ type repeated interface {
 	// begin sends an attempt. It sends nothing and returns false if a Release has begun, because
 	// that ends the Lease.
 	begin() (calls.Question, bool)
-	// answered applies the Store's answer, and returns the result of the step.
-	answered(g store.Grant) error
-	// failed is called when an attempt has no answer. If unclear is true, the server may have
+	// applyAnswer applies g, the Store's answer, and returns the result of the step.
+	applyAnswer(g store.Grant) error
+	// noteFailure is called when an attempt has no answer. If unclear is true, the server may have
 	// executed the attempt, or may still do so.
-	failed(err error, unclear bool)
+	noteFailure(err error, unclear bool)
 }
 
 // repetition sends a step until the Store has answered it or something stops it.
@@ -87,51 +87,51 @@ func (r *repetition) attempt() (verdict, error) {
 	q, ok := r.step.begin()
 	if !ok {
 		<-r.ended
-		return stopped, r.lease.gone()
+		return stopped, r.lease.contextCause()
 	}
 	r.calls++
 	if ok, err := r.wait(q.Answered(), nil); !ok {
 		q.Abandon()
-		r.step.failed(errNoAnswer, true)
+		r.step.noteFailure(errNoAnswer, true)
 		return stopped, err
 	}
 	g, err := q.Answer()
 	if err == nil {
-		return settled, r.step.answered(g)
+		return settled, r.step.applyAnswer(g)
 	}
 	r.last = err
 	no, refused := errtype.As[*store.Refusal](err)
-	r.step.failed(err, !refused)
+	r.step.noteFailure(err, !refused)
 	if refused && !no.Temporary {
-		return stopped, unavailable(err)
+		return stopped, asUnavailable(err)
 	}
 	return again, nil
 }
 
-// wait waits for an answer or for the end of a pause. If the step must stop first, wait returns
-// false and the result of the step.
-func (r *repetition) wait(answered <-chan struct{}, pause <-chan time.Time) (bool, error) {
+// wait waits until answerReady is closed, or until pause fires at the end of a pause. If the step
+// must stop first, wait returns false and the result of the step.
+func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (bool, error) {
 	select {
-	case <-answered:
+	case <-answerReady:
 		return true, nil
 	case <-pause:
 		return true, nil
 	case <-r.ended:
-		return false, r.lease.gone()
+		return false, r.lease.contextCause()
 	case <-r.ctx.Done():
 		return false, r.ctx.Err()
 	case <-r.late:
-		return false, unavailable(r.last)
+		return false, asUnavailable(r.last)
 	}
 }
 
-// change makes one change of the Lease, by a step that is repeated until the server answers. It
-// notifies the Observer of op.
+// change makes one change of the Lease by calling step, which repeats its calls until the server
+// answers. It notifies the Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
 	ctx, end := l.config().observe(ctx, op, l.rule)
 	calls := 0
 	err := step(ctx, &calls)
-	if over := l.ended(); endedEarly(over) {
+	if over := l.endError(); endedEarly(over) {
 		l.notifyObserver(over) // the Observer is notified of the loss before the end of op
 	}
 	if err != nil {

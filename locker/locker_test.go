@@ -15,9 +15,9 @@ func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })
 }
 
-// since fails the test unless d has passed since start on the virtual clock. slack is how much
-// longer or shorter the time may be because of jitter.
-func since(t *testing.T, start time.Time, d, slack time.Duration) {
+// checkElapsed fails the test unless d has passed since start on the virtual clock. The parameter
+// slack is how much longer or shorter the time may be because of jitter.
+func checkElapsed(t *testing.T, start time.Time, d, slack time.Duration) {
 	t.Helper()
 	if got := time.Since(start); got < d || got > d+slack {
 		t.Fatalf("%v passed, want %v to %v", got, d, d+slack)

@@ -200,7 +200,8 @@ const (
 	LossExpired   LossCause = "expired"   // the lease was not meant to last longer: AtMost, or WithoutRenewal
 )
 
-// observe notifies the Observer, if there is one, that op begins.
+// observe notifies the Observer, if there is one, that op begins. It returns the context for op,
+// and the function end, which must be called when op has ended.
 func (c *config) observe(ctx context.Context, op Op, rule Rule) (within context.Context, end func(Outcome)) {
 	if c.observer == nil {
 		return ctx, nil
@@ -210,7 +211,8 @@ func (c *config) observe(ctx context.Context, op Op, rule Rule) (within context.
 	return c.observer.Begin(ctx, op, rule)
 }
 
-// finish calls end, the function that Observer.Begin returned, unless it is nil.
+// finish calls end, the function that Observer.Begin returned, with the outcome o. It does nothing
+// if end is nil.
 func finish(end func(Outcome), o Outcome) {
 	if end != nil {
 		defer absorb("the function that Begin returned")

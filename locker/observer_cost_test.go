@@ -16,11 +16,11 @@ func TestWithoutAnObserverNothingIsAllocatedForIt(t *testing.T) {
 	allocated := testing.AllocsPerRun(100, func() {
 		a.observe()
 		a.meta = e.cfg.sign(a.ctx, "metadata")
-		a.meets(h.user())
-		a.waits(1)
-		a.handedBy(Peer{}, HandoffLocal, 1)
-		a.waited()
-		e.keeper.notify(e.keeper.watch([]int{0}, holds, claims, grants))
+		a.noteMet(h.user())
+		a.noteWait(1)
+		a.noteHandoff(Peer{}, HandoffLocal, 1)
+		a.endWait()
+		e.keeper.notifyRenewals(e.keeper.collectRenewals([]int{0}, holds, claims, grants))
 	})
 	if allocated != 0 || a.sighting != nil || a.meta != "metadata" {
 		t.Errorf("%v allocations, sighting %v, metadata %q", allocated, a.sighting, a.meta)

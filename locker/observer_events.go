@@ -59,7 +59,7 @@ type HolderTracer interface {
 	Traceparent(ctx context.Context) string
 }
 
-// sign adds to metadata the traceparent of ctx, if the Observer has one.
+// sign returns metadata with the traceparent of ctx added, if the Observer has one.
 func (c *config) sign(ctx context.Context, metadata string) string {
 	if t, ok := c.observer.(HolderTracer); ok {
 		return store.Sign(traceparent(ctx, t), metadata)
@@ -67,18 +67,19 @@ func (c *config) sign(ctx context.Context, metadata string) string {
 	return metadata
 }
 
+// traceparent returns the span that t finds in ctx, or "" if t panics.
 func traceparent(ctx context.Context, t HolderTracer) string {
 	defer absorb("Traceparent")
 	return t.Traceparent(ctx)
 }
 
-// unsigned returns metadata without a traceparent.
+// unsigned returns the metadata in signed, without a traceparent.
 func unsigned(signed string) string {
 	_, metadata := store.Signature(signed)
 	return metadata
 }
 
-// peer makes a Peer from a holder's fence and signed metadata.
+// peer returns a Peer of a holder with the given fence and signed metadata.
 func peer(fence uint64, signed string) Peer {
 	trace, _ := store.Signature(signed)
 	return Peer{Fence: fence, Traceparent: trace}
@@ -87,15 +88,16 @@ func peer(fence uint64, signed string) Peer {
 // sighting is what an acquire reports to the Observer about the other holders that it has seen.
 type sighting struct {
 	met, freed Peer
-	heard      store.Event // the grant by message that an acquire must confirm
+	message    store.Event // the grant by message that an acquire must confirm
 	handoff    Handoff
 	streak     int
-	over       func() // ends the wait
-	waits      bool
+	end        func() // ends the wait
+	waiting    bool
 }
 
-// look returns the sighting of the acquire, or nil without an Observer.
-func (a *acquisition) look() *sighting {
+// ensureSighting returns the sighting of the acquire, and makes it if there is none. Without an
+// Observer it returns nil.
+func (a *acquisition) ensureSighting() *sighting {
 	if a.engine.cfg.observer == nil {
 		return nil
 	}
@@ -105,72 +107,74 @@ func (a *acquisition) look() *sighting {
 	return a.sighting
 }
 
-// meets is called with the holder for which the acquire waits. Only the first such holder is
+// noteMet records p, the holder for which the acquire waits. Only the first such holder is
 // recorded.
-func (a *acquisition) meets(p Peer) {
-	if s := a.look(); s != nil && s.met == (Peer{}) {
+func (a *acquisition) noteMet(p Peer) {
+	if s := a.ensureSighting(); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
-// waits is called when the acquire begins to wait, and notifies the Observer.
-func (a *acquisition) waits(place int) {
-	s := a.look()
-	if s == nil || s.waits {
+// noteWait is called when the acquire begins to wait at the given place in the queue, and notifies
+// the Observer.
+func (a *acquisition) noteWait(place int) {
+	s := a.ensureSighting()
+	if s == nil || s.waiting {
 		return
 	}
-	s.waits = true
+	s.waiting = true
 	if o, ok := a.engine.cfg.observer.(WaitObserver); ok {
 		defer absorb("Waiting")
-		s.over = o.Waiting(a.ctx, a.rule, WaitEvent{Place: place, Met: s.met})
+		s.end = o.Waiting(a.ctx, a.rule, WaitEvent{Place: place, Met: s.met})
 	}
 }
 
-// handedBy records the hand-off by which the acquire gets the lock.
-func (a *acquisition) handedBy(p Peer, how Handoff, streak int) {
-	if s := a.look(); s != nil {
-		s.freed, s.handoff, s.streak = p, how, streak
-		a.meets(p)
+// noteHandoff records the hand-off by which the acquire gets the lock: the holder p that released
+// it, the kind of the hand-off, and its number in the streak.
+func (a *acquisition) noteHandoff(p Peer, kind Handoff, streak int) {
+	if s := a.ensureSighting(); s != nil {
+		s.freed, s.handoff, s.streak = p, kind, streak
+		a.noteMet(p)
 	}
 }
 
-// hears is called with a grant that came by message, and records it. The grant is not in use yet,
-// because an acquire must confirm it.
-func (a *acquisition) hears(e store.Event) {
-	if s := a.look(); s != nil {
-		s.heard = e
+// noteMessage records e, a grant that came by message. The grant is not in use yet, because an
+// acquire must confirm it.
+func (a *acquisition) noteMessage(e store.Event) {
+	if s := a.ensureSighting(); s != nil {
+		s.message = e
 	}
 }
 
-// confirmed is called when an answer has granted the lease with this fence. If a message about the
-// grant came before the answer, confirmed records the hand-off, because only the message names the
-// caller that released the key. If no message came, the acquire reached the server just after the
-// release, and confirmed records nothing.
-func (a *acquisition) confirmed(fence uint64) {
+// confirmHandoff is called when an answer has granted the lease with this fence. If a message about
+// the grant came before the answer, confirmHandoff records the hand-off, because only the message
+// names the caller that released the key. If no message came, the acquire reached the server just
+// after the release, and confirmHandoff records nothing.
+func (a *acquisition) confirmHandoff(fence uint64) {
 	s := a.sighting
 	if s == nil {
 		return // the acquire met no holder
 	}
-	if e, ok := a.engine.post.granted(&a.box); ok {
-		s.heard = e
+	if e, ok := a.engine.post.grantIn(&a.box); ok {
+		s.message = e
 	}
-	if fence != 0 && s.heard.Fence == fence && s.handoff == "" {
-		a.handedBy(Peer{Traceparent: s.heard.ReleasedBy}, HandoffRemote, 0)
+	if fence != 0 && s.message.Fence == fence && s.handoff == "" {
+		a.noteHandoff(Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
 	}
 }
 
-// waited ends the wait, if the acquire has waited.
-func (a *acquisition) waited() {
-	if s := a.sighting; s != nil && s.over != nil {
-		over := s.over
-		s.over = nil
+// endWait ends the wait for the Observer, if the acquire has waited.
+func (a *acquisition) endWait() {
+	if s := a.sighting; s != nil && s.end != nil {
+		over := s.end
+		s.end = nil
 		defer absorb("the function that Waiting returned")
 		over()
 	}
 }
 
-// add copies the sighting into the Outcome.
-func (s *sighting) add(o *Outcome) {
+// copyTo copies the sighting into the Outcome o.
+func (s *sighting) copyTo(o *Outcome) {
 	if s != nil {
 		o.Met, o.ReleasedBy, o.Handoff, o.Streak = s.met, s.freed, s.handoff, s.streak
 	}
@@ -183,7 +187,7 @@ var (
 	errPaused    = fmt.Errorf("%w: it was not renewed in time, because this process was paused or the server did not answer", ErrLost)
 )
 
-// causeOf returns the LossCause of an error.
+// causeOf returns the LossCause of err, the error with which a hold ended.
 func causeOf(err error) LossCause {
 	switch {
 	case err == nil:

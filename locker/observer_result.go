@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// resultOf returns the Result for an operation's error. resultOf cannot decide whether ErrBusy
-// means a timeout: only the acquisition can, because it knows the rule.
+// resultOf returns the Result of op for its error err. resultOf cannot decide whether ErrBusy means
+// a timeout: only the acquisition can, because it knows the rule.
 func resultOf(op Op, err error) Result {
 	switch {
 	case err == nil:
@@ -39,6 +39,7 @@ func resultOf(op Op, err error) Result {
 	return ResultError
 }
 
+// successOf returns the Result of op when it succeeds.
 func successOf(op Op) Result {
 	switch op {
 	case OpAcquire:

@@ -19,21 +19,21 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 	rule := locker.Rule{Key: "order:1", TTL: 3 * time.Second}
 	held := func(t *testing.T, l *locker.Engine, m *lockertest.Memory) { m.Occupy("order:1", 0) }
 	for name, tc := range map[string]struct {
-		before func(t *testing.T, l *locker.Engine, m *lockertest.Memory)
-		rule   locker.Rule
-		within time.Duration // the time-out of the caller's context
-		during func(m *lockertest.Memory)
-		want   map[locker.Op]locker.Result
+		prepare func(t *testing.T, l *locker.Engine, m *lockertest.Memory)
+		rule    locker.Rule
+		timeout time.Duration // the time-out of the caller's context
+		during  func(m *lockertest.Memory)
+		want    map[locker.Op]locker.Result
 	}{
 		"acquired and released": {want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultReleased, locker.OpRelease: locker.ResultReleased}},
-		"busy":                  {before: held, rule: locker.Rule{Wait: locker.NoWait}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultBusy}},
-		"timeout of Wait":       {before: held, rule: locker.Rule{Wait: time.Second}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
-		"timeout of ctx":        {before: held, within: time.Second, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
-		"unavailable": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
+		"busy":                  {prepare: held, rule: locker.Rule{Wait: locker.NoWait}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultBusy}},
+		"timeout of Wait":       {prepare: held, rule: locker.Rule{Wait: time.Second}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
+		"timeout of ctx":        {prepare: held, timeout: time.Second, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultTimeout}},
+		"unavailable": {prepare: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
 			m.Fail(locker.OpAcquire, errors.New("EOF"))
 		},
 			want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultUnavailable}},
-		"error": {before: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
+		"error": {prepare: func(_ *testing.T, _ *locker.Engine, m *lockertest.Memory) {
 			m.Fail(locker.OpAcquire, &store.Refusal{Err: locker.ErrUnsupported})
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultError}},
 		"lost":    {during: func(m *lockertest.Memory) { m.Steal("order:1") }, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultLost, locker.OpRelease: locker.ResultLost}},
@@ -42,7 +42,7 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 			i, _ := m.Inspect(context.Background(), "order:1")
 			_, _ = m.Revoke(context.Background(), "order:1", i.Fence, "drill")
 		}, want: map[locker.Op]locker.Result{locker.OpAcquire: locker.ResultAcquired, locker.OpHold: locker.ResultRevoked, locker.OpRelease: locker.ResultRevoked}},
-		"done": {rule: locker.Rule{Once: time.Hour}, before: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
+		"done": {rule: locker.Rule{Once: time.Hour}, prepare: func(t *testing.T, l *locker.Engine, _ *lockertest.Memory) {
 			if err := locker.Run(t.Context(), l, locker.Rule{Key: "order:1", Once: time.Hour}, func(context.Context) error { return nil }); err != nil {
 				t.Error(err)
 			}
@@ -50,17 +50,17 @@ func TestTheObserverHearsEveryOutcome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				if tc.before != nil {
-					tc.before(t, lockertest.NewLocker(t, store), store)
+				if tc.prepare != nil {
+					tc.prepare(t, lockertest.NewLocker(t, store), store)
 				}
 				var rec lockertest.Recorder
 				l := lockertest.NewLocker(t, store, locker.WithObserver(&rec))
 				r := rule
 				r.Wait, r.Mode, r.AtMost, r.Once = tc.rule.Wait, tc.rule.Mode, tc.rule.AtMost, tc.rule.Once
 				ctx := t.Context()
-				if tc.within > 0 {
+				if tc.timeout > 0 {
 					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, tc.within)
+					ctx, cancel = context.WithTimeout(ctx, tc.timeout)
 					defer cancel()
 				}
 				_ = locker.Run(ctx, l, r, func(ctx context.Context) error {

@@ -46,7 +46,8 @@ func NewSingle(c Client, opts ...SingleOption) (*Engine, error) {
 	return newEngine(store, cfg), nil
 }
 
-// checkClient refuses a nil client, and a client that moves keys between servers.
+// checkClient refuses a nil client c, and a client that moves keys between servers. The error names
+// the constructor.
 func checkClient(constructor string, c Client) error {
 	if typednil.Is(c) {
 		return fmt.Errorf("latchkit: %s: the client is nil; give a *redis.Client or another go-redis v9 client", constructor)
@@ -230,8 +231,10 @@ func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesI
 // longestOnQuorums is the default of WithMaxTTL on a quorum.
 const longestOnQuorums = time.Minute
 
-func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O, *config)) (config, error) {
-	cfg, err := configure(opts, set)
+// newQuorumConfig returns the config of a Locker on the servers of cs with the options opts. The
+// function apply sets one option, and constructor is the name for errors.
+func newQuorumConfig[O comparable](constructor string, cs []Client, opts []O, apply func(O, *config)) (config, error) {
+	cfg, err := configure(opts, apply)
 	if err != nil {
 		return cfg, err
 	}
@@ -241,7 +244,7 @@ func newQuorumConfig[O comparable](who string, cs []Client, opts []O, set func(O
 			return cfg, fmt.Errorf("%w (on a quorum, the default of WithMaxTTL is %v: a node that may have forgotten its leases does not vote for that time)", err, longestOnQuorums)
 		}
 	}
-	if err := quorum.CheckClients(who, nodesOf(cs)); err != nil {
+	if err := quorum.CheckClients(constructor, nodesOf(cs)); err != nil {
 		return cfg, err
 	}
 	cfg.failsOver = false // on a quorum the nodes keep a lease longer, and the holder may use all of its TTL

@@ -100,19 +100,20 @@ func WithOptions(opts ...Option) Option {
 	})
 }
 
+// nilOption returns the error for a nil Option at index i.
 func nilOption(i int) error {
 	return fmt.Errorf("latchkit: option %d is nil; leave it out instead", i+1)
 }
 
-// configure applies each option with set, and checks the result.
-func configure[O comparable](opts []O, set func(O, *config)) (config, error) {
+// configure returns the config that the options opts set. The function apply sets one option.
+func configure[O comparable](opts []O, apply func(O, *config)) (config, error) {
 	c := newConfig()
 	var none O
 	for i, o := range opts {
 		if o == none {
 			return c, nilOption(i)
 		}
-		set(o, &c)
+		apply(o, &c)
 	}
 	return c, c.complete()
 }

@@ -3,7 +3,7 @@ package locker
 import "time"
 
 // WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have
-// acknowledged it within the given time. A grant with too few acknowledgements is undone and fails
+// acknowledged it before timeout is over. A grant with too few acknowledgements is undone and fails
 // with ErrUnavailable. A renewal with too few acknowledgements does not count. If the later
 // renewals also get too few acknowledgements, the lease is lost. So n replicas know every lease
 // that a holder relies on, and a failover to one of these replicas loses no such lease. But Redis
@@ -11,11 +11,11 @@ import "time"
 // database check the fence.
 //
 // With this option, an acquire or a batch of renewals takes until the replicas have answered. One
-// more call confirms a grant that came by message. within must be shorter than the client's
+// more call confirms a grant that came by message. timeout must be shorter than the client's
 // ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
 // grant counts at once.
-func WithReplicaAck(n int, within time.Duration) SingleOption {
-	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, within })
+func WithReplicaAck(n int, timeout time.Duration) SingleOption {
+	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
 }
 
 // WithRenewClient sends renewals through a separate client, so that they do not wait for

@@ -122,7 +122,7 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		process := streak[0].Process
 		before, ok := last[process]
 		last[process] = i
-		if !ok || !waited(all, streaks[before]) {
+		if !ok || !threeWaited(all, streaks[before]) {
 			continue
 		}
 		compared++
@@ -146,10 +146,10 @@ func TestAWaiterIsOvertakenByOneStreakOfEachProcess(t *testing.T) {
 		len(all), len(streaks), longest, compared, h.longestWait())
 }
 
-// waited reports whether at least three callers of the same process waited when the streak ended.
-// One or two callers prove nothing, because they may have been delayed between their look at the
-// clock and their entry into the queue of their process.
-func waited(all, streak []section) bool {
+// threeWaited reports whether at least three callers of the same process waited when the streak
+// ended. One or two callers prove nothing, because they may have been delayed between their look at
+// the clock and their entry into the queue of their process.
+func threeWaited(all, streak []section) bool {
 	n := 0
 	last := streak[len(streak)-1]
 	for _, s := range all {

@@ -41,13 +41,13 @@ type mailbox struct {
 
 // news summarizes the events that came since the waiter last read the mailbox.
 type news struct {
-	granted  bool
-	grant    store.Event
-	done     bool
-	head     bool
-	free     time.Time // if head is true: when the key is free at the latest
-	maybe    bool      // the key may be free
-	reopened bool      // events may have been lost
+	granted   bool
+	grant     store.Event
+	workDone  bool
+	isHead    bool
+	freeBy    time.Time // if isHead is true: when the key is free at the latest
+	maybeFree bool      // the key may be free
+	reopened  bool      // events may have been lost
 }
 
 func (p *post) init(e *Engine) {
@@ -138,15 +138,15 @@ func (p *post) unregister(token string) {
 	delete(p.boxes, token)
 }
 
-// forget is called when a hold has ended.
+// forget is called when the hold h has ended.
 func (p *post) forget(h *hold) {
 	if h.posted {
 		p.unregister(h.claim.Owner)
 	}
 }
 
-// read removes the news from box and returns it.
-func (p *post) read(box *mailbox) news {
+// takeNews removes the news from box and returns it.
+func (p *post) takeNews(box *mailbox) news {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := box.news
@@ -154,33 +154,33 @@ func (p *post) read(box *mailbox) news {
 	return n
 }
 
-// granted returns the grant in box, if there is one.
-func (p *post) granted(box *mailbox) (store.Event, bool) {
+// grantIn returns the grant in box, and whether there is one.
+func (p *post) grantIn(box *mailbox) (store.Event, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return box.news.grant, box.news.granted && !box.news.reopened
 }
 
-// notify receives the Notifier's events.
+// notify receives e, an event of the Notifier.
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
 	case store.EventReopened: // the readers may have missed the event of a writer, which a renewal also reports
 		p.engine.keeper.renewReaders(e.Inbox)
 	case store.EventWriter: // after deliver: before the cohorts know the hold, the reader looks into its mailbox
-		p.engine.cohorts.writerWaits(e.Owner)
+		p.engine.cohorts.noteWriter(e.Owner)
 	default:
 	}
 }
 
-// deliver puts an event into the boxes of the tokens that it concerns.
+// deliver puts the event e into the boxes of the tokens that it concerns.
 func (p *post) deliver(e store.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e.Kind == store.EventFree || e.Kind == store.EventReopened {
 		for _, box := range p.boxes {
 			if box != nil && (e.Key == "" || e.Key == box.key) && (e.Inbox == "" || e.Inbox == box.inbox) {
-				box.news.maybe = box.news.maybe || e.Kind == store.EventFree
+				box.news.maybeFree = box.news.maybeFree || e.Kind == store.EventFree
 				box.news.reopened = box.news.reopened || e.Kind == store.EventReopened
 				box.ring()
 			}
@@ -202,11 +202,11 @@ func (p *post) deliver(e store.Event) {
 		case store.EventGranted:
 			box.news.granted, box.news.grant = true, e
 		case store.EventDone:
-			box.news.done = true
+			box.news.workDone = true
 		case store.EventHead:
-			box.news.head, box.news.free = true, time.Now().Add(e.HandoffTTL)
+			box.news.isHead, box.news.freeBy = true, time.Now().Add(e.HandoffTTL)
 		default: // an event of an unknown kind: asking again does no harm
-			box.news.maybe = true
+			box.news.maybeFree = true
 		}
 		box.ring()
 	}

@@ -22,7 +22,7 @@ func TestAnInboxThatIsOpenAgainConcernsItsWaitersOnly(t *testing.T) {
 	p.register("B", elsewhere)
 	for inbox, want := range map[string][2]bool{"one": {true, false}, "two": {false, true}, "": {true, true}} {
 		p.deliver(store.Event{Kind: store.EventReopened, Inbox: inbox})
-		got := [2]bool{p.read(here).reopened, p.read(elsewhere).reopened}
+		got := [2]bool{p.takeNews(here).reopened, p.takeNews(elsewhere).reopened}
 		if got != want {
 			t.Errorf("inbox %q: told %v, want %v", inbox, got, want)
 		}

@@ -18,14 +18,14 @@ func TestAGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
-		third := waits(t, ls[2], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+		third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(20 * time.Millisecond)
 		release(t, first)
 		second.cancel() // the waiter gives up while the grant is on its way
-		<-second.done
+		<-second.ended
 		wantErr(t, second.err, "a", context.Canceled, locker.ErrBusy)
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 		<-time.After(time.Second)
 		nothingLeft(t, store)
 	})
@@ -36,8 +36,8 @@ func TestAWaiterThatGivesUpLeavesNothing(t *testing.T) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
 		for range 20 {
-			w := waits(t, ls[1], locker.Rule{Key: "a", Wait: 100 * time.Millisecond})
-			<-w.done
+			w := startWaiting(t, ls[1], locker.Rule{Key: "a", Wait: 100 * time.Millisecond})
+			<-w.ended
 			wantErr(t, w.err, "a", locker.ErrBusy)
 		}
 		synctest.Wait()
@@ -54,11 +54,11 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			ls, ps := processes(t, store, 3)
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
-			second := waits(t, ls[1], locker.Rule{Key: "a"})
-			third := waits(t, ls[2], locker.Rule{Key: "a"})
+			second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+			third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 			ps[1].Die()
 			release(t, first)
-			release(t, third.granted(0))
+			release(t, third.awaitGrant(0))
 			second.cancel()
 		})
 	})
@@ -66,23 +66,23 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			ls, ps := processes(t, store, 3)
 			first := acquire(t, ls[0], locker.Rule{Key: "a"})
-			second := waits(t, ls[1], locker.Rule{Key: "a"})
-			third := waits(t, ls[2], locker.Rule{Key: "a"})
+			second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+			third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 			<-time.After(600 * time.Millisecond) // long enough that the third waiter is notified when the second gets the key
 			ps[1].Pause()
 			release(t, first)
-			lease := third.granted(2100 * time.Millisecond)
+			lease := third.awaitGrant(2100 * time.Millisecond)
 			ps[1].Resume()
-			second.waitsStill()
+			second.checkWaiting()
 			release(t, lease)
-			release(t, second.granted(10*time.Second))
+			release(t, second.awaitGrant(10*time.Second))
 		})
 	})
 	t.Run("a holder that died costs its TTL and a millisecond", func(t *testing.T) {
 		virtual(t, func(t *testing.T, store *lockertest.Memory) {
 			ls, ps := processes(t, store, 2)
 			first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: 5 * time.Second})
-			second := waits(t, ls[1], locker.Rule{Key: "a"})
+			second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 			<-time.After(1500 * time.Millisecond)
 			synctest.Wait()
 			ps[0].Die()
@@ -90,7 +90,7 @@ func TestDeathsAndPausesCostTheOthersLittle(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			release(t, second.granted(i.Left+2*time.Millisecond))
+			release(t, second.awaitGrant(i.Left+2*time.Millisecond))
 			_ = first.Release(t.Context())
 		})
 	})
@@ -100,18 +100,18 @@ func TestAServerThatRestartsEmptyLosesNoWaiter(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: 3 * time.Second})
-		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+		second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		store.Wipe()
 		var got *locker.Lease
 		select { // either waiter may ask first, and get the key
-		case <-second.done:
+		case <-second.ended:
 			got, second = second.lease, third
-		case <-third.done:
+		case <-third.ended:
 			got = third.lease
 		}
 		lost(t, first, locker.ErrLost)
 		release(t, got)
-		release(t, second.granted(0))
+		release(t, second.awaitGrant(0))
 		if got.Fence() <= first.Fence() {
 			t.Errorf("fence %d after %d", got.Fence(), first.Fence())
 		}
@@ -195,20 +195,20 @@ func TestAWaiterThatGivesUpLateLeavesTheQueue(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		head := waits(t, ls[1], locker.Rule{Key: "a"})
-		second := waits(t, ls[2], locker.Rule{Key: "a", TTL: time.Second})
+		head := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[2], locker.Rule{Key: "a", TTL: time.Second})
 		<-time.After(8 * time.Second) // by then, the second waiter's last request was 7 s ago
 		if n := store.Queued(); n != 2 {
 			t.Errorf("%d entries for two waiters", n)
 		}
 		second.cancel()
-		<-second.done
+		<-second.ended
 		synctest.Wait()
 		if n := store.Queued(); n != 1 {
 			t.Errorf("%d entries for one waiter", n)
 		}
 		release(t, lease)
-		release(t, head.granted(0))
+		release(t, head.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }

@@ -15,9 +15,9 @@ import (
 // its next re-check at the latest, and no two processes hold the key at the same time.
 func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
-		spoil  func(m *lockertest.Memory, p *lockertest.Process)
-		within time.Duration
-		asks   int // the expected number of acquires after the release; -1: any
+		spoil func(m *lockertest.Memory, p *lockertest.Process)
+		limit time.Duration
+		asks  int // the expected number of acquires after the release; -1: any
 	}{
 		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
 		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},
@@ -34,11 +34,11 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, ps := processes(t, store, 2)
 				first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: time.Minute})
-				second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Minute})
+				second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: time.Minute})
 				c.spoil(store, ps[1])
 				calls := store.Calls(locker.OpAcquire)
 				release(t, first)
-				lease := second.granted(c.within)
+				lease := second.awaitGrant(c.limit)
 				if n := store.Calls(locker.OpAcquire) - calls; c.asks >= 0 && n != c.asks {
 					t.Errorf("%d acquires after the release, want %d", n, c.asks)
 				}
@@ -74,20 +74,20 @@ func TestAGrantCountsFromNoLaterThanItHappened(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				ls, _ := processes(t, store, 3)
 				first := acquire(t, ls[0], locker.Rule{Key: "a"})
-				second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[2], locker.Rule{Key: "a"})
+				second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[2], locker.Rule{Key: "a"})
 				// After this pause, all waiters have asked once more. The waiters behind the head
 				// will then ask again only after 10 s.
 				<-time.After(1500 * time.Millisecond)
 				synctest.Wait()
 				<-time.After(9 * time.Second)
 				second.cancel()
-				<-second.done
+				<-second.ended
 				synctest.Wait()
 				store.StepClock(c.slip)
 				calls := store.Calls(locker.OpAcquire)
 				granted := time.Now()
 				release(t, first)
-				lease := third.granted(0)
+				lease := third.awaitGrant(0)
 				if n := store.Calls(locker.OpAcquire) - calls; n != c.asks {
 					t.Errorf("%d acquires after the release, want %d", n, c.asks)
 				}
@@ -105,18 +105,18 @@ func TestAMessageThatCrossesARecheckIsIgnored(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].DelayEvents(5 * time.Second)
 		release(t, first)
-		lease := second.granted(2 * time.Second) // the waiter's re-check has found the grant
-		<-time.After(6 * time.Second)            // now the message arrives
-		third := waits(t, ls[0], locker.Rule{Key: "a"})
-		third.waitsStill()
+		lease := second.awaitGrant(2 * time.Second) // the waiter's re-check has found the grant
+		<-time.After(6 * time.Second)               // now the message arrives
+		third := startWaiting(t, ls[0], locker.Rule{Key: "a"})
+		third.checkWaiting()
 		if lease.Context().Err() != nil {
 			t.Fatal(context.Cause(lease.Context()))
 		}
 		release(t, lease)
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 	})
 }
 
@@ -127,18 +127,18 @@ func TestAGrantToAnUnknownTokenIsReleased(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
-		third := waits(t, ls[2], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
+		third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		store.Fail(locker.OpRelease, errors.New("down"))
 		second.cancel()
-		<-second.done
+		<-second.ended
 		<-time.After(2 * time.Minute)
 		store.Fail(locker.OpRelease, nil)
 		if store.Queued() != 2 {
 			t.Fatalf("positive control: %d entries, want also the entry of the waiter that gave up", store.Queued())
 		}
 		release(t, first)
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -149,12 +149,12 @@ func TestWhoIsDeafSubscribesAgain(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		ps[1].Deafen(true)
 		<-time.After(2500 * time.Millisecond) // in this time, the waiter has asked twice
 		calls := store.Calls(locker.OpAcquire)
 		release(t, first)
-		lease := second.granted(0)
+		lease := second.awaitGrant(0)
 		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
 			t.Errorf("the waiter asked %d times: it got no event", n)
 		}
@@ -176,7 +176,7 @@ func TestAGrantThatCameTooLateIsGivenBack(t *testing.T) {
 		<-time.After(95 * time.Millisecond)
 		start := time.Now()
 		release(t, <-done)
-		since(t, start, 0, 200*time.Millisecond)
+		checkElapsed(t, start, 0, 200*time.Millisecond)
 	})
 }
 
@@ -186,13 +186,13 @@ func TestARecheckThatHangsIsNotBusy(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		_ = acquire(t, ls[0], locker.Rule{Key: "a"})
-		w := waits(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second})
+		w := startWaiting(t, ls[1], locker.Rule{Key: "a", Wait: 8 * time.Second})
 		store.Delay(locker.OpAcquire, time.Minute)
-		<-w.done
+		<-w.ended
 		store.Delay(locker.OpAcquire, 0)
 		wantErr(t, w.err, "a", locker.ErrUnavailable)
 		wantNot(t, w.err, locker.ErrBusy)
-		since(t, w.since, 8*time.Second, 0)
+		checkElapsed(t, w.began, 8*time.Second, 0)
 	})
 }
 

@@ -30,54 +30,56 @@ func processes(t *testing.T, store *lockertest.Memory, n int, opts ...locker.Opt
 	return ls, ps
 }
 
-// waits starts an acquire in the background. It returns when the acquire waits.
-func waits(t *testing.T, l locker.Locker, rule locker.Rule) *waiting {
+// startWaiting starts an acquire of rule in the background, and returns it when it waits.
+func startWaiting(t *testing.T, l locker.Locker, rule locker.Rule) *waiting {
 	t.Helper()
-	w := &waiting{t: t, since: time.Now(), done: make(chan struct{})}
+	w := &waiting{t: t, began: time.Now(), ended: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	go func() {
-		defer close(w.done)
+		defer close(w.ended)
 		w.lease, w.err = l.Acquire(w.ctx, rule)
-		w.at = time.Now()
+		w.grantedAt = time.Now()
 	}()
 	synctest.Wait()
 	return w
 }
 
+// waiting is an acquire in the background.
 type waiting struct {
-	t      *testing.T
-	ctx    context.Context
-	cancel context.CancelFunc
-	since  time.Time
-	done   chan struct{}
-	lease  *locker.Lease
-	err    error
-	at     time.Time
+	t         *testing.T
+	ctx       context.Context
+	cancel    context.CancelFunc
+	began     time.Time
+	ended     chan struct{}
+	lease     *locker.Lease
+	err       error
+	grantedAt time.Time
 }
 
-// granted waits for the lease, and returns it. The lease must come within d.
-func (w *waiting) granted(d time.Duration) *locker.Lease {
+// awaitGrant waits for the lease, and returns it. The lease must come within d.
+func (w *waiting) awaitGrant(d time.Duration) *locker.Lease {
 	w.t.Helper()
 	start := time.Now()
 	select {
-	case <-w.done:
+	case <-w.ended:
 	case <-time.After(d + time.Hour): // a time-out, because holders renew for ever, so that the bubble does not notice a waiter that is stuck
 		w.t.Fatalf("not granted, want it within %v", d)
 	}
 	if w.err != nil {
 		w.t.Fatal(w.err)
 	}
-	if took := w.at.Sub(start); took > d {
+	if took := w.grantedAt.Sub(start); took > d {
 		w.t.Fatalf("granted after %v, want within %v", took, d)
 	}
 	return w.lease
 }
 
-func (w *waiting) waitsStill() {
+// checkWaiting fails the test if the acquire has ended.
+func (w *waiting) checkWaiting() {
 	w.t.Helper()
 	synctest.Wait()
 	select {
-	case <-w.done:
+	case <-w.ended:
 		w.t.Fatalf("it ended: %v %v", w.lease, w.err)
 	default:
 	}
@@ -87,11 +89,11 @@ func TestAGrantIsToldAndCostsNoCall(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		calls := store.Calls(locker.OpAcquire)
 		<-time.After(300 * time.Millisecond)
 		release(t, first)
-		got := second.granted(0)
+		got := second.awaitGrant(0)
 		if n := store.Calls(locker.OpAcquire) - calls; n != 0 {
 			t.Errorf("%d more acquires were sent", n)
 		}
@@ -118,9 +120,9 @@ func TestAHandedLeaseIsShortUntilItsFirstRenewal(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a", TTL: time.Minute})
-		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Minute})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: time.Minute})
 		release(t, first)
-		lease := second.granted(0)
+		lease := second.awaitGrant(0)
 		if left := time.Until(lease.Expires()); left > 2*time.Second {
 			t.Errorf("%v left before the first renewal: a winner that dies would cost the others that much", left)
 		}
@@ -142,18 +144,18 @@ func TestALeaseThatIsNeverRenewedIsHandedOverWhole(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: 10 * time.Second, AtMost: 10 * time.Second})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: 10 * time.Second, AtMost: 10 * time.Second})
 		release(t, first)
-		lease := second.granted(0)
-		third := waits(t, ls[0], locker.Rule{Key: "a"})
-		fourth := waits(t, ls[1], locker.Rule{Key: "a"})
+		lease := second.awaitGrant(0)
+		third := startWaiting(t, ls[0], locker.Rule{Key: "a"})
+		fourth := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		start := time.Now()
 		lost(t, lease, locker.ErrExpired)
-		since(t, start, 9*time.Second, time.Second)
+		checkElapsed(t, start, 9*time.Second, time.Second)
 		// The process has confirmed its hand-off before, so it counts as alive, and its other
 		// waiter keeps its place.
-		release(t, third.granted(2*time.Second))
-		release(t, fourth.granted(0))
+		release(t, third.awaitGrant(2*time.Second))
+		release(t, fourth.awaitGrant(0))
 	})
 }
 
@@ -191,15 +193,15 @@ func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
-		third := waits(t, ls[2], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: time.Hour, AtMost: time.Hour})
+		third := startWaiting(t, ls[2], locker.Rule{Key: "a"})
 		<-time.After(2 * time.Second)
 		release(t, first) // the third waiter is notified that it is the head, and that the key is free in an hour at the latest
-		lease := second.granted(0)
+		lease := second.awaitGrant(0)
 		synctest.Wait()
 		ps[2].LoseEvents(1)
 		release(t, lease)
-		release(t, third.granted(1100*time.Millisecond))
+		release(t, third.awaitGrant(1100*time.Millisecond))
 	})
 }
 
@@ -210,7 +212,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 		calls := store.Calls(locker.OpAcquire)
 		var ws []*waiting
 		for _, l := range ls {
-			ws = append(ws, waits(t, l, locker.Rule{Key: "a"}))
+			ws = append(ws, startWaiting(t, l, locker.Rule{Key: "a"}))
 		}
 		<-time.After(10 * time.Second)
 		// The head asks every 75 ms. The nine other waiters ask only from time to time.
@@ -219,7 +221,7 @@ func TestAForeignHolderIsPolledByTheHeadAlone(t *testing.T) {
 		}
 		store.Free("a")
 		for _, w := range ws {
-			release(t, w.granted(110*time.Millisecond))
+			release(t, w.awaitGrant(110*time.Millisecond))
 		}
 		nothingLeft(t, store)
 	})
@@ -229,7 +231,7 @@ func TestWithoutQueueNobodyQueues(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2, locker.WithoutQueue(), locker.WithBackoff(locker.Constant(10*time.Millisecond)))
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second, third := waits(t, ls[1], locker.Rule{Key: "a"}), waits(t, ls[1], locker.Rule{Key: "a"})
+		second, third := startWaiting(t, ls[1], locker.Rule{Key: "a"}), startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		<-time.After(time.Second)
 		if store.Queued() != 0 {
 			t.Error("a caller is in the queue")
@@ -237,12 +239,12 @@ func TestWithoutQueueNobodyQueues(t *testing.T) {
 		release(t, first)
 		for range 2 {
 			select {
-			case <-second.done:
+			case <-second.ended:
 				release(t, second.lease)
-				second.done = nil
-			case <-third.done:
+				second.ended = nil
+			case <-third.ended:
 				release(t, third.lease)
-				third.done = nil
+				third.ended = nil
 			}
 		}
 	})
@@ -255,18 +257,18 @@ func TestWhoMayNotListenWaitsInTheQueueAllTheSame(t *testing.T) {
 		l := lockertest.NewLocker(t, p)
 		other := lockertest.NewLocker(t, store.NewProcess())
 		first := acquire(t, other, locker.Rule{Key: "a"})
-		second := waits(t, l, locker.Rule{Key: "a"})
+		second := startWaiting(t, l, locker.Rule{Key: "a"})
 		// The third caller has another TTL, so it waits at the server, and not in its process.
-		third := waits(t, other, locker.Rule{Key: "a", TTL: time.Second})
+		third := startWaiting(t, other, locker.Rule{Key: "a", TTL: time.Second})
 		release(t, first)
-		lease := second.granted(110 * time.Millisecond)
-		third.waitsStill()
+		lease := second.awaitGrant(110 * time.Millisecond)
+		third.checkWaiting()
 		<-time.After(time.Minute)
 		if lease.Context().Err() != nil {
 			t.Fatal(context.Cause(lease.Context()))
 		}
 		release(t, lease)
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 	})
 }
 
@@ -274,19 +276,19 @@ func TestWhoWaitsForWorkIsToldThatItIsDone(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a", Once: time.Hour})
-		second := waits(t, ls[1], locker.Rule{Key: "a", Once: time.Hour})
-		third := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a", Once: time.Hour})
+		third := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		before := store.Calls(locker.OpRelease)
 		if err := first.Complete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		<-second.done
+		<-second.ended
 		wantErr(t, second.err, "a", locker.ErrDone)
 		synctest.Wait()
 		if n := store.Calls(locker.OpRelease) - before; n != 1 {
 			t.Errorf("%d releases, want that of the work: the server has nothing of a token whose work is done", n)
 		}
-		release(t, third.granted(0))
+		release(t, third.awaitGrant(0))
 		nothingLeft(t, store)
 	})
 }
@@ -295,11 +297,11 @@ func TestAKeptKeyGoesToTheHeadWhenItsTimeIsOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a", AtLeast: 300 * time.Millisecond})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		release(t, first)
-		second.waitsStill()
-		lease := second.granted(302 * time.Millisecond)
-		if waited := second.at.Sub(second.since); waited < 300*time.Millisecond {
+		second.checkWaiting()
+		lease := second.awaitGrant(302 * time.Millisecond)
+		if waited := second.grantedAt.Sub(second.began); waited < 300*time.Millisecond {
 			t.Fatalf("granted after %v", waited)
 		}
 		release(t, lease)
@@ -310,11 +312,11 @@ func TestABrokenHoldersKeyGoesToTheNext(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, _ := processes(t, store, 2)
 		first := acquire(t, ls[0], locker.Rule{Key: "a"})
-		second := waits(t, ls[1], locker.Rule{Key: "a"})
+		second := startWaiting(t, ls[1], locker.Rule{Key: "a"})
 		if err := ls[1].Revoke(t.Context(), "a", first.Fence(), "drill"); err != nil {
 			t.Fatal(err)
 		}
-		release(t, second.granted(0))
+		release(t, second.awaitGrant(0))
 		if err := first.Release(t.Context()); !errors.Is(err, locker.ErrRevoked) {
 			t.Fatal(err)
 		}
@@ -326,13 +328,13 @@ func TestAtLeastSurvivesACrashAfterAHandOver(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)
 		lease := acquire(t, ls[0], locker.Rule{Key: "a"})
-		w := waits(t, ls[1], locker.Rule{Key: "a", AtLeast: time.Minute})
+		w := startWaiting(t, ls[1], locker.Rule{Key: "a", AtLeast: time.Minute})
 		release(t, lease)
-		_ = w.granted(0)
+		_ = w.awaitGrant(0)
 		ps[1].Die()
 		start := time.Now()
 		next := acquire(t, ls[2], locker.Rule{Key: "a"})
-		since(t, start, time.Minute, 2*time.Second)
+		checkElapsed(t, start, time.Minute, 2*time.Second)
 		release(t, next)
 	})
 }

@@ -50,12 +50,12 @@ var readerProcess = proc.Register("reader", func(args []string) {
 // When a process with readers dies or is stopped, a writer must wait until the lease of this
 // process has expired. Readers of other processes are not delayed.
 func TestASignalToAReader(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		rw := newReadWrite(t, p.server.Client(t))
 		shared := locker.Rule{Key: p.key, Mode: locker.Shared}
 		alive := acquire(t, rw, shared)
 		child := readerProcess.Start(t, p.server.Addr(), p.key, "2s")
-		fence := p.granted(child)
+		fence := p.awaitGrant(child)
 		if fence != alive.Fence() {
 			t.Fatalf("fence %d beside %d", fence, alive.Fence())
 		}

@@ -70,10 +70,10 @@ type reentrant struct {
 	refusal error   // the error of every acquire
 }
 
-var _ severally = (*reentrant)(nil)
+var _ multiLocker = (*reentrant)(nil)
 
-// observed returns the config with the Observer for the nested holds of root.
-func (r *reentrant) observed(root *Lease) *config {
+// observedConfig returns the config with the Observer for the nested holds of root.
+func (r *reentrant) observedConfig(root *Lease) *config {
 	if r.cfg != nil {
 		return r.cfg
 	}
@@ -91,11 +91,11 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.found(root, rule.Key), nil
+	return r.newFamily(root, rule.Key), nil
 }
 
-// For each key whose lease is in the context, acquireAll makes a part of this lease. It takes the
-// other keys through the Locker inside.
+// acquireAll makes a part of the lease for each key whose lease is in ctx. It takes the other keys
+// through the Locker inside.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -122,7 +122,7 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 				return err
 			}
 			for n, root := range roots {
-				leases[places[n]] = r.found(root, others[n].Key)
+				leases[places[n]] = r.newFamily(root, others[n].Key)
 			}
 		}
 		g.leases = leases
@@ -130,9 +130,10 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 	})
 }
 
-// found makes the family of a lease that was just taken, with its first part.
-func (r *reentrant) found(root *Lease, key string) *Lease {
-	f := &family{of: r, root: root, parts: make(map[*Lease]struct{})}
+// newFamily makes the family of root, a lease that was just taken for key, and returns its first
+// part.
+func (r *reentrant) newFamily(root *Lease, key string) *Lease {
+	f := &family{locker: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
 		part: &part{family: f, cfg: root.config()},
@@ -143,11 +144,12 @@ func (r *reentrant) found(root *Lease, key string) *Lease {
 	return l
 }
 
-// enter makes a part of the key's lease in ctx. If ctx has no such lease, both results are nil.
+// enter returns a part of the lease in ctx that has rule's key. If ctx has no such lease, both
+// results are nil.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.part == nil || l.part.family.of != r || l.rule.Key != rule.Key {
+		if l == nil || l.part == nil || l.part.family.locker != r || l.rule.Key != rule.Key {
 			continue
 		}
 		if nested, err := l.nest(ctx, rule); err != errNotHeld {
@@ -160,9 +162,9 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 // errNotHeld refuses an Acquire with the context of a hold that was released.
 var errNotHeld = errors.New("not held any more")
 
-// nest makes another part of l's lease, for a caller that acquires with a context of l.
+// nest returns another part of l's lease, for a caller that acquires rule with a context of l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
-	cause := l.gone()
+	cause := l.contextCause()
 	if errors.Is(cause, ErrReleased) {
 		return nil, errNotHeld
 	}
@@ -171,25 +173,25 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
-	_, end := f.of.observed(f.root).observe(ctx, OpAcquire, rule)
+	_, end := f.locker.observedConfig(f.root).observe(ctx, OpAcquire, rule)
 	switch {
 	case cause != nil:
 		err = cause
 	case ctx.Err() != nil:
 		err = ctx.Err()
 	default:
-		err = f.allows(rule)
+		err = f.checkNested(rule)
 	}
 	var nested *Lease
 	if err == nil {
 		nested, err = f.add(ctx, rule)
 	}
-	o := Outcome{Result: ResultNested, Fence: l.fence, TTL: rule.lease()}
+	o := Outcome{Result: ResultNested, Fence: l.fence, TTL: rule.leaseTTL()}
 	if err != nil {
 		if err != errNotHeld {
 			err = l.wrap(OpAcquire, err)
 		}
-		o = Outcome{Result: resultOf(OpAcquire, err), Err: err, TTL: rule.lease()}
+		o = Outcome{Result: resultOf(OpAcquire, err), Err: err, TTL: rule.leaseTTL()}
 	}
 	finish(end, o)
 	return nested, err
@@ -198,8 +200,8 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 // errNoUpgrade refuses an acquire with Exclusive inside a Shared hold.
 var errNoUpgrade = fmt.Errorf("%w: cannot upgrade a Shared lock to Exclusive (two upgrading readers would deadlock): release the Shared lock first, or acquire Exclusive from the start", ErrUnsupported)
 
-// allows returns nil if a nested hold is possible without a call to the server.
-func (f *family) allows(rule Rule) error {
+// checkNested returns nil if a nested hold with rule is possible without a call to the server.
+func (f *family) checkNested(rule Rule) error {
 	first := f.root.rule
 	switch {
 	case rule.Mode == Exclusive && f.root.Mode() == Shared:
@@ -208,7 +210,7 @@ func (f *family) allows(rule Rule) error {
 		return fmt.Errorf("%w: the nested Weight of %d is more than the %d units of the outer hold; let the outer hold take all units", ErrUnsupported, rule.Weight, first.Weight)
 	case rule.Once > first.Once:
 		return fmt.Errorf("%w: the nested Once of %v is longer than the Once of the outer hold, %v; set Once on the outer hold", ErrUnsupported, rule.Once, first.Once)
-	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keep:
+	case rule.AtLeast > 0 && instantOf(time.Now()).plus(rule.AtLeast) > f.root.hold.keepUntil:
 		return fmt.Errorf("%w: the nested AtLeast of %v ends later than the AtLeast of the outer hold; set AtLeast on the outer hold", ErrUnsupported, rule.AtLeast)
 	}
 	return nil

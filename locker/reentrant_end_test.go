@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-func lostNot(t *testing.T, l *locker.Lease) {
+// checkHeld fails the test if the context of l has ended.
+func checkHeld(t *testing.T, l *locker.Lease) {
 	t.Helper()
 	if l.Context().Err() != nil {
 		t.Fatal(context.Cause(l.Context()))
@@ -22,7 +23,7 @@ func lostNot(t *testing.T, l *locker.Lease) {
 func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-		second := inside(t, l, first, locker.Rule{Key: "a"})
+		second := acquireInside(t, l, first, locker.Rule{Key: "a"})
 		ctx := context.WithoutCancel(second.Context())
 		store.Steal("a")
 		lost(t, first, locker.ErrLost)
@@ -31,7 +32,7 @@ func TestAfterALossNobodyBeginsAnew(t *testing.T) {
 		for _, ctx := range []context.Context{ctx, second.Context(), first.Context()} {
 			_, err := l.Acquire(ctx, locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrLost)
-			wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b"), never(t)), "a", locker.ErrLost)
+			wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrLost)
 		}
 		for _, lease := range []*locker.Lease{first, second} {
 			wantErr(t, lease.Release(t.Context()), "a", locker.ErrLost)
@@ -64,18 +65,18 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		start := time.Now()
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := inside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
 		if left := time.Until(inner.Expires()); left != 3*time.Second {
 			t.Errorf("it expires in %v", left)
 		}
 		lost(t, inner, locker.ErrExpired)
-		since(t, start, 3*time.Second, 0)
-		lostNot(t, outer)
+		checkElapsed(t, start, 3*time.Second, 0)
+		checkHeld(t, outer)
 		wantErr(t, inner.Release(t.Context()), "a", locker.ErrExpired)
 		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
 		wantErr(t, err, "a", locker.ErrExpired)
 
-		last := inside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
+		last := acquireInside(t, l, outer, locker.Rule{Key: "a", AtMost: 3 * time.Second})
 		release(t, outer)
 		lost(t, last, locker.ErrExpired)
 		synctest.Wait()
@@ -84,7 +85,7 @@ func TestANestedAtMostEndsOneHold(t *testing.T) {
 		}
 
 		outer = acquire(t, l, locker.Rule{Key: "a", AtMost: time.Second})
-		inner = inside(t, l, outer, locker.Rule{Key: "a"})
+		inner = acquireInside(t, l, outer, locker.Rule{Key: "a"})
 		lost(t, inner, locker.ErrExpired)
 		<-time.After(time.Minute)
 	})
@@ -121,7 +122,7 @@ func TestTheWorkOfAllHoldsMakesOnce(t *testing.T) {
 func TestExtendOfANestedHold(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a"})
 		if err := inner.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}

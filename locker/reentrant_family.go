@@ -18,34 +18,34 @@ import (
 //	the root is lost        all parts are lost
 //	the Engine is closing   all contexts end with ErrClosed; the parts are released as before
 type family struct {
-	of   *reentrant
-	root *Lease
+	locker *reentrant
+	root   *Lease
 
 	mu    sync.Mutex
 	parts map[*Lease]struct{} // the parts that are not released
-	over  bool                // the last part was released
+	ended bool                // the last part was released
 	// shared is true when a Downgrade has begun. From then on, callers that need an Exclusive
 	// lease may not join.
-	shared bool
-	done   bool // a part with Once was completed
-	failed bool // a part with Once was released without being completed
+	shared    bool
+	completed bool // a part with Once was completed
+	failed    bool // a part with Once was released without being completed
 }
 
 // part links a Lease to its family.
 type part struct {
-	family *family
-	cfg    *config     // the Observer in cfg is notified
-	until  time.Time   // when the part's own AtMost is over; zero: it has no AtMost
-	expiry *time.Timer // fires when AtMost is over; nil: the part has no AtMost
+	family    *family
+	cfg       *config     // the Observer in cfg is notified
+	atMostEnd time.Time   // when the part's own AtMost is over; zero: it has no AtMost
+	expiry    *time.Timer // fires when AtMost is over; nil: the part has no AtMost
 }
 
-// add makes a nested part.
+// add makes a nested part for rule, and returns it.
 func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
-	p := &part{family: f, cfg: f.of.observed(root)}
+	p := &part{family: f, cfg: f.locker.observedConfig(root)}
 	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
 	if rule.AtMost != 0 {
-		p.until = l.began.Add(rule.AtMost)
+		p.atMostEnd = l.began.Add(rule.AtMost)
 	}
 	l.base, l.endHold = p.cfg.observe(ctx, OpHold, rule)
 	if err := f.enter(l); err != nil {
@@ -62,10 +62,10 @@ func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 func (f *family) enter(l *Lease) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over {
+	if f.ended {
 		return errNotHeld
 	}
-	if cause := f.root.gone(); cause != nil {
+	if cause := f.root.contextCause(); cause != nil {
 		return cause
 	}
 	if f.shared && l.rule.Mode == Exclusive {
@@ -84,16 +84,17 @@ func (f *family) beginDowngrade() bool {
 	return f.shared
 }
 
-// leave removes l, and reports whether l was the last part.
-func (f *family) leave(l *Lease, complete bool) (last bool) {
+// remove removes the part l, and reports whether l was the last part. The parameter complete
+// reports whether the caller has completed the work.
+func (f *family) remove(l *Lease, complete bool) (last bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if l.rule.Once > 0 {
-		f.done, f.failed = f.done || complete, f.failed || !complete
+		f.completed, f.failed = f.completed || complete, f.failed || !complete
 	}
 	delete(f.parts, l)
-	last = len(f.parts) == 0 && !f.over
-	f.over = f.over || last
+	last = len(f.parts) == 0 && !f.ended
+	f.ended = f.ended || last
 	return last
 }
 
@@ -102,15 +103,15 @@ func (f *family) leave(l *Lease, complete bool) (last bool) {
 func (f *family) isComplete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.done && !f.failed
+	return f.completed && !f.failed
 }
 
-// end is called when the root's contexts have ended.
+// end is called when the root's contexts have ended, with the given cause.
 func (f *family) end(cause error) {
 	f.mu.Lock()
 	parts := slices.Collect(maps.Keys(f.parts))
 	f.mu.Unlock()
-	lost := f.root.ended()
+	lost := f.root.endError()
 	for _, l := range parts {
 		if endedEarly(lost) {
 			l.lose(lost)
@@ -120,26 +121,26 @@ func (f *family) end(cause error) {
 	}
 }
 
-// expire ends a part whose AtMost is over.
+// expire ends the part l, whose AtMost is over.
 func (p *part) expire(l *Lease) {
-	if f := p.family; l.lose(ErrExpired) && f.leave(l, false) {
+	if f := p.family; l.lose(ErrExpired) && f.remove(l, false) {
 		_ = f.root.giveUp(context.Background(), f.isComplete(), new(int))
 	}
 }
 
-// giveUpPart ends a part by a release, as Lease.giveUp ends a Lease.
+// giveUpPart ends the part l by a release, as Lease.giveUp ends a Lease.
 func (p *part) giveUpPart(ctx context.Context, l *Lease, complete bool, calls *int) error {
 	if p.expiry != nil {
 		p.expiry.Stop()
 	}
 	f := p.family
-	if lost := f.root.ended(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
+	if lost := f.root.endError(); endedEarly(lost) { // in Close, the part may not have noticed the loss yet
 		l.lose(lost)
 	}
 	switch {
 	case !l.end(ErrReleased):
-		return l.ended()
-	case f.leave(l, complete):
+		return l.endError()
+	case f.remove(l, complete):
 		return f.root.giveUp(ctx, f.isComplete(), calls)
 	}
 	return nil
@@ -168,8 +169,9 @@ func (l *Lease) config() *config {
 	return &l.engine.cfg
 }
 
-// shorten makes the lease end sooner in this process. If other parts use the lease, shorten leaves
-// it unchanged. shorten returns true if the lease lasts for ttl without a call to the server.
+// shorten makes the lease end after ttl in this process, if that is sooner. If other parts use the
+// lease, shorten leaves it unchanged. It returns true if the lease lasts for ttl without a call to
+// the server.
 func (l *Lease) shorten(ttl time.Duration) bool {
 	k := &l.engine.keeper
 	if l.part != nil && !l.part.family.isLast() {

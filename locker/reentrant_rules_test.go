@@ -12,11 +12,11 @@ import (
 func TestModesOfNestedHolds(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		shared := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		shared := acquireInside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
 		if shared.Mode() != locker.Shared || outer.Mode() != locker.Exclusive {
 			t.Errorf("modes %v, %v", shared.Mode(), outer.Mode())
 		}
-		again := inside(t, l, shared, locker.Rule{Key: "a"}) // this lease is still Exclusive
+		again := acquireInside(t, l, shared, locker.Rule{Key: "a"}) // this lease is still Exclusive
 		release(t, outer)
 		release(t, shared)
 		release(t, again)
@@ -26,7 +26,7 @@ func TestModesOfNestedHolds(t *testing.T) {
 func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a", Mode: locker.Shared})
-		inner := inside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a", Mode: locker.Shared})
 		if inner.Fence() != outer.Fence() {
 			t.Errorf("fence %d inside %d", inner.Fence(), outer.Fence())
 		}
@@ -34,9 +34,9 @@ func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
 		for _, holder := range []*locker.Lease{outer, inner} {
 			_, err := l.Acquire(holder.Context(), locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrUnsupported)
-			wantErr(t, locker.RunAll(holder.Context(), l, rulesOf("a", "b"), never(t)), "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(holder.Context(), l, rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrUnsupported)
 		}
-		since(t, start, 0, 0)
+		checkElapsed(t, start, 0, 0)
 		if calls(store) != before {
 			t.Error("the Store was asked")
 		}
@@ -48,7 +48,7 @@ func TestExclusiveInsideSharedIsRefusedAtOnce(t *testing.T) {
 func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a"})
 		wantErr(t, outer.Downgrade(t.Context()), "a", locker.ErrUnsupported)
 		release(t, outer)
 		if err := inner.Downgrade(t.Context()); err != nil {
@@ -57,7 +57,7 @@ func TestOnlyWhoHoldsAloneDowngrades(t *testing.T) {
 		reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared, Wait: locker.NoWait})
 		_, err := l.Acquire(inner.Context(), locker.Rule{Key: "a"})
 		wantErr(t, err, "a", locker.ErrUnsupported)
-		release(t, inside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
+		release(t, acquireInside(t, l, inner, locker.Rule{Key: "a", Mode: locker.Shared}))
 		release(t, reader)
 		release(t, inner)
 	})
@@ -79,7 +79,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 		}
 		_, err := l.Acquire(lease.Context(), locker.Rule{Key: "a", TTL: -1})
 		wantErr(t, err, "a", locker.ErrInvalidRule)
-		release(t, inside(t, l, lease, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Second, TTL: time.Hour, Wait: locker.NoWait}))
+		release(t, acquireInside(t, l, lease, locker.Rule{Key: "a", Once: time.Minute, AtLeast: time.Second, TTL: time.Hour, Wait: locker.NoWait}))
 		if calls(store) != before {
 			t.Error("the Store was asked")
 		}
@@ -92,12 +92,12 @@ func TestAReentrantOverAReentrant(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
 		outermost := locker.NewReentrant(l)
 		lease := acquire(t, outermost, locker.Rule{Key: "a"})
-		nested := inside(t, outermost, lease, locker.Rule{Key: "a"})
+		nested := acquireInside(t, outermost, lease, locker.Rule{Key: "a"})
 		if err := nested.Extend(t.Context(), time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		release(t, lease)
-		lostNot(t, nested)
+		checkHeld(t, nested)
 		store.Steal("a")
 		lost(t, nested, locker.ErrLost)
 		store.Free("a")
@@ -115,7 +115,7 @@ func TestANewReentrantThatCannotBeMeantRefuses(t *testing.T) {
 		} {
 			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
 			wantErr(t, err, "a", locker.ErrUnsupported)
-			wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a"), never(t)), "a", locker.ErrUnsupported)
+			wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a"), mustNotRun(t)), "a", locker.ErrUnsupported)
 			if !strings.Contains(err.Error(), "NewReentrant") {
 				t.Errorf("%s: %v", name, err)
 			}

@@ -25,8 +25,8 @@ func reentrant(t *testing.T, test func(t *testing.T, store *lockertest.Memory, l
 	})
 }
 
-// inside acquires with the context of the lease outer.
-func inside(t *testing.T, l locker.Locker, outer *locker.Lease, rule locker.Rule) *locker.Lease {
+// acquireInside acquires rule with the context of the lease outer, and returns the lease.
+func acquireInside(t *testing.T, l locker.Locker, outer *locker.Lease, rule locker.Rule) *locker.Lease {
 	t.Helper()
 	lease, err := l.Acquire(outer.Context(), rule)
 	if err != nil {
@@ -80,12 +80,12 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 				first := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-				second := inside(t, l, first, locker.Rule{Key: "a"})
-				holds := []*locker.Lease{first, second, inside(t, l, second, locker.Rule{Key: "a"})}
-				stranger := waits(t, e, locker.Rule{Key: "a"})
+				second := acquireInside(t, l, first, locker.Rule{Key: "a"})
+				holds := []*locker.Lease{first, second, acquireInside(t, l, second, locker.Rule{Key: "a"})}
+				stranger := startWaiting(t, e, locker.Rule{Key: "a"})
 				for n, i := range order {
 					<-time.After(10 * time.Second) // meanwhile the lease is renewed
-					stranger.waitsStill()
+					stranger.checkWaiting()
 					release(t, holds[i])
 					release(t, holds[i]) // releases the hold a second time
 					if err := holds[i].Extend(t.Context(), time.Minute); !errors.Is(err, locker.ErrReleased) {
@@ -100,7 +100,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 						}
 					}
 				}
-				release(t, stranger.granted(0))
+				release(t, stranger.awaitGrant(0))
 			})
 		})
 	}
@@ -127,9 +127,9 @@ func TestStrangersWait(t *testing.T) {
 				t.Errorf("%s: %v", who, err)
 			}
 		}
-		b := inside(t, l, lease, locker.Rule{Key: "b"}) // another key is another lock, so this acquire succeeds
+		b := acquireInside(t, l, lease, locker.Rule{Key: "b"}) // another key is another lock, so this acquire succeeds
 		release(t, lease)
-		lostNot(t, b)
+		checkHeld(t, b)
 		release(t, b)
 	})
 }
@@ -139,7 +139,7 @@ func TestStrangersWait(t *testing.T) {
 func TestAReleasedHoldLetsNobodyIn(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
 		outer := acquire(t, l, locker.Rule{Key: "a"})
-		inner := inside(t, l, outer, locker.Rule{Key: "a"})
+		inner := acquireInside(t, l, outer, locker.Rule{Key: "a"})
 		kept := context.WithoutCancel(inner.Context())
 		ended := inner.Context()
 		release(t, inner)
@@ -201,17 +201,17 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 			go func() {
 				defer close(end)
 				<-out
-				lostNot(t, lease)
+				checkHeld(t, lease)
 				release(t, lease)
 			}()
 			return nil
 		})
-		stranger := waits(t, e, locker.Rule{Key: "a"})
+		stranger := startWaiting(t, e, locker.Rule{Key: "a"})
 		<-time.After(time.Hour)
-		stranger.waitsStill()
+		stranger.checkWaiting()
 		close(out)
 		<-end
-		release(t, stranger.granted(0))
+		release(t, stranger.awaitGrant(0))
 	})
 }
 

@@ -42,7 +42,7 @@ func (a *acquisition) remaining() time.Duration {
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := a.engine.times.usual(a.rule.Name); ok {
+	if usual, ok := a.engine.times.meanHold(a.rule.Name); ok {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)
@@ -51,21 +51,21 @@ func (a *acquisition) remaining() time.Duration {
 	if a.holder.Left >= 0 {
 		rest = min(rest, a.holder.Left)
 	}
-	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.together())
+	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.maxHolders())
 }
 
-// holdsSince returns the local time at which the holder that an answer names got the key. sent is
-// when the question was sent. On one server, a fence is the server's clock at the grant, unless the
-// counter ran ahead of the clock.
-func holdsSince(h store.Holder, at, sent time.Time) time.Time {
-	if h.Foreign || h.Fence == 0 || at.IsZero() {
+// holdsSince returns the local time at which the holder h got the key. The server's clock showed
+// the time clock in an answer that names h, and the question was sent at sentAt. On one server, a
+// fence is the server's clock at the grant, unless the counter ran ahead of the clock.
+func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
+	if h.Foreign || h.Fence == 0 || clock.IsZero() {
 		return time.Time{}
 	}
-	held := at.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
+	held := clock.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
 	if held < 0 || held > longestTime {
 		return time.Time{}
 	}
-	return sent.Add(-held)
+	return sentAt.Add(-held)
 }
 
 // hopeless reports whether the caller's wait would probably be over before its turn comes. It

@@ -13,8 +13,8 @@ import (
 // overflow, here and on the server.
 const longestTime = 10 * 365 * 24 * time.Hour
 
-// resolve fills in the Locker's defaults and refuses values that are out of range. When it fails,
-// nothing has been sent.
+// resolve returns r with the Locker's defaults filled in. It refuses values that are out of range.
+// When it fails, nothing has been sent.
 func (c *config) resolve(r Rule) (Rule, error) {
 	if err := store.CheckKey(c.prefix + r.Key); err != nil {
 		return r, err
@@ -53,7 +53,7 @@ func (c *config) resolve(r Rule) (Rule, error) {
 // the server.
 const mostUnits = math.MaxInt32
 
-// resolveUnits fills in the Limit and the Weight of a semaphore's rule.
+// resolveUnits fills in the Limit and the Weight of r, the rule of a semaphore.
 func (c *config) resolveUnits(r *Rule) error {
 	switch {
 	case r.Limit == 0 && r.Weight == 0 && c.limit == 0:
@@ -77,8 +77,7 @@ func (c *config) resolveUnits(r *Rule) error {
 	return nil
 }
 
-// noUnits returns the reason if rules may not have a Limit with the Store s. Otherwise it returns
-// "".
+// noUnits returns the reason why rules may not have a Limit with the Store s, or "" if they may.
 func noUnits(s Store) string {
 	if _, ok := s.(store.Permitter); ok {
 		return ""
@@ -89,9 +88,9 @@ func noUnits(s Store) string {
 	return "need a Locker of NewSemaphore"
 }
 
-// lease returns the TTL that an acquire asks for. It is at least AtLeast, which must outlast a
+// leaseTTL returns the TTL that an acquire asks for. It is at least AtLeast, which must outlast a
 // crash of the holder, and at most AtMost.
-func (r Rule) lease() time.Duration {
+func (r Rule) leaseTTL() time.Duration {
 	ttl := max(r.TTL, r.AtLeast)
 	if r.AtMost != 0 {
 		ttl = min(ttl, r.AtMost)
@@ -99,8 +98,8 @@ func (r Rule) lease() time.Duration {
 	return ttl
 }
 
-// hasItsOwn reports whether the rule has settings that concern only its caller, so that callers
+// hasOwnTerms reports whether the rule has settings that concern only its caller, so that callers
 // cannot share the lease.
-func (r Rule) hasItsOwn() bool {
+func (r Rule) hasOwnTerms() bool {
 	return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Metadata != ""
 }

@@ -33,7 +33,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 			_ = lease.Release(ctx)
 		}
 	}()
-	err = fn(lease.bound())
+	err = fn(lease.runContext())
 	returned = true
 	return settle(ctx, lease, err)
 }
@@ -53,6 +53,7 @@ func settle(ctx context.Context, lease *Lease, err error) error {
 	return nil
 }
 
+// endedEarly reports whether err means that a lease ended before its release.
 func endedEarly(err error) bool {
 	return errors.Is(err, ErrLost) || errors.Is(err, ErrExpired)
 }
@@ -63,12 +64,12 @@ type Guard[T any] struct {
 	Locker Locker
 	// Rule makes the Rule that guards a request. If Rule fails, Run returns its error unchanged
 	// and does not call fn.
-	Rule func(ctx context.Context, in T) (Rule, error)
+	Rule func(ctx context.Context, request T) (Rule, error)
 }
 
-// Run calls fn under the lock for the request in, as the function [Run] does.
-func (g Guard[T]) Run(ctx context.Context, in T, fn func(ctx context.Context) error) error {
-	rule, err := g.Rule(ctx, in)
+// Run calls fn under the lock for request, as the function [Run] does.
+func (g Guard[T]) Run(ctx context.Context, request T, fn func(ctx context.Context) error) error {
+	rule, err := g.Rule(ctx, request)
 	if err != nil {
 		return err
 	}

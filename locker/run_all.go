@@ -39,7 +39,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 		return fn(ctx)
 	}
 	taking, taken := beginTakes(ctx)
-	leases, err := acquireAll(taking, l, distinct(rules))
+	leases, err := acquireAll(taking, l, mergeByKey(rules))
 	taken()
 	if err != nil {
 		return err
@@ -63,25 +63,25 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 			_ = releaseAll(ctx, leases, false, false)
 		}
 	}()
-	err = fn(within(leases))
+	err = fn(contextOfAll(leases))
 	returned = true
 	return settleAll(ctx, leases, err)
 }
 
-// within returns the context for RunAll's function.
-func within(leases []*Lease) context.Context {
+// contextOfAll returns the context for RunAll's function, which ends with the first of the leases.
+func contextOfAll(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
-		ctx = l.around(ctx)
+		ctx = l.nestedContext(ctx)
 	}
 	return ctx
 }
 
-// settleAll does for several leases what settle does for one.
+// settleAll releases the leases after fn returned err, and returns the error of RunAll.
 func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	complete := err == nil
 	for _, l := range leases {
-		complete = complete && !endedEarly(l.ended())
+		complete = complete && !endedEarly(l.endError())
 	}
 	var all []error
 	if err != nil {
@@ -98,32 +98,32 @@ func settleAll(ctx context.Context, leases []*Lease, err error) error {
 	return errors.Join(all...)
 }
 
-// releaseAll releases or completes all leases at the same time. So a server that does not answer
-// delays the caller only once, and not for each lease. If beside is true, releaseAll may return
-// before the answers.
-func releaseAll(ctx context.Context, leases []*Lease, complete, beside bool) []error {
+// releaseAll releases or completes all leases at the same time, and returns the error of each. So a
+// server that does not answer delays the caller only once, and not for each lease. If inBackground
+// is true, releaseAll may return before the answers.
+func releaseAll(ctx context.Context, leases []*Lease, complete, inBackground bool) []error {
 	errs := make([]error, len(leases))
 	var others sync.WaitGroup
 	for i, l := range leases {
 		if i > 0 {
-			others.Go(func() { errs[i] = l.release(ctx, complete, beside) })
+			others.Go(func() { errs[i] = l.release(ctx, complete, inBackground) })
 		}
 	}
 	if len(leases) > 0 {
-		errs[0] = leases[0].release(ctx, complete, beside)
+		errs[0] = leases[0].release(ctx, complete, inBackground)
 	}
 	others.Wait()
 	return errs
 }
 
-// distinct sorts rules by key, and merges the rules of one key.
-func distinct(rules []Rule) []Rule {
+// mergeByKey returns rules sorted by key. It merges the rules of one key.
+func mergeByKey(rules []Rule) []Rule {
 	rules = slices.Clone(rules)
 	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Key, b.Key) })
 	n := 0
 	for _, r := range rules[1:] {
 		if rules[n].Key == r.Key {
-			rules[n] = rules[n].and(r)
+			rules[n] = rules[n].merge(r)
 		} else {
 			n++
 			rules[n] = r
@@ -132,39 +132,39 @@ func distinct(rules []Rule) []Rule {
 	return rules[:n+1]
 }
 
-// and merges r with a second rule for the same key. The result satisfies both rules.
-func (r Rule) and(other Rule) Rule {
+// merge returns a rule that satisfies both r and second, a rule for the same key.
+func (r Rule) merge(second Rule) Rule {
 	shorter := func(a, b time.Duration) time.Duration {
 		if a == 0 || b == 0 {
 			return a + b // one of the times is 0, which means: no limit
 		}
 		return min(a, b)
 	}
-	r.Name = cmp.Or(r.Name, other.Name)
-	r.Mode = min(r.Mode, other.Mode)
-	r.Wait, r.AtMost = shorter(r.Wait, other.Wait), shorter(r.AtMost, other.AtMost)
-	r.Limit = min(cmp.Or(r.Limit, other.Limit), cmp.Or(other.Limit, r.Limit))
-	r.Weight = max(r.Weight, other.Weight)
-	r.TTL, r.AtLeast, r.Once = max(r.TTL, other.TTL), max(r.AtLeast, other.AtLeast), max(r.Once, other.Once)
+	r.Name = cmp.Or(r.Name, second.Name)
+	r.Mode = min(r.Mode, second.Mode)
+	r.Wait, r.AtMost = shorter(r.Wait, second.Wait), shorter(r.AtMost, second.AtMost)
+	r.Limit = min(cmp.Or(r.Limit, second.Limit), cmp.Or(second.Limit, r.Limit))
+	r.Weight = max(r.Weight, second.Weight)
+	r.TTL, r.AtLeast, r.Once = max(r.TTL, second.TTL), max(r.AtLeast, second.AtLeast), max(r.Once, second.Once)
 	return r
 }
 
-// severally is a Locker that has its own way to take several keys. rules are sorted by key, each
-// key once.
-type severally interface {
+// multiLocker is a Locker that has its own way to take several keys. The parameter rules is sorted
+// by key, with each key once.
+type multiLocker interface {
 	acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error)
 }
 
-// acquireAll takes all locks or none. ctx is the context of takes. rules are sorted by key, each
-// key once.
+// acquireAll takes all locks of rules or none, and returns the leases. ctx is the context of the
+// takeState. The parameter rules is sorted by key, with each key once.
 func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
-	if s, ok := l.(severally); ok {
+	if s, ok := l.(multiLocker); ok {
 		return s.acquireAll(ctx, rules)
 	}
 	began := time.Now()
 	return gather(ctx, func(g *gathering) error {
 		for _, rule := range rules {
-			lease, err := l.Acquire(g.ctx, rule.since(began))
+			lease, err := l.Acquire(g.ctx, rule.withRemainingWait(began))
 			if err != nil {
 				return err
 			}
@@ -174,8 +174,9 @@ func acquireAll(ctx context.Context, l Locker, rules []Rule) ([]*Lease, error) {
 	})
 }
 
-// since returns the rule with the part of its Wait that is left.
-func (r Rule) since(began time.Time) Rule {
+// withRemainingWait returns the rule with the part of its Wait that is left, when the wait began at
+// began.
+func (r Rule) withRemainingWait(began time.Time) Rule {
 	if r.Wait > 0 {
 		if r.Wait -= time.Since(began); r.Wait <= 0 {
 			r.Wait = NoWait
@@ -188,12 +189,12 @@ func (r Rule) since(began time.Time) Rule {
 // ctx, which ends when one of the taken leases ends.
 type gathering struct {
 	ctx    context.Context
-	takes  *takes // nil: no RunAll takes the leases
+	takes  *takeState // nil if no RunAll takes the leases
 	leases []*Lease
 }
 
-// gather returns the leases that collect adds. If collect fails or panics, they are released, and
-// AtLeast does not keep their keys.
+// gather calls collect, and returns the leases that collect has added. If collect fails or panics,
+// they are released, and AtLeast does not keep their keys.
 func gather(ctx context.Context, collect func(*gathering) error) (leases []*Lease, err error) {
 	g := &gathering{ctx: ctx, takes: takesIn(ctx)}
 	whole := false
@@ -207,7 +208,7 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 	}()
 	if err := collect(g); err != nil {
 		for _, l := range g.leases {
-			if lost := l.ended(); lost != nil { // the loss of l ended the wait for the next lease
+			if lost := l.endError(); lost != nil { // the loss of l ended the wait for the next lease
 				return nil, l.wrap(OpAcquire, lost)
 			}
 		}
@@ -217,8 +218,9 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 	return g.leases, nil
 }
 
+// add adds l to the leases.
 func (g *gathering) add(l *Lease) {
 	g.leases = append(g.leases, l)
 	g.takes.add(l)
-	g.ctx = l.guard(g.ctx)
+	g.ctx = l.guardedContext(g.ctx)
 }

@@ -61,7 +61,7 @@ func TestRunAllLosesAKeyWhileItWaitsForTheNext(t *testing.T) {
 				e := lockertest.NewLocker(t, store)
 				b := acquire(t, e, locker.Rule{Key: "b"})
 				time.AfterFunc(time.Second, func() { store.Steal("a") })
-				wantErr(t, locker.RunAll(t.Context(), wrap(e), rulesOf("a", "b"), never(t)), "a", locker.ErrLost)
+				wantErr(t, locker.RunAll(t.Context(), wrap(e), rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrLost)
 				release(t, b)
 				store.Free("a")
 				if store.Len() != 0 || store.Queued() != 0 {
@@ -120,7 +120,7 @@ func TestAReleaseThatFailsLeavesNoOtherKeyHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The time-out is for all releases together, and not for each of them.
-		since(t, start, 2*time.Second, 10*time.Millisecond)
+		checkElapsed(t, start, 2*time.Second, 10*time.Millisecond)
 		store.Fail(locker.OpRelease, nil)
 		<-time.After(2 * time.Second)
 		if store.Len() != 0 {
@@ -135,7 +135,7 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 		store.LoseReplies(locker.OpAcquire, 1)
 		rules := rulesOf("a", "b")
 		rules[1].Wait = locker.NoWait
-		err := locker.RunAll(t.Context(), l, rules, never(t))
+		err := locker.RunAll(t.Context(), l, rules, mustNotRun(t))
 		wantErr(t, err, "b", locker.ErrUnavailable)
 		wantNot(t, err, locker.ErrBusy)
 		synctest.Wait()
@@ -148,12 +148,12 @@ func TestAnUnansweredStepForAllIsUndone(t *testing.T) {
 		if err := locker.RunAll(t.Context(), l, rulesOf("a", "b"), nothing); err != nil {
 			t.Fatal(err)
 		}
-		since(t, start, 0, time.Second)
+		checkElapsed(t, start, 0, time.Second)
 
 		store.Delay(locker.OpAcquire, time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		err = locker.RunAll(ctx, l, rulesOf("a", "b"), never(t))
+		err = locker.RunAll(ctx, l, rulesOf("a", "b"), mustNotRun(t))
 		wantErr(t, err, "a", context.DeadlineExceeded, locker.ErrUnavailable)
 		<-time.After(time.Minute)
 		if store.Len() != 0 {
@@ -171,7 +171,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 				other := acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "z"})
 				var wg sync.WaitGroup
 				var waited error
-				wg.Go(func() { waited = locker.RunAll(t.Context(), l, rulesOf("y", "z"), never(t)) })
+				wg.Go(func() { waited = locker.RunAll(t.Context(), l, rulesOf("y", "z"), mustNotRun(t)) })
 				wg.Go(func() {
 					if err := locker.RunAll(t.Context(), l, rulesOf("a", "b"), func(ctx context.Context) error {
 						<-ctx.Done()
@@ -193,7 +193,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 				if store.Len() != 1 {
 					t.Error("something is held")
 				}
-				wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", "b"), never(t)), "a", locker.ErrClosed)
+				wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrClosed)
 				release(t, other)
 			})
 		})

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-var _ severally = (*Engine)(nil)
+var _ multiLocker = (*Engine)(nil)
 
 // acquireAll takes the locks of a RunAll. If all keys are free and the Store supports it, one step
 // takes them all. Otherwise that step takes nothing. Then each lock up to the first held lock is
@@ -41,12 +41,12 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	}
 	return gather(ctx, func(g *gathering) error {
 		for rest := all; len(rest) > 0; {
-			alone, err := e.together(g, rest, began)
+			alone, err := e.takeTogether(g, rest, began)
 			if err != nil || alone == 0 {
 				return err
 			}
 			for _, a := range rest[:alone] {
-				a.caller, a.rule, a.began = g.ctx, a.rule.since(began), time.Now()
+				a.caller, a.rule, a.began = g.ctx, a.rule.withRemainingWait(began), time.Now()
 				lease, err := a.end(a.run())
 				if err != nil {
 					return err
@@ -59,19 +59,19 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 	})
 }
 
-// together tries to take all leases in one step. If the step takes all leases, alone is 0.
+// takeTogether tries to take all leases in one step. If the step takes all leases, aloneCount is 0.
 // Otherwise the step takes none. Then the leases up to the first key that is held must be taken
-// alone, and alone is the number of these leases.
-func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (alone int, err error) {
+// alone, and aloneCount is the number of these leases.
+func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time) (aloneCount int, err error) {
 	s, able := e.store.(store.BatchAcquirer)
 	if over := g.ctx.Err() != nil || e.isClosing(); over || !able || len(all) == 1 {
 		return len(all), nil
 	}
-	j := joint{all: all, began: began, sent: time.Now()}
+	j := joint{all: all, began: began, sentAt: time.Now()}
 	for _, a := range all {
 		// A step for all keys does not suit readers and permits, and must not overtake a release
 		// that is under way.
-		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departing(a.key()) != nil {
+		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departureOf(a.key()) != nil {
 			return len(all), nil
 		}
 		j.prepare(a)
@@ -93,7 +93,7 @@ func (e *Engine) together(g *gathering, all []*acquisition, began time.Time) (al
 			return 0, cmp.Or(j.forget(), all[i].fail(ErrDone, 0))
 		}
 		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
-			a.busy(g)
+			a.noteBusy(g)
 			return 0, cmp.Or(j.forget(), a.giveUp(errWaitOver))
 		}
 	}
@@ -110,26 +110,26 @@ type joint struct {
 	all    []*acquisition
 	claims []store.Claim
 	began  time.Time // when the RunAll began
-	sent   time.Time
+	sentAt time.Time
 }
 
-// prepare adds the claim for one of the keys.
+// prepare adds the claim of a, which wants one of the keys.
 func (j *joint) prepare(a *acquisition) {
 	a.describe()
 	a.ticket = &a.own
 	a.claim = store.Claim{
-		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.lease(), FenceCount: 1,
+		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,
 		Metadata: a.meta, Once: a.rule.Once,
 	}
 	a.calls++
 	a.token.ask()
-	a.first, a.sent = j.sent, j.sent
+	a.firstSent, a.sentAt = j.sentAt, j.sentAt
 	j.claims = append(j.claims, a.claim)
 }
 
-// await waits for the answers. If the call fails, failure is its error. If the end of ctx, the
-// shortest Wait or Close ends the wait, over is the error for the caller.
-func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, over error) {
+// await waits for answers. If the call fails, failure is its error. If the end of ctx, the shortest
+// Wait or Close ends the wait, waitErr is the error for the caller.
+func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, waitErr error) {
 	e, first := j.all[0].engine, j.all[0]
 	for _, a := range j.all {
 		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
@@ -160,22 +160,23 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 	case <-e.closing:
 		reason = ErrClosed
 	}
-	if time.Since(j.sent) > freshGrant {
+	if time.Since(j.sentAt) > freshGrant {
 		first.failure = errNoAnswer
 	}
 	_ = j.undo(errNoAnswer)
 	return nil, nil, first.giveUp(reason)
 }
 
-// undo undoes a call without an answer, so that the caller may ask for the keys again with other
-// tokens. If the call still takes leases, they are released, so that their keys are free for the
-// other tokens. If a Rule does not allow the caller to wait for the undo, err is not nil.
+// undo undoes a call that has ended with failure and without an answer, so that the caller may ask
+// for the keys again with other tokens. If the call still takes leases, they are released, so that
+// their keys are free for the other tokens. If a Rule does not allow the caller to wait for the
+// undo, err is not nil.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
-		a.token.ended(callLost)
+		a.token.endCall(callLost)
 		a.giveBack()
 		if a.rule.Wait == NoWait && err == nil {
-			err = a.fail(unavailable(failure), 0)
+			err = a.fail(asUnavailable(failure), 0)
 		}
 	}
 	return cmp.Or(j.forget(), err)
@@ -190,19 +191,19 @@ func (j *joint) forget() error {
 	return nil
 }
 
-// newLeases makes the leases.
+// newLeases makes the leases of the grants, and adds them to g.
 func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 	for _, a := range j.all {
-		a.token.ended(answerGranted)
+		a.token.endCall(answerGranted)
 	}
 	for i, a := range j.all {
 		a.caller = g.ctx
-		lease, err := a.newLease(grants[i], j.sent, 0)
+		lease, err := a.newLease(grants[i], j.sentAt, 0)
 		if lease == nil {
 			for _, a := range j.all[i:] {
 				a.giveBack()
 			}
-			return cmp.Or(err, a.fail(unavailable(cmp.Or(a.failure, errNoAnswer)), 0))
+			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.failure, errNoAnswer)), 0))
 		}
 		if lease, err = a.end(lease, nil); err != nil {
 			return err

@@ -6,40 +6,41 @@ import (
 	"sync"
 )
 
-// takes is the state of a RunAll that still takes its locks. The context carries it through Lockers
-// of any kind to the Engine. So the Engine knows which locks the RunAll already has, and the order
-// of their keys.
-type takes struct {
+// takeState is the state of a RunAll that still takes its locks. The context carries it through
+// Lockers of any kind to the Engine. So the Engine knows which locks the RunAll already has, and
+// the order of their keys.
+type takeState struct {
 	mu     sync.Mutex
 	leases []*Lease // the leases taken so far
 	// True if the RunAll has all its leases or has failed. Later acquires with the context do not
 	// belong to this RunAll.
-	over bool
+	ended bool
 }
 
-// beginTakes returns a context that marks the acquires of a RunAll until over is called.
-func beginTakes(ctx context.Context) (_ context.Context, over func()) {
-	t := new(takes)
-	ctx = context.WithValue(ctx, leaseKey{}, &held{takes: t, outer: heldIn(ctx)})
+// beginTakes returns a context that marks the acquires of a RunAll until the function end is
+// called.
+func beginTakes(ctx context.Context) (_ context.Context, end func()) {
+	t := new(takeState)
+	ctx = context.WithValue(ctx, leaseKey{}, &heldList{takes: t, outer: heldIn(ctx)})
 	return ctx, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.over = true
+		t.ended = true
 	}
 }
 
-// takesIn returns the RunAll to which an acquire with this context belongs, or nil if there is
-// none.
-func takesIn(ctx context.Context) *takes {
+// takesIn returns the state of the RunAll to which an acquire with the context ctx belongs, or nil
+// if there is none.
+func takesIn(ctx context.Context) *takeState {
 	for h := heldIn(ctx); h != nil; h = h.outer {
-		if h.takes != nil && !h.takes.isOver() {
+		if h.takes != nil && !h.takes.hasEnded() {
 			return h.takes
 		}
 	}
 	return nil
 }
 
-func (t *takes) add(l *Lease) {
+func (t *takeState) add(l *Lease) {
 	if t != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -47,15 +48,16 @@ func (t *takes) add(l *Lease) {
 	}
 }
 
-func (t *takes) isOver() bool {
+// hasEnded reports whether the RunAll has all its leases or has failed.
+func (t *takeState) hasEnded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.over
+	return t.ended
 }
 
-// all returns the leases that the RunAll has taken so far, and the leases that its caller had
+// allLeases returns the leases that the RunAll has taken so far, and the leases that its caller had
 // before.
-func (t *takes) all(ctx context.Context) []*Lease {
+func (t *takeState) allLeases(ctx context.Context) []*Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append(LeasesFromContext(ctx), t.leases...)
@@ -70,17 +72,17 @@ func (a *acquisition) mindOrder(ctx context.Context) error {
 		return nil
 	}
 	key := a.key()
-	for _, l := range t.all(ctx) {
+	for _, l := range t.allLeases(ctx) {
 		switch {
-		case l.engine != a.engine || l.ended() != nil:
+		case l.engine != a.engine || l.endError() != nil:
 		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // the caller reads with the same hold
 		// Another caller may hold units too, and wait for the units of this caller.
 		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0:
-			a.behind, a.rule.Wait = l.rule.Key, NoWait
+			a.laterKey, a.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
 		case l.hold.claim.Key > key:
-			a.behind, a.rule.Wait = l.rule.Key, NoWait
+			a.laterKey, a.rule.Wait = l.rule.Key, NoWait
 		}
 	}
 	return nil

@@ -22,7 +22,8 @@ func rulesOf(keys ...string) (rules []locker.Rule) {
 
 func nothing(context.Context) error { return nil }
 
-func never(t *testing.T) func(context.Context) error {
+// mustNotRun returns a function that fails the test when it is called.
+func mustNotRun(t *testing.T) func(context.Context) error {
 	return func(context.Context) error { t.Error("the function ran"); return nil }
 }
 
@@ -81,10 +82,10 @@ func TestRunAllHidesNoRefusalOfOneKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		held := acquire(t, l, locker.Rule{Key: "a"})
-		wantErr(t, locker.RunAll(t.Context(), l, []locker.Rule{{Key: "a"}, once}, never(t)), "b", locker.ErrDone)
+		wantErr(t, locker.RunAll(t.Context(), l, []locker.Rule{{Key: "a"}, once}, mustNotRun(t)), "b", locker.ErrDone)
 		release(t, held)
 		backend.Fail(locker.OpAcquire, &store.Refusal{Err: errors.New("OOM")})
-		wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", "c"), never(t)), "a", locker.ErrUnavailable)
+		wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", "c"), mustNotRun(t)), "a", locker.ErrUnavailable)
 		backend.Fail(locker.OpAcquire, nil)
 	})
 }
@@ -123,7 +124,7 @@ func TestAKeyGivenTwiceCountsOnce(t *testing.T) {
 			if len(all) != 1 || all[0].Mode() != locker.Exclusive || time.Until(all[0].Expires()) < 50*time.Second {
 				t.Errorf("%v", all)
 			}
-			wantErr(t, locker.RunAll(context.Background(), l, rules, never(t)), "a", locker.ErrBusy) // the shorter of the two Waits counts
+			wantErr(t, locker.RunAll(context.Background(), l, rules, mustNotRun(t)), "a", locker.ErrBusy) // the shorter of the two Waits counts
 			<-time.After(2 * time.Hour)
 			wantErr(t, context.Cause(ctx), "a", locker.ErrExpired)
 			return nil
@@ -171,7 +172,7 @@ func TestEachKeyOfRunAllIsObserved(t *testing.T) {
 		}
 		held := acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "b"})
 		rules := []locker.Rule{{Key: "a"}, {Key: "b", Wait: time.Second}, {Key: "c"}}
-		_ = locker.RunAll(t.Context(), l, rules, never(t))
+		_ = locker.RunAll(t.Context(), l, rules, mustNotRun(t))
 		release(t, held)
 		var got []string
 		for _, r := range recorder.Records(locker.OpAcquire) {

@@ -21,13 +21,13 @@ func TestRunAllWaitsForEachKeyInItsQueue(t *testing.T) {
 				done := make(chan error, 1)
 				go func() { done <- locker.RunAll(t.Context(), l, rulesOf("d", "c", "b", "a"), nothing) }()
 				synctest.Wait()
-				later := waits(t, other, locker.Rule{Key: "b"})
+				later := startWaiting(t, other, locker.Rule{Key: "b"})
 				if !isHeld(t, other, "a") || isHeld(t, other, "c") {
 					t.Fatal("it does not take its keys in order")
 				}
 				release(t, b)
 				synctest.Wait()
-				if ended(later.done) {
+				if ended(later.ended) {
 					t.Fatal("a later caller overtook it")
 				}
 				if !isHeld(t, other, "c") {
@@ -37,7 +37,7 @@ func TestRunAllWaitsForEachKeyInItsQueue(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Fatal(err)
 				}
-				release(t, later.granted(time.Second))
+				release(t, later.awaitGrant(time.Second))
 				if store.Len() != 0 || store.Queued() != 0 {
 					t.Fatalf("%d keys are held, %d are in a queue", store.Len(), store.Queued())
 				}
@@ -74,20 +74,20 @@ func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
 				for i := range rules {
 					rules[i].Wait = locker.NoWait
 				}
-				wantErr(t, locker.RunAll(t.Context(), l, rules, never(t)), "b", locker.ErrBusy)
+				wantErr(t, locker.RunAll(t.Context(), l, rules, mustNotRun(t)), "b", locker.ErrBusy)
 
 				for i := range rules {
 					rules[i].Wait = 3 * time.Second
 				}
 				start := time.Now()
-				wantErr(t, locker.RunAll(t.Context(), l, rules, never(t)), "b", locker.ErrBusy)
-				since(t, start, 3*time.Second, time.Millisecond)
+				wantErr(t, locker.RunAll(t.Context(), l, rules, mustNotRun(t)), "b", locker.ErrBusy)
+				checkElapsed(t, start, 3*time.Second, time.Millisecond)
 
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b", "c"), never(t)), "b", context.DeadlineExceeded, locker.ErrBusy)
+				wantErr(t, locker.RunAll(ctx, l, rulesOf("a", "b", "c"), mustNotRun(t)), "b", context.DeadlineExceeded, locker.ErrBusy)
 
-				wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", ""), never(t)), "", locker.ErrInvalidKey)
+				wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a", ""), mustNotRun(t)), "", locker.ErrInvalidKey)
 				if store.Len() != 1 {
 					t.Fatalf("%d keys are held, of which one is the other's", store.Len())
 				}
@@ -114,8 +114,8 @@ func TestRunAllWaitsForAllTogether(t *testing.T) {
 					rules[i].Wait = 5 * time.Second
 				}
 				start := time.Now()
-				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, never(t)), "c", locker.ErrBusy)
-				since(t, start, 5*time.Second, 10*time.Millisecond)
+				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, mustNotRun(t)), "c", locker.ErrBusy)
+				checkElapsed(t, start, 5*time.Second, 10*time.Millisecond)
 				<-time.After(2 * time.Hour)
 			})
 		})
@@ -128,7 +128,7 @@ func TestRunAllDoesNotWaitForItself(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				l := wrap(lockertest.NewLocker(t, store))
 				err := locker.Run(t.Context(), l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
-					err := locker.RunAll(ctx, l, rulesOf("a", "b"), never(t))
+					err := locker.RunAll(ctx, l, rulesOf("a", "b"), mustNotRun(t))
 					wantErr(t, err, "b", locker.ErrUnsupported)
 					if !strings.Contains(err.Error(), "NewReentrant") {
 						t.Errorf("the text does not teach: %v", err)
@@ -159,7 +159,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 						t.Error(err)
 					}
 					defer release(t, acquire(t, e, locker.Rule{Key: "a"}))
-					err := locker.RunAll(ctx, l, rulesOf("a"), never(t))
+					err := locker.RunAll(ctx, l, rulesOf("a"), mustNotRun(t))
 					wantErr(t, err, "a", locker.ErrBusy)
 					if !strings.Contains(err.Error(), "already holds b") {
 						t.Errorf("the text does not teach: %v", err)
@@ -167,7 +167,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 					// A Run waits, because it takes only one key.
 					ctx, cancel := context.WithTimeout(ctx, time.Minute)
 					defer cancel()
-					wantErr(t, locker.Run(ctx, l, locker.Rule{Key: "a"}, never(t)), "a", context.DeadlineExceeded)
+					wantErr(t, locker.Run(ctx, l, locker.Rule{Key: "a"}, mustNotRun(t)), "a", context.DeadlineExceeded)
 					return nil
 				})
 				if err != nil {

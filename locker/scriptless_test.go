@@ -64,12 +64,12 @@ func TestScriptlessRemembersWork(t *testing.T) {
 	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, locker.Run(t.Context(), other, rule, never(t)), rule.Key, locker.ErrDone)
+	wantErr(t, locker.Run(t.Context(), other, rule, mustNotRun(t)), rule.Key, locker.ErrDone)
 	rule = locker.Rule{Key: t.Name() + ":kept", Wait: locker.NoWait, AtLeast: time.Minute}
 	if err := locker.Run(t.Context(), one, rule, nothing); err != nil {
 		t.Fatal(err)
 	}
-	wantErr(t, locker.Run(t.Context(), other, rule, never(t)), rule.Key, locker.ErrBusy)
+	wantErr(t, locker.Run(t.Context(), other, rule, mustNotRun(t)), rule.Key, locker.ErrBusy)
 	if info, err := other.Inspect(t.Context(), rule.Key); err != nil || !info.Kept {
 		t.Errorf("%+v, %v", info, err)
 	}

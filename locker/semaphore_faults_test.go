@@ -46,31 +46,31 @@ func upTo(r *rand.Rand, d time.Duration) time.Duration { return time.Duration(r.
 
 // unitsHeld counts the units of all leases whose contexts have not ended.
 type unitsHeld struct {
-	mu    sync.Mutex
-	by    map[*locker.Lease]int
-	limit int
-	over  int
+	mu       sync.Mutex
+	byLease  map[*locker.Lease]int
+	limit    int
+	excesses int
 }
 
 func (u *unitsHeld) enter(l *locker.Lease, weight int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.by[l] = weight
+	u.byLease[l] = weight
 	used := 0
-	for l, w := range u.by {
+	for l, w := range u.byLease {
 		if time.Now().Before(l.Expires()) && l.Context().Err() == nil {
 			used += w
 		}
 	}
 	if used > u.limit {
-		u.over++
+		u.excesses++
 	}
 }
 
 func (u *unitsHeld) leave(l *locker.Lease) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.by, l)
+	delete(u.byLease, l)
 }
 
 // Callers of three processes want units of one key. They want different numbers of units, their
@@ -88,7 +88,7 @@ func TestPermitsUnderFaults(t *testing.T) {
 
 func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitFault, seed uint64) {
 	const limit, ttl, during = 4, 3 * time.Second, 20 * time.Second
-	held := &unitsHeld{by: make(map[*locker.Lease]int), limit: limit}
+	held := &unitsHeld{byLease: make(map[*locker.Lease]int), limit: limit}
 	var callers sync.WaitGroup
 	var granted, longest int64
 	var mu sync.Mutex
@@ -153,8 +153,8 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	if struck == 0 {
 		t.Errorf("seed %d: positive control: no fault", seed)
 	}
-	if held.over > 0 && name != "the server forgets" {
-		t.Errorf("seed %d: %d times more than %d units", seed, held.over, limit)
+	if held.excesses > 0 && name != "the server forgets" {
+		t.Errorf("seed %d: %d times more than %d units", seed, held.excesses, limit)
 	}
 	t.Logf("seed %d: %d grants, the longest wait %v", seed, granted, time.Duration(longest))
 	if granted < 100 || time.Duration(longest) > 40*time.Second {
@@ -165,9 +165,9 @@ func permitsUnder(t *testing.T, m *lockertest.Memory, name string, fault permitF
 	}
 }
 
-// oneUse acquires units, works, and releases them. Some callers give up during the wait or during
-// the work.
-func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand, limit int) (granted bool) {
+// oneUse acquires units, works, and releases them, and reports whether the units were granted. It
+// records the held units in units. Some callers give up during the wait or during the work.
+func oneUse(ctx context.Context, e *locker.Engine, units *unitsHeld, r *rand.Rand, limit int) (granted bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if r.IntN(3) == 0 {
@@ -187,8 +187,8 @@ func oneUse(ctx context.Context, e *locker.Engine, held *unitsHeld, r *rand.Rand
 	err := locker.Run(ctx, e, rule, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		granted = true
-		held.enter(lease, rule.Weight)
-		defer held.leave(lease)
+		units.enter(lease, rule.Weight)
+		defer units.leave(lease)
 		select {
 		case <-ctx.Done():
 		case <-time.After(upTo(r, 60*time.Millisecond)):

@@ -51,11 +51,11 @@ var permitProcess = proc.Register("permit", func(args []string) {
 // When a process with units dies or is stopped, a waiter gets these units when the permit of the
 // process expires. Other holders are not affected.
 func TestASignalToAHolderOfUnits(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
 		alive := acquire(t, sem, locker.Rule{Key: p.key})
 		child := permitProcess.Start(t, p.server.Addr(), p.key, "2s", "2")
-		p.granted(child)
+		p.awaitGrant(child)
 		w := queues(t, sem, locker.Rule{Key: p.key, Weight: 2}, p.client)
 		strike(child)
 		var next *locker.Lease
@@ -81,7 +81,7 @@ func TestASignalToAHolderOfUnits(t *testing.T) {
 // The process of the queue's head is stopped. The other waiters are delayed only by the time for
 // which the server keeps units for the head.
 func TestASignalToAWaiterForUnits(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
+	forEachSignal(t, func(t *testing.T, p *peers, _ string, strike func(*proc.Child)) {
 		sem := newSemaphore(t, p.server.Client(t), 3)
 		one, two := acquire(t, sem, locker.Rule{Key: p.key}), acquire(t, sem, locker.Rule{Key: p.key, Weight: 2})
 		child := permitProcess.Start(t, p.server.Addr(), p.key, "30s", "3")

@@ -92,29 +92,29 @@ func stayWith(l locker.Locker, weight int) (s stay) {
 	return s
 }
 
-// mostUnits returns the largest number of units that were held at the same time. twice is true if
-// two stays have the same fence.
-func mostUnits(stays []stay) (most int, twice bool) {
+// mostUnits returns the largest number of units that were held at the same time. The result
+// sharedFence is true if two stays have the same fence.
+func mostUnits(stays []stay) (most int, sharedFence bool) {
 	type change struct {
-		at    int64
+		time  int64
 		units int
 	}
 	var changes []change
 	fences := make(map[uint64]bool)
 	for _, s := range stays {
-		twice = twice || fences[s.Fence]
+		sharedFence = sharedFence || fences[s.Fence]
 		fences[s.Fence] = true
 		if s.Start < s.End {
 			changes = append(changes, change{s.Start, s.Weight}, change{s.End, -s.Weight})
 		}
 	}
-	slices.SortFunc(changes, func(a, b change) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.units, b.units)) })
+	slices.SortFunc(changes, func(a, b change) int { return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.units, b.units)) })
 	used := 0
 	for _, c := range changes {
 		used += c.units
 		most = max(most, used)
 	}
-	return most, twice
+	return most, sharedFence
 }
 
 // Processes take units while faults strike: the processes are stopped and killed, and lose their

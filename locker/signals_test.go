@@ -67,7 +67,7 @@ type peers struct {
 	*testing.T
 	server *redistest.Server
 	client *redis.Client
-	here   *locker.Engine // the Engine of a process that gets no signal
+	engine *locker.Engine // the Engine of a process that gets no signal
 	key    string
 }
 
@@ -77,8 +77,8 @@ func newPeers(t *testing.T, key string) *peers {
 	return &peers{t, server, server.Client(t), newSingle(t, server.Client(t)), key}
 }
 
-// waits starts a process that waits for the key. It returns when the process is in the queue.
-func (p *peers) waits(ttl time.Duration, stop string) *proc.Child {
+// startWaiter starts a process that waits for the key. It returns when the process is in the queue.
+func (p *peers) startWaiter(ttl time.Duration, stop string) *proc.Child {
 	p.Helper()
 	before := inLine(p.T, p.client, p.key)
 	child := peer.Start(p, p.server.Addr(), p.key, ttl.String(), stop)
@@ -86,14 +86,14 @@ func (p *peers) waits(ttl time.Duration, stop string) *proc.Child {
 	return child
 }
 
-// holds starts a process that holds the key.
-func (p *peers) holds(ttl time.Duration) (child *proc.Child, fence uint64) {
+// startHolder starts a process that holds the key, and returns the process and the fence.
+func (p *peers) startHolder(ttl time.Duration) (child *proc.Child, fence uint64) {
 	p.Helper()
 	child = peer.Start(p, p.server.Addr(), p.key, ttl.String(), "")
-	return child, p.granted(child)
+	return child, p.awaitGrant(child)
 }
 
-func (p *peers) granted(child *proc.Child) (fence uint64) {
+func (p *peers) awaitGrant(child *proc.Child) (fence uint64) {
 	p.Helper()
 	if _, err := fmt.Sscan(child.Expect(p, "granted"), &fence); err != nil {
 		p.Fatal(err)
@@ -101,26 +101,26 @@ func (p *peers) granted(child *proc.Child) (fence uint64) {
 	return fence
 }
 
-// left returns how much time the holder's lease has left.
-func (p *peers) left() time.Duration {
+// leaseLeft returns how much time the holder's lease has left.
+func (p *peers) leaseLeft() time.Duration {
 	p.Helper()
-	i, err := p.here.Inspect(p.Context(), p.key)
+	i, err := p.engine.Inspect(p.Context(), p.key)
 	if err != nil || !i.Held {
 		p.Fatalf("%+v %v", i, err)
 	}
 	return i.Left
 }
 
-func (p *peers) wantHolder(fence uint64) {
+func (p *peers) checkHolder(fence uint64) {
 	p.Helper()
-	if i, err := p.here.Inspect(p.Context(), p.key); err != nil || i.Fence != fence {
+	if i, err := p.engine.Inspect(p.Context(), p.key); err != nil || i.Fence != fence {
 		p.Fatalf("the server shows %+v %v, want fence %d", i, err, fence)
 	}
 }
 
-// wantLost checks the output of a process that was stopped, and continued only after another
+// checkLost checks the output of a process that was stopped, and continued only after another
 // process had got its key.
-func (p *peers) wantLost(child *proc.Child) {
+func (p *peers) checkLost(child *proc.Child) {
 	p.Helper()
 	if got := child.Expect(p, "lost"); got != "true" {
 		p.Fatalf("its lease ended with ErrLost: %s", got)
@@ -130,8 +130,8 @@ func (p *peers) wantLost(child *proc.Child) {
 	}
 }
 
-// gives is the normal release: it makes a process release the key.
-func (p *peers) gives(child *proc.Child) {
+// releaseBy is the normal release: it makes the process child release the key.
+func (p *peers) releaseBy(child *proc.Child) {
 	p.Helper()
 	child.Send("give")
 	if got := child.Expect(p, "released"); got != "<nil>" {
@@ -145,8 +145,8 @@ var signals = map[string]func(*proc.Child){"killed": (*proc.Child).Kill, "stoppe
 
 var strikes = flag.Int("strikes", 1, "how often each signal hits each role")
 
-// struck runs a test for each signal. Each run has one fault.
-func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strike func(*proc.Child))) {
+// forEachSignal runs a test for each signal. Each run has one fault.
+func forEachSignal(t *testing.T, test func(t *testing.T, p *peers, signal string, strike func(*proc.Child))) {
 	t.Parallel()
 	for name, strike := range signals {
 		for n := range *strikes {
@@ -168,10 +168,10 @@ func struck(t *testing.T, test func(t *testing.T, p *peers, signal string, strik
 // waiter of that if this waiter has waited for long. Otherwise the next waiter asks by itself
 // within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
-		first := acquire(t, p.here, locker.Rule{Key: p.key})
-		head := p.waits(time.Minute, "")
-		next := p.waits(time.Minute, "")
+	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		first := acquire(t, p.engine, locker.Rule{Key: p.key})
+		head := p.startWaiter(time.Minute, "")
+		next := p.startWaiter(time.Minute, "")
 		listen := len(p.client.PubSubChannels(t.Context(), "latchkit:i:*").Val())
 		strike(head)
 		promised := 3250 * time.Millisecond
@@ -183,7 +183,7 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 		}
 		release(t, first)
 		var fence uint64
-		took := within(t, promised, "the next grant", func() { fence = p.granted(next) })
+		took := within(t, promised, "the next grant", func() { fence = p.awaitGrant(next) })
 		if signal == "killed" && took > 1500*time.Millisecond {
 			t.Errorf("it took %v: as if the server had kept the key for the dead", took)
 		}
@@ -193,14 +193,14 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 		if signal == "stopped" { // the stopped process did not get the key, so it waits again, and gets the key once
 			head.Resume()
 			eventually(t, "it waits again", func() bool { return inLine(t, p.client, p.key) == 1 })
-			p.wantHolder(fence)
-			p.gives(next)
-			if again := p.granted(head); again <= fence {
+			p.checkHolder(fence)
+			p.releaseBy(next)
+			if again := p.awaitGrant(head); again <= fence {
 				t.Errorf("fence %d after %d", again, fence)
 			}
 			next = head
 		}
-		p.gives(next)
+		p.releaseBy(next)
 		nothingLeftBut(t, p.client)
 	})
 }
@@ -208,13 +208,13 @@ func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 // When a holder dies or is stopped, its key is free when its lease has expired, and not before.
 // Then the head of the queue asks.
 func TestASignalToTheHolder(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
-		holder, first := p.holds(2 * time.Second)
-		next := p.waits(time.Minute, "")
+	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+		holder, first := p.startHolder(2 * time.Second)
+		next := p.startWaiter(time.Minute, "")
 		strike(holder)
-		left := p.left()
+		left := p.leaseLeft()
 		var fence uint64
-		took := within(t, max(left, 1250*time.Millisecond)+time.Millisecond, "the next grant", func() { fence = p.granted(next) })
+		took := within(t, max(left, 1250*time.Millisecond)+time.Millisecond, "the next grant", func() { fence = p.awaitGrant(next) })
 		if took < left-100*time.Millisecond {
 			t.Errorf("granted after %v, and the holder had %v left", took, left)
 		}
@@ -223,10 +223,10 @@ func TestASignalToTheHolder(t *testing.T) {
 		}
 		if signal == "stopped" {
 			holder.Resume()
-			p.wantLost(holder)
-			p.wantHolder(fence)
+			p.checkLost(holder)
+			p.checkHolder(fence)
 		}
-		p.gives(next)
+		p.releaseBy(next)
 		nothingLeftBut(t, p.client)
 	})
 }
@@ -234,18 +234,18 @@ func TestASignalToTheHolder(t *testing.T) {
 // A process may die after it was handed the key, and before it confirms the hand-off. Then the
 // other processes lose two seconds, and not the process's TTL of a minute.
 func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
-	struck(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
+	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		var first *locker.Lease
 		var winner, next *proc.Child
 		var second uint64
 		for renewed := true; renewed; {
-			first = acquire(t, p.here, locker.Rule{Key: p.key})
-			winner, next = p.waits(time.Minute, "stop"), p.waits(time.Minute, "")
+			first = acquire(t, p.engine, locker.Rule{Key: p.key})
+			winner, next = p.startWaiter(time.Minute, "stop"), p.startWaiter(time.Minute, "")
 			release(t, first)
-			second = p.granted(winner)
+			second = p.awaitGrant(winner)
 			winner.AwaitStop()
 			// On a slow machine, the signal may have come a quarter of a second too late.
-			if renewed = p.left() > 2*time.Second; renewed {
+			if renewed = p.leaseLeft() > 2*time.Second; renewed {
 				winner.Kill()
 				next.Kill()
 				p.client.Del(t.Context(), p.key, redisstore.QueueKey(p.key))
@@ -253,16 +253,16 @@ func TestASignalToWhoHasJustGotTheKey(t *testing.T) {
 		}
 		strike(winner)
 		var fence uint64
-		within(t, 3250*time.Millisecond, "the next grant", func() { fence = p.granted(next) })
+		within(t, 3250*time.Millisecond, "the next grant", func() { fence = p.awaitGrant(next) })
 		if first.Fence() >= second || second >= fence {
 			t.Errorf("fences %d, %d, %d", first.Fence(), second, fence)
 		}
 		if signal == "stopped" {
 			winner.Resume()
-			p.wantLost(winner)
-			p.wantHolder(fence)
+			p.checkLost(winner)
+			p.checkHolder(fence)
 		}
-		p.gives(next)
+		p.releaseBy(next)
 		nothingLeftBut(t, p.client)
 	})
 }

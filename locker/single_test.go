@@ -358,7 +358,7 @@ func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	var rec lockertest.Recorder
-	l := newSingle(t, server.Client(t, bounds), locker.WithObserver(&rec))
+	l := newSingle(t, server.Client(t, endCallsWithContext), locker.WithObserver(&rec))
 	for range 3 {
 		release(t, acquire(t, l, locker.Rule{Key: "a"}))
 	}
@@ -371,7 +371,7 @@ func TestAnEvictionPolicyThatDropsLocksIsWarnedOfOnce(t *testing.T) {
 func TestASafeServerIsNotWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{}, {"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}} {
-		backend := locktest.SingleStore(redistest.Start(t, args...).Client(t, bounds)).(store.ServerChecker)
+		backend := locktest.SingleStore(redistest.Start(t, args...).Client(t, endCallsWithContext)).(store.ServerChecker)
 		if w := backend.CheckServer(t.Context()); len(w) != 0 {
 			t.Fatalf("%+v", w)
 		}

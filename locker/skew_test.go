@@ -57,7 +57,7 @@ func TestTheSkewIsLeftOutOfEveryDeadline(t *testing.T) {
 		start := time.Now()
 		lease := acquire(t, ls[0], locker.Rule{Key: "a", TTL: ttl})
 		want("granted", lease, start, ttl)
-		w := waits(t, ls[1], locker.Rule{Key: "a", TTL: ttl})
+		w := startWaiting(t, ls[1], locker.Rule{Key: "a", TTL: ttl})
 		start = time.Now()
 		if err := lease.Extend(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestTheSkewIsLeftOutOfEveryDeadline(t *testing.T) {
 		want("shortened", lease, start, ttl/2)
 		start = time.Now()
 		release(t, lease)
-		winner := w.granted(time.Second)
+		winner := w.awaitGrant(time.Second)
 		want("told by message", winner, start, 2*time.Second)
 		time.Sleep(time.Second) //nolint:forbidigo // in the bubble; in this time the first renewal is made
 		synctest.Wait()

@@ -26,11 +26,11 @@ type habit struct {
 	scale float64       // the pause between attempts is the mean times this factor
 }
 
-// held records that a lease was held for d.
-func (t *holdStats) held(name string, d time.Duration) {
+// recordHold records that a lease whose Rule.Name is name was held for d.
+func (t *holdStats) recordHold(name string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.of(name)
+	h := t.habitOf(name)
 	if h == nil {
 		return
 	}
@@ -38,8 +38,8 @@ func (t *holdStats) held(name string, d time.Duration) {
 	h.mean += (d - h.mean) / time.Duration(min(h.holds, rememberWell))
 }
 
-// estimate returns how long a lease of that Name will be held. It returns false until enough leases
-// have been held.
+// estimate returns how long a lease whose Rule.Name is name will be held. It returns false until
+// enough such leases have been held.
 func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,9 +50,9 @@ func (t *holdStats) estimate(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// usual returns how long leases of that Name were held so far. If no lease of that Name was held
-// yet, it returns false.
-func (t *holdStats) usual(name string) (time.Duration, bool) {
+// meanHold returns how long leases whose Rule.Name is name were held so far, on average. If no such
+// lease was held yet, it returns false.
+func (t *holdStats) meanHold(name string) (time.Duration, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.byName[name]
@@ -62,13 +62,13 @@ func (t *holdStats) usual(name string) (time.Duration, bool) {
 	return h.mean, true
 }
 
-// polled records whether an attempt after a pause succeeded. A success makes the pause shorter, and
-// a failure makes the pause longer. If every second attempt succeeds, the pause stays the same on
-// average.
-func (t *holdStats) polled(name string, success bool) {
+// recordAttempt records whether an attempt after a pause succeeded. A success makes the pause
+// shorter, and a failure makes the pause longer. If every second attempt succeeds, the pause stays
+// the same on average.
+func (t *holdStats) recordAttempt(name string, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.of(name)
+	h := t.habitOf(name)
 	switch {
 	case h == nil:
 	case success:
@@ -78,7 +78,8 @@ func (t *holdStats) polled(name string, success bool) {
 	}
 }
 
-// advise returns the pause before the next attempt, or 0 while nothing is known.
+// advise returns the pause before the next attempt for the Rule.Name name, or 0 while nothing is
+// known about it.
 func (t *holdStats) advise(name string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,8 +90,9 @@ func (t *holdStats) advise(name string) time.Duration {
 	return time.Duration(float64(h.mean) * h.scale)
 }
 
-// of returns the habit of a Name, or nil when t has no room for another Name. t.mu is held.
-func (t *holdStats) of(name string) *habit {
+// habitOf returns the habit of the Rule.Name name, or nil when t has no room for another name. The
+// caller holds t.mu.
+func (t *holdStats) habitOf(name string) *habit {
 	h := t.byName[name]
 	if h == nil && len(t.byName) < mostNames {
 		if t.byName == nil {
@@ -105,6 +107,7 @@ func (t *holdStats) of(name string) *habit {
 // bounds are the smallest and the largest value of an adaptive setting.
 type bounds struct{ least, most time.Duration }
 
+// sensible reports whether both bounds are in the allowed range, and in order.
 func (b bounds) sensible() bool {
 	return b.least >= time.Millisecond && b.least <= b.most && b.most <= longestTime
 }

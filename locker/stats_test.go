@@ -47,14 +47,14 @@ func TestRetryAfterIsWhatLeasesOfThatNameTake(t *testing.T) {
 		if d := busy(); d < 145*time.Millisecond || d > 190*time.Millisecond {
 			t.Errorf("retry after %v, leases of that name take 200 ms, and 50 ms have passed", d)
 		}
-		first, second := waits(t, l, locker.Rule{Key: "order:2"}), waits(t, l, locker.Rule{Key: "order:2"})
+		first, second := startWaiting(t, l, locker.Rule{Key: "order:2"}), startWaiting(t, l, locker.Rule{Key: "order:2"})
 		if d := busy(); d < 540*time.Millisecond || d > 690*time.Millisecond {
 			t.Errorf("retry after %v, three are before", d)
 		}
 		<-time.After(150 * time.Millisecond)
 		release(t, held)
-		release(t, first.granted(0))
-		release(t, second.granted(0))
+		release(t, first.awaitGrant(0))
+		release(t, second.awaitGrant(0))
 		synctest.Wait()
 		ended := rec.Records(locker.OpAcquire)
 		if o := ended[len(ended)-1].Outcome; o.Expected < 390*time.Millisecond || o.Expected > 410*time.Millisecond {

@@ -19,9 +19,9 @@ var stormFor = flag.Duration("storm", 30*time.Second, "how long faults rain on a
 
 // storm is one fault that strikes again and again. Each storm has its own server.
 type storm struct {
-	every time.Duration
-	fault func(ctx context.Context, c *redis.Client) (struck int, err error)
-	least int // how often the fault must strike in a second; fewer strikes would prove nothing
+	interval time.Duration
+	fault    func(ctx context.Context, c *redis.Client) (struck int, err error)
+	least    int // how often the fault must strike in a second; fewer strikes would prove nothing
 }
 
 var storms = map[string]storm{
@@ -51,7 +51,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
 		history
-		rained
+		rainResult
 	}
 	brewing := make(map[string]func() outcome)
 	for name, s := range storms {
@@ -79,7 +79,7 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		raining := make(chan rained, 1)
+		raining := make(chan rainResult, 1)
 		client := server.Client(t)
 		go func() { raining <- s.rain(ctx, client) }()
 		go func() {
@@ -126,15 +126,15 @@ func TestNobodyIsStuckInAStorm(t *testing.T) {
 	}
 }
 
-// rained has what a storm did: how many faults it attempted, how many struck, and an error.
-type rained struct {
+// rainResult has what a storm did: how many faults it attempted, how many struck, and an error.
+type rainResult struct {
 	attempts, struck int
 	err              error
 }
 
 // rain makes the fault strike until ctx ends.
-func (s storm) rain(ctx context.Context, c *redis.Client) (r rained) {
-	tick := time.NewTicker(s.every)
+func (s storm) rain(ctx context.Context, c *redis.Client) (r rainResult) {
+	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
 	for {
 		select {

@@ -28,7 +28,7 @@ type stress struct {
 	mu      sync.Mutex
 	history history
 
-	granted, cancelled, busy, lost atomic.Int64
+	granted, cancelled, busy, losses atomic.Int64
 }
 
 // rule returns a Rule of a random kind.
@@ -89,7 +89,7 @@ func (s *stress) visit(name string, l *locker.Engine) {
 		end = e
 	}
 	if err := lease.Release(s.t.Context()); errors.Is(err, locker.ErrLost) || errors.Is(err, locker.ErrExpired) {
-		s.lost.Add(1)
+		s.losses.Add(1)
 	} else if err != nil && !errors.Is(err, locker.ErrClosed) {
 		s.t.Errorf("%s: release of %+v: %v", name, rule, err)
 	}
@@ -181,12 +181,12 @@ func TestNoTwoHoldAKeyUnderStress(t *testing.T) {
 	s.history.check(t)
 	longest := s.history.longestWait()
 	t.Logf("%d granted, %d cancelled, %d busy, %d lost, %d closed; the longest wait was %v",
-		s.granted.Load(), s.cancelled.Load(), s.busy.Load(), s.lost.Load(), closed, longest)
+		s.granted.Load(), s.cancelled.Load(), s.busy.Load(), s.losses.Load(), closed, longest)
 	if longest > 8*time.Second {
 		t.Errorf("a caller waited for %v", longest)
 	}
 	for what, n := range map[string]int64{
-		"grants": s.granted.Load() / 100, "cancels": s.cancelled.Load(), "busy": s.busy.Load(), "lost": s.lost.Load(), "closes": int64(closed),
+		"grants": s.granted.Load() / 100, "cancels": s.cancelled.Load(), "busy": s.busy.Load(), "lost": s.losses.Load(), "closes": int64(closed),
 	} {
 		if n == 0 {
 			t.Errorf("positive control: no or too few %s", what)

@@ -52,7 +52,7 @@ type striped struct {
 	n        uint64
 }
 
-var _ severally = (*striped)(nil)
+var _ multiLocker = (*striped)(nil)
 
 func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	stripe, err := s.stripe(rule)
@@ -64,12 +64,12 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	}
 	root, err := s.families.inner.Acquire(ctx, stripe)
 	if err != nil {
-		return nil, s.named(err, rule.Key)
+		return nil, s.withCallerKey(err, rule.Key)
 	}
-	return s.families.found(root, rule.Key), nil
+	return s.families.newFamily(root, rule.Key), nil
 }
 
-// If a key's stripe is held in the context, acquireAll makes a part of this lease. It takes each of
+// acquireAll makes a part of the lease for each key whose stripe is held in ctx. It takes each of
 // the other stripes once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
@@ -102,7 +102,8 @@ func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error
 	})
 }
 
-// takeStripes takes the stripes of the rules at places, and fills in their leases.
+// takeStripes takes the stripes of the rules at the indexes in places, and puts their leases into
+// leases.
 func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int, leases []*Lease) error {
 	if len(places) == 0 {
 		return nil
@@ -114,17 +115,17 @@ func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int,
 			first[stripes[i].Key] = rules[i].Key
 		}
 	}
-	roots, err := acquireAll(g.ctx, s.families.inner, distinct(wanted))
+	roots, err := acquireAll(g.ctx, s.families.inner, mergeByKey(wanted))
 	if err != nil {
 		if e, ok := errtype.As[*Error](err); ok {
-			return s.named(err, first[e.Key])
+			return s.withCallerKey(err, first[e.Key])
 		}
 		return err
 	}
 	taken := make(map[string]*Lease)
 	for _, root := range roots {
 		key := first[root.rule.Key]
-		taken[key] = s.families.found(root, key)
+		taken[key] = s.families.newFamily(root, key)
 		g.leases = append(g.leases, taken[key]) // if taking a part fails, all parts are released
 	}
 	for _, i := range places {
@@ -140,7 +141,7 @@ func (s *striped) takeStripes(g *gathering, rules, stripes []Rule, places []int,
 	return nil
 }
 
-// stripe returns the rule for the stripe of a key.
+// stripe returns the rule for the stripe of rule's key.
 func (s *striped) stripe(rule Rule) (Rule, error) {
 	switch {
 	case rule.Once != 0:
@@ -152,25 +153,25 @@ func (s *striped) stripe(rule Rule) (Rule, error) {
 		return rule, err
 	}
 	rule.Name = rule.name() // the name of the key instead of the stripe's
-	rule.Key = fmt.Sprintf("stripe:%d/%d", s.of(rule.Key), s.n)
+	rule.Key = fmt.Sprintf("stripe:%d/%d", s.stripeNumber(rule.Key), s.n)
 	return rule, nil
 }
 
-// of returns the number of the stripe to which a key belongs.
-func (s *striped) of(key string) uint64 {
+// stripeNumber returns the number of the stripe to which key belongs.
+func (s *striped) stripeNumber(key string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
 	return h.Sum64() % s.n
 }
 
-// If another key of the same stripe has a lease in ctx, enter makes a part of this lease. Otherwise
-// both results are nil.
+// enter returns a part of the lease that another key of the same stripe has in ctx. If there is no
+// such lease, both results are nil.
 func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, error) {
 	var beside *Lease
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
 		switch {
-		case l == nil || l.part == nil || l.part.family.of != &s.families || errors.Is(l.gone(), ErrReleased):
+		case l == nil || l.part == nil || l.part.family.locker != &s.families || errors.Is(l.contextCause(), ErrReleased):
 		case l.rule.Key == rule.Key:
 			return nil, nil
 		case beside == nil && l.part.family.root.rule.Key == stripe:
@@ -187,8 +188,8 @@ func (s *striped) enter(ctx context.Context, rule Rule, stripe string) (*Lease, 
 	return nested, err
 }
 
-// named changes the key in an error of the Locker inside to the key that the caller gave.
-func (s *striped) named(err error, key string) error {
+// withCallerKey returns err, an error of the Locker inside, with key, the key that the caller gave.
+func (s *striped) withCallerKey(err error, key string) error {
 	inner, ok := errtype.As[*Error](err)
 	if !ok {
 		return err
@@ -196,7 +197,7 @@ func (s *striped) named(err error, key string) error {
 	e := *inner
 	e.Key = key
 	if errors.Is(err, ErrBusy) {
-		e.Err = fmt.Errorf("%w (stripe %d of %d, which other keys share)", e.Err, s.of(key), s.n)
+		e.Err = fmt.Errorf("%w (stripe %d of %d, which other keys share)", e.Err, s.stripeNumber(key), s.n)
 	}
 	return &e
 }

@@ -95,7 +95,7 @@ func TestKeysOfAStripeExcludeEachOther(t *testing.T) {
 			if e := wantErr(t, err, key, locker.ErrBusy); !strings.Contains(e.Error(), "of 8, which other keys share") || e.RetryAfter == 0 {
 				t.Error(e)
 			}
-			if err := locker.RunAll(t.Context(), s, []locker.Rule{{Key: key, Wait: locker.NoWait}, {Key: other}}, never(t)); !errors.Is(err, locker.ErrBusy) {
+			if err := locker.RunAll(t.Context(), s, []locker.Rule{{Key: key, Wait: locker.NoWait}, {Key: other}}, mustNotRun(t)); !errors.Is(err, locker.ErrBusy) {
 				t.Error(err)
 			} else {
 				wantErr(t, err, key)
@@ -267,14 +267,14 @@ func TestARunAllThatFailsLeavesNoStripe(t *testing.T) {
 			}
 		}
 		observer.key, observer.stripe, observer.engine = both, stripe, e
-		err := locker.RunAll(t.Context(), s, rulesOf(one, same, other, both), never(t))
+		err := locker.RunAll(t.Context(), s, rulesOf(one, same, other, both), mustNotRun(t))
 		if !errors.Is(err, locker.ErrRevoked) || store.Len() != 0 {
 			t.Errorf("%v, %d locks are held", err, store.Len())
 		}
 
 		busy := acquire(t, s, locker.Rule{Key: other})
 		err = locker.Run(t.Context(), s, locker.Rule{Key: one}, func(ctx context.Context) error {
-			return locker.RunAll(ctx, s, []locker.Rule{{Key: same}, {Key: other, Wait: locker.NoWait}}, never(t))
+			return locker.RunAll(ctx, s, []locker.Rule{{Key: same}, {Key: other, Wait: locker.NoWait}}, mustNotRun(t))
 		})
 		if !errors.Is(err, locker.ErrBusy) || store.Len() != 1 {
 			t.Errorf("%v, %d locks are held", err, store.Len())
@@ -299,7 +299,7 @@ func TestStripesAreNamedByTheirKeys(t *testing.T) {
 		busy := acquire(t, s, locker.Rule{Key: "x"})
 		_, err := s.Acquire(t.Context(), locker.Rule{Key: "order:1", Wait: locker.NoWait})
 		wantErr(t, err, "order:1", locker.ErrBusy)
-		err = locker.RunAll(t.Context(), s, []locker.Rule{{Key: "b", Wait: locker.NoWait}, {Key: "a", Wait: locker.NoWait}}, never(t))
+		err = locker.RunAll(t.Context(), s, []locker.Rule{{Key: "b", Wait: locker.NoWait}, {Key: "a", Wait: locker.NoWait}}, mustNotRun(t))
 		if !errors.Is(err, locker.ErrBusy) {
 			t.Error(err)
 		}
@@ -321,7 +321,7 @@ func TestAStripedLockerRefusesWhatConcernsOneKey(t *testing.T) {
 			}
 			_, err := s.Acquire(t.Context(), rule)
 			wantErr(t, err, rule.Key, want)
-			wantErr(t, locker.RunAll(t.Context(), s, []locker.Rule{rule}, never(t)), rule.Key, want)
+			wantErr(t, locker.RunAll(t.Context(), s, []locker.Rule{rule}, mustNotRun(t)), rule.Key, want)
 			if err := locker.Check(s, rule); rule.Key != "" && !errors.Is(err, want) {
 				t.Errorf("Check of %+v: %v", rule, err)
 			}

@@ -20,42 +20,42 @@ const (
 
 // clocks compares the wall clock with the monotonic clock.
 type clocks struct {
-	ahead time.Duration // how far the wall clock was ahead of the monotonic clock at the last look
-	known bool
-	set   time.Duration // for tests: how far the wall clock was set forward
+	wallLead time.Duration // how far the wall clock was ahead of the monotonic clock at the last look
+	measured bool
+	testLead time.Duration // for tests: how far the wall clock was set forward
 }
 
-// gained returns how much the wall clock has gained since the last look. It is 0 unless the
-// machine was suspended or the clock was set forward.
+// gained returns how much the wall clock has gained since the last look, at the time now. It is 0
+// unless the machine was suspended or the clock was set forward.
 func (c *clocks) gained(now time.Time) time.Duration {
-	ahead := now.Round(0).Sub(epoch.Round(0)) - now.Sub(epoch) + c.set
-	gain := ahead - c.ahead
-	if c.ahead = ahead; !c.known || gain < suspendedFor {
-		c.known = true
+	ahead := now.Round(0).Sub(epoch.Round(0)) - now.Sub(epoch) + c.testLead
+	gain := ahead - c.wallLead
+	if c.wallLead = ahead; !c.measured || gain < suspendedFor {
+		c.measured = true
 		return 0
 	}
 	return gain
 }
 
-// suspended is called when the wall clock has gained time. This may also mean that the clock was
-// set forward, so a lease with renewals is not given up at once. Instead it is renewed immediately,
-// and ends soon if no answer comes. A lease without renewals ends earlier by the gained time. k.mu
-// is held.
-func (k *keeper) suspended(now instant, gain time.Duration) {
+// handleSuspension is called when the wall clock has gained the time gain. This may also mean that
+// the clock was set forward, so a lease with renewals is not given up at once. Instead it is
+// renewed immediately, and ends soon if no answer comes. A lease without renewals ends earlier by
+// the gained time. The caller holds k.mu.
+func (k *keeper) handleSuspension(now instant, gain time.Duration) {
 	var all []*hold
 	for h := range k.due.holds() {
 		all = append(all, h)
 	}
 	for _, h := range all {
-		switch left := h.deadline.until(now); {
+		switch left := h.deadline.sub(now); {
 		case h.final:
 			h.deadline = h.deadline.plus(-gain)
 		case left <= gain:
 			h.deadline = min(h.deadline, now.plus(answerAfterSuspension))
-			h.renew = now
+			h.renewAt = now
 		default:
-			h.renew = now
+			h.renewAt = now
 		}
-		k.due.fix(h)
+		k.due.reschedule(h)
 	}
 }

@@ -10,23 +10,24 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// seen is the state of a key as one node shows it, or as several nodes show it together.
-type seen struct {
+// keyState is the state of a key as one node shows it, or as several nodes show it together.
+type keyState struct {
 	store.Info
-	id     string // distinguishes holders; "" when the node's vote is free
+	id     string // identifies the holder; "" when the node's vote is free
 	block  int
 	minted uint64 // the fence that this node has made for the holder
 }
 
-// view reads the key's lease L at this node, in the form that a quorum writes.
-func (n *node) view(ctx context.Context, key string) (seen, error) {
+// readState reads the lease L of key at this node, in the form that a quorum writes, and returns
+// its state.
+func (n *node) readState(ctx context.Context, key string) (keyState, error) {
 	look := n.Read
 	if n.quorum.readers {
 		look = n.ReadReaders
 	}
 	info, text, err := look(ctx, key)
 	if err != nil || !info.Held {
-		return seen{Info: info}, err
+		return keyState{Info: info}, err
 	}
 	h, minted, ours := parseVote(text)
 	redisstore.Describe(&info, h, ours)
@@ -36,12 +37,12 @@ func (n *node) view(ctx context.Context, key string) (seen, error) {
 	if info.Kept {
 		minted = h.Fence
 	} else if ours {
-		info.Left = n.quorum.left(info.Left)
+		info.Left = n.quorum.holderLife(info.Left)
 		for i := range info.Reading {
-			info.Reading[i].Left = n.quorum.left(info.Reading[i].Left)
+			info.Reading[i].Left = n.quorum.holderLife(info.Reading[i].Left)
 		}
 	}
-	return seen{info, text, h.Block, minted}, nil
+	return keyState{info, text, h.Block, minted}, nil
 }
 
 // Inspect returns the holder of a quorum of the votes. When some nodes do not answer, it returns
@@ -51,15 +52,15 @@ func (q *quorum) Inspect(ctx context.Context, key string) (store.Info, error) {
 	return holder.Info, err
 }
 
-// inspect does the work of Inspect. It also returns the state at each node, or nil for a node that
-// did not answer.
-func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error) {
-	f := fanOut(q, q.all(), nil, waiting(func(n *node) (seen, error) { return n.view(ctx, key) }))
-	defer f.done()
-	views := make([]*seen, len(q.nodes))
+// inspect does the work of Inspect. It returns the state of the holder, and the state at each node,
+// or nil for a node that did not answer.
+func (q *quorum) inspect(ctx context.Context, key string) (keyState, []*keyState, error) {
+	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (keyState, error) { return n.readState(ctx, key) }))
+	defer f.stop()
+	views := make([]*keyState, len(q.nodes))
 	var errs []error
 	answers := 0
-	for n, a := range f.rest {
+	for n, a := range f.remaining {
 		if a.err != nil {
 			errs = append(errs, n.error(a.err))
 			continue
@@ -68,7 +69,7 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 		answers++
 	}
 	if answers < q.need {
-		return seen{}, nil, q.short("answered", answers, append(errs, f.silent()...))
+		return keyState{}, nil, q.errTooFew("answered", answers, append(errs, f.silentErrors()...))
 	}
 	count := func(id string) (n int) {
 		for _, v := range views {
@@ -89,16 +90,17 @@ func (q *quorum) inspect(ctx context.Context, key string) (seen, []*seen, error)
 		}
 	}
 	if most == 0 || most+len(q.nodes)-answers < q.need {
-		return seen{Info: store.Info{Waiters: waiters}}, views, nil // a token with a minority of the votes is no holder
+		return keyState{Info: store.Info{Waiters: waiters}}, views, nil // a token with a minority of the votes is no holder
 	}
 	s := q.describe(views, holder)
 	s.Waiters = waiters
 	return s, views, nil
 }
 
-// describe makes one state of a holder from the states that the nodes show. This state has the
-// fence that most nodes show, and the time after which the holder's votes are no quorum any more.
-func (q *quorum) describe(views []*seen, holder string) (s seen) {
+// describe combines the states that the nodes show of one holder, and returns the combined state.
+// It has the fence that most nodes show, and the time after which the holder's votes are no quorum
+// any more.
+func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 	fences := make(map[uint64]int)
 	var lefts []time.Duration
 	for _, v := range views {
@@ -142,25 +144,25 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	if holder.Mode == store.Shared {
 		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence
 	}
-	f := fanOut(q, q.all(), nil, func(n *node, answered func(store.Grant, error)) {
-		how := withdrawal{tombstone: "revoked:" + reason, vote: noVote}
+	f := fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
+		args := withdrawal{tombstone: "revoked:" + reason, vote: noVote}
 		if v := views[n.index]; v != nil && v.id == holder.id && v.minted != 0 {
-			how.vote = v.minted
+			args.vote = v.minted
 		}
-		n.withdraw(ctx, c, how, answered)
+		n.withdraw(ctx, c, args, onAnswer)
 	})
-	defer f.done()
+	defer f.stop()
 	t := count{quorum: q}
-	for n, a := range f.rest {
+	for n, a := range f.remaining {
 		// Stop when the votes that the holder may still have are no quorum any more.
-		if t.record(n, a.value, a.err); t.released+t.gone > len(q.nodes)-q.need && t.released > 0 {
+		if t.record(n, a.value, a.err); t.released+t.notHeld > len(q.nodes)-q.need && t.released > 0 {
 			return store.Grant{State: store.Released}, nil
 		}
 	}
-	if t.gone > len(q.nodes)-q.need {
+	if t.notHeld > len(q.nodes)-q.need {
 		return store.Grant{State: store.NotOurs}, nil
 	}
-	return t.result(f.silent)
+	return t.result(f.silentErrors)
 }
 
 // noVote is a vote that no node has ever given. Revoke sends it to the nodes that have shown no
@@ -171,11 +173,11 @@ const noVote = 1
 // these nodes.
 func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) error {
 	ctx = context.WithoutCancel(ctx)
-	f := fanOut(q, q.all(), nil, waiting(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))
-	defer f.done()
+	f := fanOut(q, q.allNodes(), nil, async(func(n *node) (struct{}, error) { return struct{}{}, n.RaiseFence(ctx, key, atLeast) }))
+	defer f.stop()
 	raised, refused := 0, 0
 	var errs []error
-	for n, a := range f.rest {
+	for n, a := range f.remaining {
 		if a.err == nil {
 			if raised++; raised == q.need {
 				return nil
@@ -187,7 +189,7 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 			refused++
 		}
 	}
-	err := q.short("raised it", raised, append(errs, f.silent()...))
+	err := q.errTooFew("raised it", raised, append(errs, f.silentErrors()...))
 	if refused == len(q.nodes) {
 		return &store.Refusal{Err: err}
 	}
@@ -196,9 +198,9 @@ func (q *quorum) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 
 // CheckServer checks every node.
 func (q *quorum) CheckServer(ctx context.Context) (all []store.Warning) {
-	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil }))
-	defer f.done()
-	for n, a := range f.rest {
+	f := fanOut(q, q.allNodes(), nil, async(func(n *node) ([]store.Warning, error) { return n.examine(ctx), nil }))
+	defer f.stop()
+	for n, a := range f.remaining {
 		for _, w := range a.value {
 			w.Text = "node " + strconv.Itoa(n.index) + ": " + w.Text
 			all = append(all, w)
@@ -222,9 +224,9 @@ func (q *quorum) Explain() error {
 	}
 	if answer := len(q.nodes) - len(errs); answer < q.need {
 		return &quorumError{
-			what:  fmt.Sprintf("%d of %d nodes answer and vote, %d must agree", answer, len(q.nodes), q.need),
-			nodes: errs,
-			after: q.whole.left(),
+			summary:    fmt.Sprintf("%d of %d nodes answer and vote, %d must agree", answer, len(q.nodes), q.need),
+			nodes:      errs,
+			retryAfter: q.whole.timeToQuorum(),
 		}
 	}
 	return nil

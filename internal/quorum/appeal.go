@@ -8,7 +8,7 @@ import (
 )
 
 // appeal is the request of one round of an acquire. The words of the call are made once for all
-// nodes that publish on the same channel. Usually these are all nodes. Only the marker's text
+// nodes that publish on the same channel, which usually are all nodes. Only the marker's text
 // differs from node to node.
 type appeal struct {
 	claim        store.Claim
@@ -20,38 +20,40 @@ type appeal struct {
 	call    *redisstore.Call // the call to the first node; the other nodes get copies of it
 }
 
-// textAt is the index of the marker's text in the words of a vote: after EVALSHA, the script's
-// name, the number of keys, and the keys.
-const textAt = 3 + voteKeys
+// textIndex is the index of the marker's text in the words of a vote. Before the text come EVALSHA,
+// the script's name, the number of keys, and the keys.
+const textIndex = 3 + voteKeys
 
-// voteKeys is the number of keys of a vote.
+// voteKeys is the number of keys that a call of vote.lua gets.
 const voteKeys = 9
 
-func (q *quorum) appeal(c store.Claim, hint, ticket uint64) *appeal {
+// newAppeal returns the request for the claim c that proposes the fence hint and has the given
+// ticket in the queue.
+func (q *quorum) newAppeal(c store.Claim, hint, ticket uint64) *appeal {
 	a := &appeal{claim: c, roster: q.roster(c.Key), hint: hint, ticket: ticket, block: max(c.FenceCount, 1)}
 	if c.Mode == store.Shared {
 		a.block = 1
 	}
 	n := q.nodes[0]
-	a.channel, a.call = n.channelOf(&a.claim), n.asking(a)
+	a.channel, a.call = n.channelOf(&a.claim), n.voteCall(a)
 	return a
 }
 
-// to returns the call to node n.
-func (a *appeal) to(n *node, text *string) redisstore.Call {
+// callTo returns the call of vote.lua for node n, with the given text of the node's marker.
+func (a *appeal) callTo(n *node, text *string) redisstore.Call {
 	if n.channelOf(&a.claim) != a.channel {
-		call := n.asking(a)
-		call.Words[textAt] = text
+		call := n.voteCall(a)
+		call.Words[textIndex] = text
 		return *call
 	}
 	call := a.call.Again()
-	call.Words[textAt] = text
+	call.Words[textIndex] = text
 	return call
 }
 
-// asking returns the call of vote.lua for the node, without the marker's text. The most frequent
+// voteCall returns the call of vote.lua for the node, without the marker's text. The most frequent
 // caller, a writer that does not queue, sends only the arguments that it needs.
-func (n *node) asking(a *appeal) *redisstore.Call {
+func (n *node) voteCall(a *appeal) *redisstore.Call {
 	c, q := &a.claim, n.quorum
 	owner, part, again := c.Owner, "", "0"
 	if c.Mode == store.Shared {
@@ -61,7 +63,7 @@ func (n *node) asking(a *appeal) *redisstore.Call {
 		again = "1"
 	}
 	keys := []string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
-		a.roster.marker, redisstore.DoneKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
+		a.roster.markerKey, redisstore.DoneKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
 	skew, last := uint64(q.skew.Microseconds()), a.hint+uint64(a.block)-1 //nolint:gosec // ≥ 1
 	fence := strconv.FormatUint(a.hint, 10)
 	lease := owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata

@@ -27,35 +27,35 @@ type ballot struct {
 	claim store.Claim   // the claim of the latest acquire
 	life  time.Duration // the life of a vote
 
-	mu      sync.Mutex
-	asking  nodes             // nodes at which an acquire is under way
-	giving  nodes             // nodes whose votes are being given back
-	back    time.Time         // by then, all votes in giving have expired
-	holds   nodes             // nodes that have granted the token's lease
-	unclear nodes             // nodes at which an acquire is unclear
-	queued  nodes             // nodes that have the token in their queues
-	knows   nodes             // nodes that may have a trace of the token
-	votes   [mostNodes]uint64 // for each node, a number that distinguishes its vote from its later votes for the same token
-	calm    chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in await
-	rounds  int               // number of rounds under way
-	won     bool              // a quorum has granted the acquire
-	keeps   bool              // no quorum was seen, but the unclear votes may complete a quorum
-	gone    bool              // the token is being released
-	ticket  uint64
-	hint    uint64
-	since   time.Time // when hint was proposed first
-	until   time.Time // from then on, no node has a trace of the token
+	mu         sync.Mutex
+	asking     nodes             // nodes at which an acquire is under way
+	giving     nodes             // nodes whose votes are being given back
+	givingEnds time.Time         // the time at which all votes of the nodes in giving have expired
+	holds      nodes             // nodes that have granted the token's lease
+	unclear    nodes             // nodes at which an acquire is unclear
+	queued     nodes             // nodes that have the token in their queues
+	traces     nodes             // nodes that may have a trace of the token
+	votes      [mostNodes]uint64 // for each node, a number that distinguishes its vote from its later votes for the same token
+	calm       chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in awaitAnswers
+	rounds     int               // number of rounds under way
+	won        bool              // a quorum has granted the acquire
+	uncertain  bool              // the last round saw no quorum, but the unclear votes may complete a quorum
+	releasing  bool              // the token is being released
+	ticket     uint64
+	hint       uint64
+	hintedAt   time.Time // when the fence hint was first proposed
+	forgetAt   time.Time // the time after which no node has a trace of the token
 }
 
-// ballots are the ballots of the tokens in use.
+// ballots has the ballots of the tokens in use.
 type ballots struct {
 	mu    sync.Mutex
 	all   map[string]*ballot
 	sweep int // when this many ballots exist, look for tokens that were never released
 }
 
-// open returns a token's ballot, and makes the ballot if there is none. The parameter life is how
-// long a node keeps a vote.
+// open returns the ballot of c.Owner, and makes the ballot if there is none. The parameter life is
+// how long a node keeps a vote.
 func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	now := time.Now()
 	bs.mu.Lock()
@@ -64,7 +64,7 @@ func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	if b == nil {
 		if len(bs.all) >= max(bs.sweep, 1024) {
 			for owner, b := range bs.all {
-				if b.over(now) {
+				if b.forgettable(now) {
 					delete(bs.all, owner)
 				}
 			}
@@ -79,52 +79,52 @@ func (bs *ballots) open(c store.Claim, life time.Duration) *ballot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.claim, b.life = c, life
-	b.lives(now, c.TTL)
+	b.prolong(now, c.TTL)
 	return b
 }
 
-// of returns a token's ballot, or nil when the token has no ballot.
-func (bs *ballots) of(owner string) *ballot {
+// get returns the ballot of the token owner, or nil when the token has no ballot.
+func (bs *ballots) get(owner string) *ballot {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	return bs.all[owner]
 }
 
-// drop forgets a token.
+// drop removes the ballot of the token owner.
 func (bs *ballots) drop(owner string) {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
 	delete(bs.all, owner)
 }
 
-// renewed makes the ballots of renewed leases live longer.
-func (bs *ballots) renewed(cs []store.Claim) {
+// prolong makes the ballots of the renewed leases cs live longer.
+func (bs *ballots) prolong(cs []store.Claim) {
 	now := time.Now()
 	for _, c := range cs {
-		if b := bs.of(c.Owner); b != nil {
+		if b := bs.get(c.Owner); b != nil {
 			b.mu.Lock()
-			b.lives(now, c.TTL)
+			b.prolong(now, c.TTL)
 			b.mu.Unlock()
 		}
 	}
 }
 
-// lives sets how long the ballot stays: as long as a release of the token can have an effect. The
-// caller holds b.mu.
-func (b *ballot) lives(now time.Time, ttl time.Duration) {
-	if until := now.Add(max(ttl, time.Minute) + calls.QueueLife); until.After(b.until) {
-		b.until = until
+// prolong keeps the ballot as long as a release of the token can have an effect, if its lease has
+// ttl from now. The caller holds b.mu.
+func (b *ballot) prolong(now time.Time, ttl time.Duration) {
+	if forgetAt := now.Add(max(ttl, time.Minute) + calls.QueueLife); forgetAt.After(b.forgetAt) {
+		b.forgetAt = forgetAt
 	}
 }
 
-// finished is called when the token is not needed any more, because it was undone or its work is
+// finish is called when the token is not needed any more, because it was undone or its work is
 // done. The ballot stays for finishedFor, because this process may have begun calls of the token
 // that it has not sent yet.
-func (b *ballot) finished() {
+func (b *ballot) finish() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if soon := time.Now().Add(finishedFor); soon.Before(b.until) {
-		b.until = soon
+	if end := time.Now().Add(finishedFor); end.Before(b.forgetAt) {
+		b.forgetAt = end
 	}
 }
 
@@ -134,10 +134,12 @@ func (b *ballot) finished() {
 // their TTL, because no process renews them.
 const finishedFor = 5 * time.Second
 
-func (b *ballot) over(now time.Time) bool {
+// forgettable reports whether, at the time now, no node has a trace of the token, so that the
+// ballot can be dropped.
+func (b *ballot) forgettable(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return now.After(b.until)
+	return now.After(b.forgetAt)
 }
 
 // hintLife is how long repetitions of an acquire propose the same fence. During this time, a node
@@ -151,9 +153,9 @@ func (b *ballot) isCalm() bool {
 	return b.asking|b.giving == 0
 }
 
-// await waits for the late answers to the previous round, but no longer than the parameter soon.
-// Only a node that has answered can be asked again, and can queue the token.
-func (b *ballot) await(soon time.Duration) {
+// awaitAnswers waits for the late answers to the previous round, but no longer than atMost. Only a
+// node that has answered can be asked again, and can queue the token.
+func (b *ballot) awaitAnswers(atMost time.Duration) {
 	b.mu.Lock()
 	if b.asking|b.giving == 0 {
 		b.mu.Unlock()
@@ -164,7 +166,7 @@ func (b *ballot) await(soon time.Duration) {
 	}
 	calm := b.calm
 	b.mu.Unlock()
-	timer := time.NewTimer(soon)
+	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	select {
 	case <-calm:
@@ -178,118 +180,122 @@ func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
 	now := uint64(q.clocks.now().UnixMicro()) //nolint:gosec // after 1970
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gone {
+	if b.releasing {
 		return 0, 0, 0, false
 	}
-	if b.giving != 0 && time.Now().After(b.back) {
+	if b.giving != 0 && time.Now().After(b.givingEnds) {
 		b.giving, b.holds = 0, b.holds&^b.giving
 	}
-	if b.hint == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.since) > hintLife {
-		b.hint, b.since = now, time.Now()
+	if b.hint == 0 || b.asking|b.holds|b.unclear == 0 || time.Since(b.hintedAt) > hintLife {
+		b.hint, b.hintedAt = now, time.Now()
 	}
 	if b.ticket == 0 {
 		b.ticket = now
 	}
 	for i, n := range q.nodes {
-		if !b.asking.has(i) && !b.giving.has(i) && !q.behind(n) {
-			ask = ask.with(i)
+		if !b.asking.has(i) && !b.giving.has(i) && !q.lags(n) {
+			ask = ask.plus(i)
 		}
 	}
 	b.asking |= ask
-	b.knows |= ask
+	b.traces |= ask
 	b.rounds++
-	b.keeps = false
+	b.uncertain = false
 	return ask, b.hint, b.ticket, true
 }
 
-// record records a node's answer to an acquire. It returns what to do with a vote that came too
-// late for its round.
-func (b *ballot) record(i int, p poll, err error) (fate afterwards) {
+// record records the answer (p, err) of node i to an acquire. It returns what to do with a vote
+// that came too late for its round.
+func (b *ballot) record(i int, p poll, err error) (fate lateVote) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asking = b.asking.without(i)
-	defer b.calmed()
+	b.asking = b.asking.minus(i)
+	defer b.signalCalm()
 	refused := isRefusal(err)
 	switch {
 	case err != nil && !refused:
-		b.unclear = b.unclear.with(i)
+		b.unclear = b.unclear.plus(i)
 	case refused: // a refusal does not prove that earlier calls had no effect
 		if !(b.holds | b.unclear | b.queued).has(i) {
-			b.knows = b.knows.without(i)
+			b.traces = b.traces.minus(i)
 		}
 	case p.State == store.Granted:
-		b.holds, b.votes[i] = b.holds.with(i), p.vote
+		b.holds, b.votes[i] = b.holds.plus(i), p.vote
 	default:
-		b.holds = b.holds.without(i)
+		b.holds = b.holds.minus(i)
 		if b.claim.Queue {
-			b.queued = b.queued.with(i)
+			b.queued = b.queued.plus(i)
 		}
 	}
 	switch {
-	case b.gone && (b.holds | b.unclear | b.queued).has(i):
-		return releaseIt
-	case b.rounds > 0 || b.won || b.keeps || !b.holds.has(i):
-		return leaveIt
+	case b.releasing && (b.holds | b.unclear | b.queued).has(i):
+		return releaseVote
+	case b.rounds > 0 || b.won || b.uncertain || !b.holds.has(i):
+		return leaveVote
 	}
-	b.giving, b.back = b.giving.with(i), time.Now().Add(b.life)
-	return giveItBack
+	b.giving, b.givingEnds = b.giving.plus(i), time.Now().Add(b.life)
+	return giveVoteBack
 }
 
-// afterwards is what must be done with a late vote.
-type afterwards int
+// lateVote is what must be done with a vote that came too late for its round.
+type lateVote int
 
 const (
-	leaveIt    afterwards = iota
-	releaseIt             // the token was released meanwhile
-	giveItBack            // the round was lost
+	leaveVote    lateVote = iota
+	releaseVote           // send a release: the token was released meanwhile
+	giveVoteBack          // withdraw the vote: the round was lost
 )
 
-// end ends a round, and returns the nodes whose votes must be given back. There can be two rounds
-// at a time, because an abandoned acquire continues beside its repetition. If one of the two rounds
-// has won the lease, the votes stay as long as a quorum of nodes may hold the lease. Each node has
-// only one call at a time, so the node's state follows the order of its answers.
-func (b *ballot) end(won, keeps bool, need int) (giveBack nodes) {
+// end ends a round, and returns the nodes whose votes must be given back. The parameter won reports
+// whether the round has a quorum, and uncertain whether the unclear votes may complete one.
+//
+// There can be two rounds at a time, because an abandoned acquire continues beside its repetition.
+// If one of the two rounds has won the lease, the votes stay as long as a quorum of nodes may hold
+// the lease. Each node has only one call at a time, so the node's state follows the order of its
+// answers.
+func (b *ballot) end(won, uncertain bool, need int) (giveBack nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.rounds--
 	b.won = won || b.won && (b.holds|b.asking|b.unclear).count() >= need
-	b.keeps = keeps
-	if !b.won && !keeps && !b.gone && b.rounds == 0 {
+	b.uncertain = uncertain
+	if !b.won && !uncertain && !b.releasing && b.rounds == 0 {
 		giveBack = b.holds &^ b.asking &^ b.giving
-		b.giving, b.back = b.giving|giveBack, time.Now().Add(b.life)
+		b.giving, b.givingEnds = b.giving|giveBack, time.Now().Add(b.life)
 	}
 	return giveBack
 }
 
-// given records that a node has taken its vote back.
-func (b *ballot) given(i int) {
+// recordGivenBack records that node i has confirmed the withdrawal of its vote.
+func (b *ballot) recordGivenBack(i int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.giving, b.holds = b.giving.without(i), b.holds.without(i)
-	b.calmed()
+	b.giving, b.holds = b.giving.minus(i), b.holds.minus(i)
+	b.signalCalm()
 }
 
-// calmed ends the wait in await when no call is under way. The caller holds b.mu.
-func (b *ballot) calmed() {
+// signalCalm ends the wait in awaitAnswers when no call is under way. The caller holds b.mu.
+func (b *ballot) signalCalm() {
 	if b.asking|b.giving == 0 && b.calm != nil {
 		close(b.calm)
 		b.calm = nil
 	}
 }
 
-// leave returns three sets of nodes. The nodes in "atOnce" get the release at once. The nodes in
-// "later" get it after their answer to the acquire. At the nodes in "tombstones", the release also
-// sets a tombstone.
-func (b *ballot) leave(undo bool) (atOnce, tombstones, later nodes) {
+// beginRelease marks the token as being released, and returns three sets of nodes. The nodes in
+// "atOnce" get the release at once. The nodes in "later" get it after their answer to the acquire.
+// At the nodes in "tombstones", the release also sets a tombstone. If undo is true, all nodes that
+// may have a trace of the token get the release at once, with a tombstone.
+func (b *ballot) beginRelease(undo bool) (atOnce, tombstones, later nodes) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.gone = true
+	b.releasing = true
 	if undo {
-		return b.knows, b.knows, 0
+		return b.traces, b.traces, 0
 	}
 	atOnce = (b.holds | b.unclear) &^ b.giving
 	if b.claim.Queue {
-		atOnce = b.knows
+		atOnce = b.traces
 	}
 	return atOnce &^ b.asking, b.unclear, b.asking
 }
@@ -301,17 +307,17 @@ func (b *ballot) settled() bool {
 	return b.asking|b.giving|b.holds|b.unclear == 0 && b.rounds == 0
 }
 
-// remains reports whether a node may have the token, or may get it later, and keep it until a
+// mayRemain reports whether a node may have the token, or may get it later, and keep it until a
 // release removes it. The votes of a lost round do not count, because the round gives them back.
-func (b *ballot) remains() bool {
+func (b *ballot) mayRemain() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asking|b.unclear|b.queued != 0
 }
 
-// farewell returns the claim that releases node i's vote when the vote came after the release of
-// its token.
-func (b *ballot) farewell(i int) store.Claim {
+// lateRelease returns the claim that releases the vote of node i. It is used when the vote came
+// after the release of its token.
+func (b *ballot) lateRelease(i int) store.Claim {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := b.claim
@@ -319,12 +325,12 @@ func (b *ballot) farewell(i int) store.Claim {
 	return c
 }
 
-// lost returns the release of node i's vote after a lost round. The result vote identifies the
-// vote, because a late release must not end a later vote. The result over is the time at which the
-// vote expires. The token stays in the queue.
-func (b *ballot) lost(i int) (c store.Claim, vote uint64, over time.Time) {
+// lostVote returns the claim that withdraws the vote of node i after a lost round. The result vote
+// identifies the vote, because a late withdrawal must not end a later vote. The result expires is
+// the time at which the vote expires. The token stays in the queue.
+func (b *ballot) lostVote(i int) (c store.Claim, vote uint64, expires time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c = store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
-	return c, b.votes[i], b.back
+	return c, b.votes[i], b.givingEnds
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// ballotOfThree makes a token's ballot on three nodes.
+// ballotOfThree returns a quorum of three nodes and the ballot of one token.
 func ballotOfThree() (*quorum, *ballot) {
 	q := &quorum{need: 2, clocks: newClocks(3)}
 	for i := range 3 {
@@ -19,26 +19,27 @@ func ballotOfThree() (*quorum, *ballot) {
 	return q, q.ballots.open(store.Claim{Key: "k", Owner: "o", TTL: time.Second}, time.Second)
 }
 
-// asks begins a round, and checks which nodes it asks.
-func (b *ballot) asks(t *testing.T, q *quorum, want nodes) {
+// checkBegin begins a round, and fails the test unless it asks the nodes in want.
+func (b *ballot) checkBegin(t *testing.T, q *quorum, want nodes) {
 	t.Helper()
 	if ask, _, _, ok := b.begin(q); !ok || ask != want {
 		t.Errorf("a round asks %03b, %v, want %03b", ask, ok, want)
 	}
 }
 
-// records gives the ballot node i's answer to an acquire, and checks what happens to the vote.
-func (b *ballot) records(t *testing.T, i int, p poll, err error, want afterwards) {
+// checkRecord gives the ballot the answer (p, err) of node i to an acquire, and fails the test
+// unless the vote is treated as want says.
+func (b *ballot) checkRecord(t *testing.T, i int, p poll, err error, want lateVote) {
 	t.Helper()
 	if fate := b.record(i, p, err); fate != want {
 		t.Errorf("node %d: %v, %v: the fate of the vote is %d, want %d", i, p.State, err, fate, want)
 	}
 }
 
-// ends ends a round, and checks which votes are given back.
-func (b *ballot) ends(t *testing.T, won, keeps bool, want nodes) {
+// checkEnd ends a round, and fails the test unless the votes of the nodes in want are given back.
+func (b *ballot) checkEnd(t *testing.T, won, uncertain bool, want nodes) {
 	t.Helper()
-	if back := b.end(won, keeps, 2); back != want {
+	if back := b.end(won, uncertain, 2); back != want {
 		t.Errorf("the end of a round gives %03b back, want %03b", back, want)
 	}
 }
@@ -53,44 +54,44 @@ var (
 // abandoned acquire loses, it must not give back votes that the repetition may be counting.
 func TestALostRoundGivesNothingBackThatAnotherCounts(t *testing.T) {
 	q, b := ballotOfThree()
-	b.asks(t, q, 0b111)
-	b.records(t, 0, yes, nil, leaveIt)
-	b.records(t, 1, taken, nil, leaveIt)
-	b.asks(t, q, 0b011) // node 2 has not answered the first acquire
-	b.records(t, 0, yes, nil, leaveIt)
-	b.ends(t, false, false, 0)
-	b.records(t, 1, yes, nil, leaveIt)
-	b.ends(t, true, false, 0)
-	b.records(t, 2, yes, nil, leaveIt) // this vote completes the quorum
+	b.checkBegin(t, q, 0b111)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkRecord(t, 1, taken, nil, leaveVote)
+	b.checkBegin(t, q, 0b011) // node 2 has not answered the first acquire
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkEnd(t, false, false, 0)
+	b.checkRecord(t, 1, yes, nil, leaveVote)
+	b.checkEnd(t, true, false, 0)
+	b.checkRecord(t, 2, yes, nil, leaveVote) // this vote completes the quorum
 }
 
 // The votes of a won acquire stay only while a quorum of nodes may still hold the lease. If they
 // stayed longer, a vote of a lost lease would remain at its node until the release.
 func TestWhatWasWonAndRanOutIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
-	b.asks(t, q, 0b111)
-	b.records(t, 0, yes, nil, leaveIt)
-	b.records(t, 1, yes, nil, leaveIt)
-	b.ends(t, true, false, 0)
-	b.records(t, 2, taken, nil, leaveIt)
-	b.asks(t, q, 0b111) // a late repetition
-	b.records(t, 0, taken, nil, leaveIt)
-	b.records(t, 1, taken, nil, leaveIt)
-	b.records(t, 2, yes, nil, leaveIt)
-	b.ends(t, false, false, 0b100)
+	b.checkBegin(t, q, 0b111)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkRecord(t, 1, yes, nil, leaveVote)
+	b.checkEnd(t, true, false, 0)
+	b.checkRecord(t, 2, taken, nil, leaveVote)
+	b.checkBegin(t, q, 0b111) // a late repetition
+	b.checkRecord(t, 0, taken, nil, leaveVote)
+	b.checkRecord(t, 1, taken, nil, leaveVote)
+	b.checkRecord(t, 2, yes, nil, leaveVote)
+	b.checkEnd(t, false, false, 0b100)
 }
 
 func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 	q, b := ballotOfThree()
-	b.asks(t, q, 0b111)
-	b.records(t, 0, yes, nil, leaveIt)
-	b.records(t, 1, taken, nil, leaveIt)
-	b.ends(t, false, false, 0b001)
-	b.records(t, 2, yes, nil, giveItBack) // a late vote
-	b.asks(t, q, 0b010)
-	b.given(0)
-	b.asks(t, q, 0b001)
-	if atOnce, _, later := b.leave(false); atOnce&0b100 != 0 || later != 0b011 {
+	b.checkBegin(t, q, 0b111)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkRecord(t, 1, taken, nil, leaveVote)
+	b.checkEnd(t, false, false, 0b001)
+	b.checkRecord(t, 2, yes, nil, giveVoteBack) // a late vote
+	b.checkBegin(t, q, 0b010)
+	b.recordGivenBack(0)
+	b.checkBegin(t, q, 0b001)
+	if atOnce, _, later := b.beginRelease(false); atOnce&0b100 != 0 || later != 0b011 {
 		t.Errorf("a release goes to %03b at once, and to %03b later", atOnce, later)
 	}
 }
@@ -99,11 +100,11 @@ func TestANodeIsNotAskedWhileItsVoteIsGivenBack(t *testing.T) {
 // these votes nor a late vote are given back.
 func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 	q, b := ballotOfThree()
-	b.asks(t, q, 0b111)
-	b.records(t, 0, yes, nil, leaveIt)
-	b.records(t, 1, poll{}, errCutOff, leaveIt)
-	b.ends(t, false, true, 0)
-	b.records(t, 2, yes, nil, leaveIt)
+	b.checkBegin(t, q, 0b111)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkRecord(t, 1, poll{}, errCutOff, leaveVote)
+	b.checkEnd(t, false, true, 0)
+	b.checkRecord(t, 2, yes, nil, leaveVote)
 }
 
 // A release must not overtake an acquire, so a node gets the release when it has answered the
@@ -111,27 +112,27 @@ func TestVotesThatMayBeAGrantAreKept(t *testing.T) {
 // tombstone.
 func TestAReleaseFollowsTheAcquireAtEachNode(t *testing.T) {
 	q, b := ballotOfThree()
-	b.asks(t, q, 0b111)
-	b.records(t, 0, yes, nil, leaveIt)
-	b.records(t, 1, poll{}, errCutOff, leaveIt)
-	b.ends(t, false, true, 0)
-	b.asks(t, q, 0b011)
-	b.records(t, 0, yes, nil, leaveIt)
+	b.checkBegin(t, q, 0b111)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
+	b.checkRecord(t, 1, poll{}, errCutOff, leaveVote)
+	b.checkEnd(t, false, true, 0)
+	b.checkBegin(t, q, 0b011)
+	b.checkRecord(t, 0, yes, nil, leaveVote)
 	no := &store.Refusal{Temporary: true, Err: errCutOff}
-	b.records(t, 1, poll{}, no, leaveIt) // the refusal does not prove that the first acquire had no effect
-	b.ends(t, false, true, 0)
-	b.asks(t, q, 0b011)
-	b.records(t, 1, poll{}, no, leaveIt)
-	atOnce, tombstones, later := b.leave(false)
+	b.checkRecord(t, 1, poll{}, no, leaveVote) // the refusal does not prove that the first acquire had no effect
+	b.checkEnd(t, false, true, 0)
+	b.checkBegin(t, q, 0b011)
+	b.checkRecord(t, 1, poll{}, no, leaveVote)
+	atOnce, tombstones, later := b.beginRelease(false)
 	if atOnce != 0b010 || tombstones != 0b010 || later != 0b101 { // node 0 has voted, and a second call to it is under way
 		t.Errorf("at once %03b, with tombstones %03b, later %03b", atOnce, tombstones, later)
 	}
-	b.records(t, 0, yes, nil, releaseIt)
-	b.records(t, 2, poll{}, errCutOff, releaseIt)
-	if c := b.farewell(2); c.TombstoneTTL == 0 {
+	b.checkRecord(t, 0, yes, nil, releaseVote)
+	b.checkRecord(t, 2, poll{}, errCutOff, releaseVote)
+	if c := b.lateRelease(2); c.TombstoneTTL == 0 {
 		t.Error("its release leaves no tombstone, and the acquire may still run")
 	}
-	if atOnce, tombstones, _ := b.leave(true); atOnce != 0b111 || tombstones != 0b111 {
+	if atOnce, tombstones, _ := b.beginRelease(true); atOnce != 0b111 || tombstones != 0b111 {
 		t.Errorf("an undo goes to %03b, with tombstones %03b", atOnce, tombstones)
 	}
 	if _, _, _, ok := b.begin(q); ok {
@@ -147,8 +148,8 @@ func TestUndoneTokensAreForgottenAfterSomeSeconds(t *testing.T) {
 		const every = time.Millisecond
 		for i := range 60_000 {
 			b := bs.open(store.Claim{Key: "k", Owner: fmt.Sprint(i), TTL: 30 * time.Second}, time.Second)
-			b.leave(true)
-			b.finished()
+			b.beginRelease(true)
+			b.finish()
 			time.Sleep(every) //nolint:forbidigo // in a bubble
 		}
 		if n := len(bs.all); n > 2*int(finishedFor/every)+1024 {

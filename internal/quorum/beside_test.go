@@ -11,15 +11,15 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// holdsReleases makes the releases at all nodes wait until open is called. The result begun counts
-// the releases that wait, and the result votes counts the requests for votes.
-func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
-	gate, begun, votes := make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
+// holdReleases makes the releases at all nodes wait until the function open is called. The result
+// waiting counts the releases that wait, and the result votes counts the requests for votes.
+func holdReleases(ms []*meddler) (open func(), waiting, votes *atomic.Int32) {
+	gate, waiting, votes := make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
 	for _, m := range ms {
-		m.with(func(script string, run func() error) error {
+		m.setMeddle(func(script string, run func() error) error {
 			switch script {
 			case "quorum_release":
-				begun.Add(1)
+				waiting.Add(1)
 				<-gate
 			case "quorum_vote":
 				votes.Add(1)
@@ -27,13 +27,14 @@ func holdsReleases(ms []*meddler) (open func(), begun, votes *atomic.Int32) {
 			return run()
 		})
 	}
-	return sync.OnceFunc(func() { close(gate) }), begun, votes
+	return sync.OnceFunc(func() { close(gate) }), waiting, votes
 }
 
-// leaves calls Run. No node answers Run's release until open is called. The result left reports
-// whether Run has returned before the call of open. On a busy machine, a node may not be prompt,
-// and then Run waits for the release.
-func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), begun, votes *atomic.Int32, ran chan error) {
+// runWhileHeld calls Run for key. No node answers Run's release until the function open is called.
+// The result left reports whether Run has returned before the call of open. On a busy machine, a
+// node may not be prompt, and then Run waits for the release. The channel ran receives the result
+// of Run.
+func runWhileHeld(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left bool, open func(), waiting, votes *atomic.Int32, ran chan error) {
 	t.Helper()
 	ran, held := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -43,7 +44,7 @@ func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left boo
 					time.Sleep(time.Millisecond) //nolint:forbidigo // the pause between two checks
 				}
 			}
-			open, begun, votes = holdsReleases(ms)
+			open, waiting, votes = holdReleases(ms)
 			close(held)
 			return ctx.Err()
 		})
@@ -52,9 +53,9 @@ func leaves(t *testing.T, l *locker.Engine, ms []*meddler, key string) (left boo
 	select {
 	case err := <-ran:
 		ran <- err
-		return true, open, begun, votes, ran
+		return true, open, waiting, votes, ran
 	case <-time.After(200 * time.Millisecond):
-		return false, open, begun, votes, ran
+		return false, open, waiting, votes, ran
 	}
 }
 
@@ -69,7 +70,7 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 			t.Fatal("Run has waited for each release")
 		}
 		key := fmt.Sprint("k", try)
-		left, open, begun, votes, ran := leaves(t, l, ms, key)
+		left, open, waiting, votes, ran := runWhileHeld(t, l, ms, key)
 		if was = left; left {
 			next := make(chan error, 1)
 			go func() {
@@ -79,7 +80,7 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 				}
 				next <- err
 			}()
-			eventually(t, "the release is sent to a quorum", func() bool { return begun.Load() >= 2 })
+			eventually(t, "the release is sent to a quorum", func() bool { return waiting.Load() >= 2 })
 			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // time enough to send the next acquire
 			if n := votes.Load(); n > 0 {
 				t.Errorf("the next acquire has overtaken the release: %d nodes were asked", n)
@@ -89,14 +90,14 @@ func TestBackgroundReleaseOnAQuorum(t *testing.T) {
 				t.Fatal(err)
 			}
 		} else {
-			eventually(t, "the release is sent", func() bool { return begun.Load() > 0 })
+			eventually(t, "the release is sent", func() bool { return waiting.Load() > 0 })
 			open()
 		}
 		if err := <-ran; err != nil {
 			t.Fatal(err)
 		}
 		for _, m := range ms {
-			m.with(nil)
+			m.setMeddle(nil)
 		}
 	}
 }
@@ -114,9 +115,9 @@ func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := fmt.Sprint("k", try)
-		left, open, begun, _, ran := leaves(t, l, ms, key)
+		left, open, waiting, _, ran := runWhileHeld(t, l, ms, key)
 		was = left
-		eventually(t, "the release is sent", func() bool { return begun.Load() > 0 })
+		eventually(t, "the release is sent", func() bool { return waiting.Load() > 0 })
 		closed := make(chan error, 1)
 		go func() { closed <- l.Close(t.Context()) }()
 		select {
@@ -133,7 +134,7 @@ func TestCloseWaitsForABackgroundReleaseOnAQuorum(t *testing.T) {
 			t.Error(err)
 		}
 		for i, m := range ms {
-			if m.with(nil); m.Exists(t.Context(), key).Val() != 0 {
+			if m.setMeddle(nil); m.Exists(t.Context(), key).Val() != 0 {
 				t.Errorf("node %d keeps the key after Close", i)
 			}
 		}

@@ -34,14 +34,15 @@ func (c skewed) Process(ctx context.Context, cmd redis.Cmder) error {
 	return c.Client.Process(ctx, cmd)
 }
 
-func skewedNode(t testing.TB, s *redistest.Server, by time.Duration) skewed {
+// skewedNode returns a client of the server s whose scripts see a clock that is wrong by shift.
+func skewedNode(t testing.TB, s *redistest.Server, shift time.Duration) skewed {
 	t.Helper()
 	c := skewed{s.Client(t), make(map[any]string)}
 	const read = "local clock = redis.call('TIME')"
 	for name, text := range quorum.ScriptTexts {
 		moved := strings.ReplaceAll(text, read, fmt.Sprintf(`%s
 			do local t = clock[1] * 1000000 + clock[2] + %d
-			clock = {math.floor(t / 1000000), t %% 1000000} end`, read, by.Microseconds()))
+			clock = {math.floor(t / 1000000), t %% 1000000} end`, read, shift.Microseconds()))
 		sha, err := c.ScriptLoad(t.Context(), moved).Result()
 		if err != nil {
 			t.Fatal(name, err)
@@ -63,7 +64,7 @@ func TestTheWholeBlockIsReservedByAQuorum(t *testing.T) {
 		cs = append(cs, skewedNode(t, servers[i], by))
 	}
 	s := quorumStore(cs, locker.DefaultNodeTimeout)
-	settles(t, s)
+	checkSettled(t, s)
 	counter := redisstore.CounterKey("a")
 	seconds := 0
 	for i := range 200 {

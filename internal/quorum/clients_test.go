@@ -100,5 +100,5 @@ func TestEachNodesErrorIsFound(t *testing.T) {
 	if !strings.Contains(err.Error(), "1 of 3 nodes answered, 2 must agree") || !strings.Contains(err.Error(), "node 2 (") {
 		t.Error(err)
 	}
-	nothingIsLeft(t, servers[0])
+	waitUntilEmpty(t, servers[0])
 }

@@ -15,15 +15,15 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 			t.Errorf("%v off while none is known", d)
 		}
 		shows(0, time.Hour)
-		if d := c.off(0); d != 0 {
+		if d := c.deviation(0); d != 0 {
 			t.Errorf("the only one is %v off", d)
 		}
 		shows(1, 0)
-		if a, b := c.off(0), c.off(1); a != 30*time.Minute || b != 30*time.Minute {
+		if a, b := c.deviation(0), c.deviation(1); a != 30*time.Minute || b != 30*time.Minute {
 			t.Errorf("of two that disagree one is believed: %v, %v", a, b)
 		}
 		shows(2, 10*time.Millisecond)
-		if a, b := c.off(0), c.off(1); a != time.Hour-10*time.Millisecond || b != 10*time.Millisecond {
+		if a, b := c.deviation(0), c.deviation(1); a != time.Hour-10*time.Millisecond || b != 10*time.Millisecond {
 			t.Errorf("%v, %v off the median", a, b)
 		}
 		if d := c.now().Sub(start); d != 10*time.Millisecond {
@@ -36,7 +36,7 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		sent := time.Now()
 		<-time.After(time.Second) // the answer took a second, so the clock may be off by half a second
 		c.note(1, time.Now(), sent)
-		if d := c.off(1); d != 0 {
+		if d := c.deviation(1); d != 0 {
 			t.Errorf("%v off, although its time is not known better", d)
 		}
 
@@ -48,7 +48,7 @@ func TestOfClocksTheMedianIsBelieved(t *testing.T) {
 		for i := range 2 {
 			c.note(i, sent, sent) // the answer has an old time, so the clock seems to be 2 s behind
 		}
-		if d := c.off(2); d != 0 {
+		if d := c.deviation(2); d != 0 {
 			t.Errorf("%v off, because the answers of the others came late", d)
 		}
 	})
@@ -62,14 +62,14 @@ func TestAClockThatWasNotMeasuredIsNotWrong(t *testing.T) {
 		ahead := time.Now().Add(time.Hour)
 		c.note(0, ahead, time.Now())
 		c.note(1, ahead, time.Now())
-		if far := c.beyond(time.Second); far != 0 {
+		if far := c.outliers(time.Second); far != 0 {
 			t.Errorf("%b are far", far)
 		}
-		if off := c.wrong(time.Second, 2); off != 0 {
+		if off := c.wrongClocks(time.Second, 2); off != 0 {
 			t.Errorf("%b are wrong", off)
 		}
 		c.note(2, time.Now(), time.Now())
-		if off := c.wrong(time.Second, 2); off != nodes(0).with(2) {
+		if off := c.wrongClocks(time.Second, 2); off != nodes(0).plus(2) {
 			t.Errorf("%b are wrong, not the last one", off)
 		}
 	})

@@ -35,7 +35,7 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 			minted         int
 			fence, last    int
 			counter, after int
-			until          int64  // when the reader's part runs out
+			partEnd        int64  // when the reader's part runs out
 			raised         string // the value of L after
 		}{
 			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},
@@ -45,9 +45,9 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 			{name: "another token", lease: ":1000:8:1000:me", token: "u", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
 			{name: "it would be lowered", lease: ":1000:8:1000:me", minted: 1000, fence: 900, last: 903, counter: 1007, after: 1007},
 			{name: "it is gone", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
-			{name: "the reader's part is over", lease: ":1000:8:1000:me", until: over, minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
+			{name: "the reader's part is over", lease: ":1000:8:1000:me", partEnd: over, minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
 		} {
-			if v.until != 0 && k.part == "" {
+			if v.partEnd != 0 && k.part == "" {
 				continue
 			}
 			t.Run(k.name+", "+v.name, func(t *testing.T) {
@@ -62,10 +62,10 @@ func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 				if v.counter != 0 {
 					c.Set(t.Context(), counter, v.counter, 0)
 				}
-				if v.until == 0 {
-					v.until = later
+				if v.partEnd == 0 {
+					v.partEnd = later
 				}
-				c.ZAdd(t.Context(), "readers", redis.Z{Score: float64(v.until), Member: reader})
+				c.ZAdd(t.Context(), "readers", redis.Z{Score: float64(v.partEnd), Member: reader})
 				token, part := "o", k.part
 				if v.token != "" {
 					token = v.token

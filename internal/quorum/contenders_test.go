@@ -84,7 +84,7 @@ func TestContendersSplitTheVotesAndAllAreServed(t *testing.T) {
 	}
 	all.Wait()
 	for _, s := range servers {
-		nothingIsLeft(t, s)
+		waitUntilEmpty(t, s)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // Enroll declares that the servers are new and hold no leases. If some of the servers are in use,
 // Enroll treats them as a Locker does, and returns the error that a Locker would return.
 func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
-	_, err := once(ctx, cs, cfg, wish{enroll: true})
+	_, err := tendOnce(ctx, cs, cfg, wish{enroll: true})
 	return err
 }
 
@@ -24,7 +24,7 @@ func Enroll(ctx context.Context, cs []redisstore.Client, cfg Settings) error {
 // that server will not vote. When that time is over, any process that uses the same list lets the
 // server vote.
 func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Duration, error) {
-	r, err := once(ctx, cs, cfg, wish{replace: true})
+	r, err := tendOnce(ctx, cs, cfg, wish{replace: true})
 	if r == nil {
 		return 0, err
 	}
@@ -36,7 +36,7 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 		case store.NodeVotes:
 			vote++
 		case store.NodeJoins:
-			left = max(left, m.left)
+			left = max(left, m.remaining)
 		default:
 			return 0, err
 		}
@@ -47,14 +47,15 @@ func Replace(ctx context.Context, cs []redisstore.Client, cfg Settings) (time.Du
 	return left, nil
 }
 
-// patient is the shortest time-out of an operator's call at a node. It is longer than usual,
-// because such a call needs the answers of all nodes.
-const patient = 2 * time.Second
+// operatorTimeout is the shortest time-out of an operator's call at a node. It is longer than the
+// usual time-out, because an operator's call needs the answers of all nodes.
+const operatorTimeout = 2 * time.Second
 
-// once makes the changes that are due at all nodes of a list, for an operator's call. If not all
-// nodes vote, it returns an error and the roster. The roster shows which nodes do not vote.
-func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
-	cfg.NodeTimeout = max(cfg.NodeTimeout, patient)
+// tendOnce makes the changes of w that are due at the nodes of the clients cs, for an operator's
+// call. If not all nodes vote, it returns an error and the roster that shows which nodes do not
+// vote.
+func tendOnce(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*roster, error) {
+	cfg.NodeTimeout = max(cfg.NodeTimeout, operatorTimeout)
 	q := newQuorum(cs, cfg)
 	defer func() { _ = q.Close(ctx) }()
 	ctx, cancel := context.WithCancel(ctx)
@@ -80,7 +81,7 @@ func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*r
 				if err := r.settle(ctx, w); err != nil {
 					failed.Store(&result{r, err})
 				}
-				r.end()
+				r.stop()
 			}
 		})
 	}
@@ -91,8 +92,8 @@ func once(ctx context.Context, cs []redisstore.Client, cfg Settings, w wish) (*r
 	return nil, nil
 }
 
-// settle calls tend until no node is slow, at most settleTries times. It returns nil when all nodes
-// vote.
+// settle looks at the nodes and makes the changes of w that are due, at most settleTries times,
+// until no node is slow. It returns nil when all nodes vote.
 func (r *roster) settle(ctx context.Context, w wish) error {
 	var errs []error
 	for range settleTries {
@@ -101,33 +102,33 @@ func (r *roster) settle(ctx context.Context, w wish) error {
 		}
 		r.tend(ctx, w)
 		if ctx.Err() != nil {
-			return &quorumError{what: "it is not known which nodes vote", nodes: []error{ctx.Err()}}
+			return &quorumError{summary: "it is not known which nodes vote", nodes: []error{ctx.Err()}}
 		}
-		var silent bool
-		if errs, silent = r.out(); !silent {
+		var mayBeSlow bool
+		if errs, mayBeSlow = r.absences(); !mayBeSlow {
 			break
 		}
 	}
 	if len(errs) == 0 {
 		return nil
 	}
-	return &quorumError{what: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
+	return &quorumError{summary: fmt.Sprintf("%d of %d nodes do not vote", len(errs), len(r.quorum.nodes)), nodes: errs}
 }
 
 // settleTries is how many times an operator's call asks the nodes when some of them answer too
 // slowly.
 const settleTries = 3
 
-// out returns an error for each node that does not vote. The result silent reports whether one of
-// these nodes may only be slow.
-func (r *roster) out() (errs []error, silent bool) {
+// absences returns an error for each node that does not vote. The result mayBeSlow reports whether
+// one of these nodes may only be slow to answer.
+func (r *roster) absences() (errs []error, mayBeSlow bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, n := range r.quorum.nodes {
 		if m := &r.members[i]; m.state != store.NodeVotes {
-			errs = append(errs, n.error(m.why))
-			silent = silent || errors.Is(m.why, errSilent) || errors.Is(m.why, link.ErrNoAnswer)
+			errs = append(errs, n.error(m.reason))
+			mayBeSlow = mayBeSlow || errors.Is(m.reason, errSilent) || errors.Is(m.reason, link.ErrNoAnswer)
 		}
 	}
-	return errs, silent
+	return errs, mayBeSlow
 }

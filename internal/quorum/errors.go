@@ -12,14 +12,14 @@ import (
 
 // quorumError is ErrQuorum with the errors of the nodes.
 type quorumError struct {
-	what  string // "1 of 3 nodes answered, 2 must agree"
-	nodes []error
-	after time.Duration // time until enough nodes are expected to vote; 0: unknown
+	summary    string // "1 of 3 nodes answered, 2 must agree"
+	nodes      []error
+	retryAfter time.Duration // time until enough nodes are expected to vote; 0: unknown
 }
 
 func (e *quorumError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%v (%s)", store.ErrQuorum, e.what)
+	fmt.Fprintf(&b, "%v (%s)", store.ErrQuorum, e.summary)
 	for i, err := range e.nodes {
 		b.WriteString([]string{": ", "; "}[min(i, 1)])
 		b.WriteString(err.Error())
@@ -31,24 +31,29 @@ func (e *quorumError) Error() string {
 func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum}, e.nodes...) }
 
 // RetryAfter is the time after which another try may succeed; 0 when the time is unknown.
-func (e *quorumError) RetryAfter() time.Duration { return e.after }
+func (e *quorumError) RetryAfter() time.Duration { return e.retryAfter }
 
-// short returns ErrQuorum for a step that only n nodes have done, where n is less than a quorum.
-func (q *quorum) short(done string, n int, nodes []error) error {
-	return &quorumError{what: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), done, q.need), nodes: nodes}
+// errTooFew returns ErrQuorum for a step that only n nodes have done, where n is less than a
+// quorum. Its text contains predicate, what these n nodes did, and nodes has the errors of the
+// other nodes.
+func (q *quorum) errTooFew(predicate string, n int, nodes []error) error {
+	return &quorumError{summary: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), nodes: nodes}
 }
 
 var (
-	errSilent = errors.New("the node did not answer in time")
-	errBehind = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls to the node are unanswered, so this call was not sent")}
-	errOwnWay = &store.Refusal{Temporary: true, Err: errors.New("an earlier call for the same lease is still under way")}
+	errSilent   = errors.New("the node did not answer in time")
+	errLags     = &store.Refusal{Temporary: true, Err: errors.New("too many earlier calls to the node are unanswered, so this call was not sent")}
+	errUnderWay = &store.Refusal{Temporary: true, Err: errors.New("an earlier call for the same lease is still under way")}
 )
 
+// isRefusal reports whether err contains a Refusal.
 func isRefusal(err error) bool {
 	_, ok := errtype.As[*store.Refusal](err)
 	return ok
 }
 
-func errOff(by time.Duration) error {
-	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", by.Round(time.Millisecond))}
+// errClockOff returns the refusal of a node whose clock differs by off from the clocks of the other
+// nodes.
+func errClockOff(off time.Duration) error {
+	return &store.Refusal{Temporary: true, Err: fmt.Errorf("the node's clock differs by %v from the clocks of the other nodes, so its vote does not count; correct the clock, or allow the difference with WithMaxSkew", off.Round(time.Millisecond))}
 }

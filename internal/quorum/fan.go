@@ -14,14 +14,14 @@ import (
 // nodes is a set of nodes of a quorum: bit i is node i.
 type nodes uint32
 
-func (s nodes) has(i int) bool      { return s&(1<<i) != 0 }
-func (s nodes) with(i int) nodes    { return s | 1<<i }
-func (s nodes) without(i int) nodes { return s &^ (1 << i) }
-func (s nodes) count() int          { return bits.OnesCount32(uint32(s)) }
+func (s nodes) has(i int) bool    { return s&(1<<i) != 0 }
+func (s nodes) plus(i int) nodes  { return s | 1<<i }
+func (s nodes) minus(i int) nodes { return s &^ (1 << i) }
+func (s nodes) count() int        { return bits.OnesCount32(uint32(s)) }
 
 // fan is one step that is under way on several nodes at once. One goroutine at a time takes the
-// answers, until they decide the step. If an answer comes after the decision, the call to that
-// node handles it.
+// answers, until they decide the step. If an answer comes after the decision, the call to that node
+// handles it.
 type fan[T any] struct {
 	quorum *quorum
 	quiet  func(T, error) bool
@@ -31,7 +31,7 @@ type fan[T any] struct {
 	answers []answer[T]   // by node
 	arrived atomic.Uint32 // nodes whose answers have arrived
 	enough  int           // number of answers that may decide the step
-	loud    atomic.Bool   // quiet was false for one of the answers
+	loud    atomic.Bool   // the function quiet returned false for one of the answers
 	late    atomic.Bool   // the step's time is over
 
 	open    nodes // the nodes whose answers were not taken yet
@@ -46,15 +46,16 @@ type answer[T any] struct {
 	err   error
 }
 
-// newFan prepares a step on some nodes. The function wake may be called on any goroutine.
+// newFan prepares a step on the nodes in targets. It calls the function wake, on any goroutine,
+// when answers that may decide the step have arrived, or the step's time is over.
 //
 // If quiet returns true for an answer, this answer calls wake only when enough answers have
 // arrived. Enough means a quorum, or the number of responsive nodes if this number is smaller. If
 // quiet is nil, each answer calls wake.
-func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) *fan[T] {
-	f := &fan[T]{quorum: q, open: to, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
+func newFan[T any](q *quorum, targets nodes, quiet func(T, error) bool, wake func()) *fan[T] {
+	f := &fan[T]{quorum: q, open: targets, quiet: quiet, wake: wake, answers: make([]answer[T], len(q.nodes))}
 	responsive := 0
-	for n := range q.each(to) {
+	for n := range q.eachNode(targets) {
 		n.underWay.Add(1)
 		if n.responsive() {
 			responsive++
@@ -69,18 +70,19 @@ func newFan[T any](q *quorum, to nodes, quiet func(T, error) bool, wake func()) 
 	return f
 }
 
-// fanOut begins a step for a caller that waits for the answers with next or rest. The function
-// begin must not wait. It must call the function answered once with the answer, on any goroutine.
-func fanOut[T any](q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) *fan[T] {
+// fanOut begins a step on the nodes in targets, for a caller that waits for the answers with next
+// or remaining. It calls begin for each node. The function begin must not wait, and must pass the
+// node's answer to onAnswer once, on any goroutine.
+func fanOut[T any](q *quorum, targets nodes, quiet func(T, error) bool, begin func(n *node, onAnswer func(T, error))) *fan[T] {
 	bell := make(chan struct{}, 1)
-	f := newFan(q, to, quiet, func() {
+	f := newFan(q, targets, quiet, func() {
 		select {
 		case bell <- struct{}{}:
 		default:
 		}
 	})
 	f.bell = bell
-	f.begin(to, begin)
+	f.begin(targets, begin)
 	return f
 }
 
@@ -91,105 +93,111 @@ type taker[T any] struct {
 	decided func(more bool) bool // "more" is true if answers have arrived that were not taken yet
 	end     func()               // called once, on any goroutine
 
-	mu   sync.Mutex
-	fan  *fan[T]
-	over bool
+	mu    sync.Mutex
+	fan   *fan[T]
+	ended bool
 }
 
-// start begins a step. It returns at once, and the step may end before start returns.
-func (t *taker[T]) start(q *quorum, to nodes, quiet func(T, error) bool, begin func(n *node, answered func(T, error))) {
+// start begins a step on the nodes in targets. It returns at once, and the step may end before
+// start returns. The parameters are those of fanOut.
+func (t *taker[T]) start(q *quorum, targets nodes, quiet func(T, error) bool, begin func(n *node, onAnswer func(T, error))) {
 	t.mu.Lock() // the step's time may be over before t.fan is set
-	t.fan = newFan(q, to, quiet, t.wake)
+	t.fan = newFan(q, targets, quiet, t.wake)
 	t.mu.Unlock()
-	t.fan.begin(to, begin)
+	t.fan.begin(targets, begin)
 	t.wake() // a step on no nodes gets no answer, so no answer would call wake
 }
 
+// wake takes the answers that have arrived, and ends the step when they decide it.
 func (t *taker[T]) wake() {
 	t.mu.Lock()
-	if t.over || !t.drain() {
+	if t.ended || !t.drain() {
 		t.mu.Unlock()
 		return
 	}
-	t.over = true
+	t.ended = true
 	t.mu.Unlock()
-	t.fan.done()
+	t.fan.stop()
 	t.end()
 }
 
 // drain takes the answers that have arrived. It returns true when they decide the step, or when
 // there is no answer left to wait for.
 func (t *taker[T]) drain() bool {
-	for !t.decided(t.fan.there() != 0) {
-		a, ok, over := t.fan.poll()
+	for !t.decided(t.fan.ready() != 0) {
+		a, ok, ended := t.fan.tryNext()
 		if !ok {
-			return over
+			return ended
 		}
 		t.take(a)
 	}
 	return true
 }
 
-func (f *fan[T]) begin(to nodes, begin func(n *node, answered func(T, error))) {
-	for n := range f.quorum.each(to) {
-		begin(n, func(v T, err error) { f.answer(n, v, err) })
+// begin calls the function begin for each node in targets.
+func (f *fan[T]) begin(targets nodes, begin func(n *node, onAnswer func(T, error))) {
+	for n := range f.quorum.eachNode(targets) {
+		begin(n, func(v T, err error) { f.recordAnswer(n, v, err) })
 	}
 }
 
-// waiting turns a step that waits for its answer into a function begin, which does not wait.
-func waiting[T any](step func(n *node) (T, error)) func(n *node, answered func(T, error)) {
-	return func(n *node, answered func(T, error)) { n.links.Go(func() { answered(step(n)) }) }
+// async turns the function step, which waits for a node's answer, into a function begin for fanOut,
+// which does not wait.
+func async[T any](step func(n *node) (T, error)) func(n *node, onAnswer func(T, error)) {
+	return func(n *node, onAnswer func(T, error)) { n.links.Go(func() { onAnswer(step(n)) }) }
 }
 
-// answer records a node's answer.
-func (f *fan[T]) answer(n *node, v T, err error) {
-	n.answered(err)
+// recordAnswer records the answer (v, err) of node n.
+func (f *fan[T]) recordAnswer(n *node, v T, err error) {
+	n.recordEnd(err)
 	f.answers[n.index] = answer[T]{n.index, v, err}
 	if f.quiet == nil || !f.quiet(v, err) {
 		f.loud.Store(true)
 	}
-	arrived := nodes(f.arrived.Or(1 << n.index)).with(n.index)
+	arrived := nodes(f.arrived.Or(1 << n.index)).plus(n.index)
 	if arrived.count() >= f.enough || f.loud.Load() {
 		f.wake()
 	}
 }
 
-// there returns the set of nodes whose answers have arrived and were not taken yet.
-func (f *fan[T]) there() nodes { return nodes(f.arrived.Load()) & f.open }
+// ready returns the set of nodes whose answers have arrived and were not taken yet.
+func (f *fan[T]) ready() nodes { return nodes(f.arrived.Load()) & f.open }
 
-// poll takes an answer that has arrived. If no answer has arrived, the result over reports whether
-// the wait is over. The wait is over when all nodes have answered, or when the step's time is over.
-// It is also over when all open nodes are unresponsive and the other nodes are a quorum.
-func (f *fan[T]) poll() (a answer[T], ok, over bool) {
-	if there := f.there(); there != 0 {
-		i := bits.TrailingZeros32(uint32(there))
-		f.open = f.open.without(i)
+// tryNext takes an answer that has arrived. The result ok is false if no answer has arrived. Then
+// the result ended reports whether the wait for answers has ended. The wait ends when all nodes
+// have answered, or when the step's time is over. It also ends when all open nodes are unresponsive
+// and the other nodes are a quorum.
+func (f *fan[T]) tryNext() (a answer[T], ok, ended bool) {
+	if ready := f.ready(); ready != 0 {
+		i := bits.TrailingZeros32(uint32(ready))
+		f.open = f.open.minus(i)
 		return f.answers[i], true, false
 	}
 	if late := f.late.Load(); !f.overdue && (late || f.hopeless()) {
 		f.overdue = true
-		for n := range f.quorum.each(f.open) {
+		for n := range f.quorum.eachNode(f.open) {
 			if late {
 				n.failed.Store(fewFailures)
 			}
 		}
-		return f.poll()
+		return f.tryNext()
 	}
 	return answer[T]{}, false, f.open == 0 || f.overdue
 }
 
-// next waits for an answer. It returns false when there is no answer to wait for.
+// next waits for an answer, and returns it. It returns false when there is no answer to wait for.
 func (f *fan[T]) next() (answer[T], bool) {
 	for {
-		if a, ok, over := f.poll(); ok || over {
+		if a, ok, ended := f.tryNext(); ok || ended {
 			return a, ok
 		}
 		<-f.bell
 	}
 }
 
-// rest yields the answers that were not taken yet, until there is no answer left to wait for.
-func (f *fan[T]) rest(yield func(*node, answer[T]) bool) {
+// remaining yields the answers that were not taken yet, each with its node, until there is no
+// answer left to wait for.
+func (f *fan[T]) remaining(yield func(*node, answer[T]) bool) {
 	for {
 		a, ok := f.next()
 		if !ok || !yield(f.quorum.nodes[a.node], a) {
@@ -198,9 +206,9 @@ func (f *fan[T]) rest(yield func(*node, answer[T]) bool) {
 	}
 }
 
-// silent returns an error for each node that has not answered.
-func (f *fan[T]) silent() (errs []error) {
-	for n := range f.quorum.each(f.open) {
+// silentErrors returns an error for each node that has not answered.
+func (f *fan[T]) silentErrors() (errs []error) {
+	for n := range f.quorum.eachNode(f.open) {
 		errs = append(errs, n.error(errSilent))
 	}
 	return errs
@@ -221,8 +229,8 @@ func (f *fan[T]) hopeless() bool {
 	return responsive >= f.quorum.need
 }
 
-// done ends the wait. Calls that have no answer yet continue.
-func (f *fan[T]) done() {
+// stop ends the wait for answers. Calls that have no answer yet continue.
+func (f *fan[T]) stop() {
 	f.timer.Stop()
 	f.quorum.active.Add(-1)
 }
@@ -232,17 +240,17 @@ const (
 	// waiting for that node. It is not 1, because a single failure can have many causes. A call
 	// without an answer in time counts as fewFailures failures.
 	fewFailures = 3
-	// mostBehind is the largest number of calls that may be under way on a node while no caller
+	// mostPending is the largest number of calls that may be under way on a node while no caller
 	// waits for them.
-	mostBehind = 16
+	mostPending = 16
 )
 
-// responsive reports whether the node has answered one of the last few calls. Steps wait for such
-// a node.
+// responsive reports whether the node has answered one of its last few calls. Steps wait for a
+// responsive node.
 func (n *node) responsive() bool { return n.failed.Load() < fewFailures }
 
-// answered records the end of a call.
-func (n *node) answered(err error) {
+// recordEnd records that a call at the node has ended, with the error err or with success.
+func (n *node) recordEnd(err error) {
 	if n.underWay.Add(-1) == 0 {
 		select {
 		case n.landed <- struct{}{}:
@@ -277,9 +285,9 @@ func (n *node) close(ctx context.Context) error {
 	return n.links.Close(ctx)
 }
 
-// behind reports whether a node lags so far behind the others that it gets no calls. The link has
-// its own limit for the calls to a node that hangs. The limit here is lower, so that few acquires
-// must be undone at the node later.
-func (q *quorum) behind(n *node) bool {
-	return n.underWay.Load()-q.active.Load() > mostBehind
+// lags reports whether node n has so many calls without an answer that it gets no further calls.
+// The link has its own limit for the calls to a node that hangs. The limit here is lower, so that
+// few acquires must be undone at the node later.
+func (q *quorum) lags(n *node) bool {
+	return n.underWay.Load()-q.active.Load() > mostPending
 }

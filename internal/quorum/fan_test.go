@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// waits turns a call that waits for its answer into a function begin, which runs each call on a new
-// goroutine.
-func waits(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
+// onGoroutine turns call, which waits for its answer, into a function begin for fanOut, which runs
+// each call on a new goroutine.
+func onGoroutine(call func(n *node) (int, error)) func(n *node, answered func(int, error)) {
 	return func(n *node, answered func(int, error)) { go func() { answered(call(n)) }() }
 }
 
@@ -26,20 +26,20 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		late    nodes   // the nodes that have not answered an earlier call in time
-		to      nodes   // the nodes that are asked
+		targets nodes   // the nodes that are asked
 		replies []error // the answers of the nodes, in their order, a millisecond apart; nodes without an answer here hang
 		quiet   bool
 		want    int           // number of answers that together wake the caller
-		within  time.Duration // the time within which these answers come
+		limit   time.Duration // the time within which these answers come
 	}{
-		{name: "three of five agree", to: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, within: 3 * time.Millisecond},
-		{name: "what three say does not decide", to: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, within: 5 * time.Millisecond},
-		{name: "one objects", to: 31, replies: []error{nil, no}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "one objects first", to: 31, replies: []error{no, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "only two are asked", to: 3, replies: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "of those that are asked two are late", late: 24, to: 30, replies: []error{nil, nil}, quiet: true, want: 2, within: 2 * time.Millisecond},
-		{name: "all that are asked are late", late: 31, to: 31, replies: []error{nil}, quiet: true, want: 1, within: time.Millisecond},
-		{name: "no answer is quiet", to: 31, replies: []error{nil}, want: 1, within: time.Millisecond},
+		{name: "three of five agree", targets: 31, replies: []error{nil, nil, nil}, quiet: true, want: 3, limit: 3 * time.Millisecond},
+		{name: "what three say does not decide", targets: 31, replies: []error{nil, nil, nil, nil, nil}, quiet: true, want: 5, limit: 5 * time.Millisecond},
+		{name: "one objects", targets: 31, replies: []error{nil, no}, quiet: true, want: 2, limit: 2 * time.Millisecond},
+		{name: "one objects first", targets: 31, replies: []error{no, nil}, quiet: true, want: 2, limit: 2 * time.Millisecond},
+		{name: "only two are asked", targets: 3, replies: []error{nil, nil}, quiet: true, want: 2, limit: 2 * time.Millisecond},
+		{name: "of those that are asked two are late", late: 24, targets: 30, replies: []error{nil, nil}, quiet: true, want: 2, limit: 2 * time.Millisecond},
+		{name: "all that are asked are late", late: 31, targets: 31, replies: []error{nil}, quiet: true, want: 1, limit: time.Millisecond},
+		{name: "no answer is quiet", targets: 31, replies: []error{nil}, want: 1, limit: time.Millisecond},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 				}
 				hangs := make(chan struct{})
 				turns := make(map[int]int)
-				for n := range q.each(c.to) {
+				for n := range q.eachNode(c.targets) {
 					turns[n.index] = len(turns)
 				}
 				quiet := func(_ int, err error) bool { return err == nil }
@@ -61,7 +61,7 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 					quiet = nil
 				}
 				began := time.Now()
-				f := fanOut(q, c.to, quiet, waits(func(n *node) (int, error) {
+				f := fanOut(q, c.targets, quiet, onGoroutine(func(n *node) (int, error) {
 					turn := turns[n.index]
 					if turn >= len(c.replies) {
 						<-hangs
@@ -75,10 +75,10 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 						t.Errorf("answer %d of %d: %+v, %v", i, c.want, a, ok)
 					}
 				}
-				if waited := time.Since(began); waited != c.within {
-					t.Errorf("%d answers were taken after %v, and are there after %v", c.want, waited, c.within)
+				if waited := time.Since(began); waited != c.limit {
+					t.Errorf("%d answers were taken after %v, and are there after %v", c.want, waited, c.limit)
 				}
-				f.done()
+				f.stop()
 				close(hangs)
 			})
 		})
@@ -98,13 +98,13 @@ func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 		// the third node's answer.
 		waitsFor := func(last func() error) time.Duration {
 			began := time.Now()
-			f := fanOut(q, q.all(), nil, waits(func(n *node) (int, error) {
+			f := fanOut(q, q.allNodes(), nil, onGoroutine(func(n *node) (int, error) {
 				if n.index == 2 {
 					return 0, last()
 				}
 				return 0, nil
 			}))
-			defer f.done()
+			defer f.stop()
 			for range q.nodes {
 				if _, ok := f.next(); !ok {
 					break
@@ -163,21 +163,21 @@ func TestNodesAreSentTheSameTexts(t *testing.T) {
 		q.nodes = append(q.nodes, newNode(unused{}, i, q))
 	}
 	q.whole = newRoster(q, "")
-	a := q.appeal(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64}, 1000, 1)
+	a := q.newAppeal(store.Claim{Key: "k", Owner: "o", TTL: time.Second, FenceCount: 64}, 1000, 1)
 	texts := []string{"a", "b", "c"}
-	first := a.to(q.nodes[0], &texts[0]).Words
+	first := a.callTo(q.nodes[0], &texts[0]).Words
 	for i, n := range q.nodes {
-		words := a.to(n, &texts[i]).Words
+		words := a.callTo(n, &texts[i]).Words
 		if &words[0] == &a.call.Words[0] || &words[0] == &first[0] {
 			t.Errorf("node %d is sent the words of another one", i)
 		}
 		if words[9] != first[9] {
 			t.Errorf("node %d is sent texts of its own", i)
 		}
-		if got := *words[textAt].(*string); got != texts[i] {
+		if got := *words[textIndex].(*string); got != texts[i] {
 			t.Errorf("node %d is asked under %q, not %q", i, got, texts[i])
 		}
-		if got := *words[textAt+4].(*string); got != "1063" {
+		if got := *words[textIndex+4].(*string); got != "1063" {
 			t.Errorf("the proposal's block of 64 from 1000 ends with %s", got)
 		}
 	}

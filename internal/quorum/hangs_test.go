@@ -79,7 +79,7 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 			}
 			release(t, busy)
 			for _, s := range servers {
-				nothingIsLeft(t, s)
+				waitUntilEmpty(t, s)
 			}
 		})
 	}
@@ -151,7 +151,7 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	servers[1].Resume()
 	release(t, lease)
 	for _, s := range servers {
-		nothingIsLeft(t, s)
+		waitUntilEmpty(t, s)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestANodeThatHangsIsSentFewCalls(t *testing.T) {
 	l := newRedlock(t, cs)
 	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
 	gate, sent := make(chan struct{}), new(atomic.Int32)
-	ms[2].with(func(_ string, run func() error) error {
+	ms[2].setMeddle(func(_ string, run func() error) error {
 		sent.Add(1)
 		<-gate
 		return run()

@@ -38,7 +38,7 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = operator.Close(context.Background()) })
 	one := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared})
-	everywhere(t, servers, "doc")
+	checkHeldByAll(t, servers, "doc")
 	broken := make(chan error, 1)
 	go func() { broken <- operator.Revoke(context.Background(), "doc", one.Fence(), "stuck") }()
 	arrived.Wait()
@@ -47,7 +47,7 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), "doc").Val() == 1 })
 	})
 	two := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared, TTL: 20 * time.Second})
-	everywhere(t, servers, "doc")
+	checkHeldByAll(t, servers, "doc")
 	close(gate)
 	// A call without an answer ends after a second.
 	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) {
@@ -63,7 +63,8 @@ func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
 	}
 }
 
-func everywhere(t *testing.T, servers []*redistest.Server, key string) {
+// checkHeldByAll waits until key exists on all servers.
+func checkHeldByAll(t *testing.T, servers []*redistest.Server, key string) {
 	t.Helper()
 	eventually(t, "all nodes have it", func() bool {
 		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), key).Val() == 0 })
@@ -86,11 +87,11 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 		},
 	})
 	t.Cleanup(func() { moving.Close() })
-	one := newRedlock(t, with(cs, map[int]locker.Client{0: moving}), locker.WithNodeTimeout(500*time.Millisecond))
+	one := newRedlock(t, replaceNodes(cs, map[int]locker.Client{0: moving}), locker.WithNodeTimeout(500*time.Millisecond))
 	release(t, acquire(t, one, locker.Rule{Key: "warm"}))
 	target.Store(&b)
 	time.Sleep(100 * time.Millisecond) //nolint:forbidigo // until the lifetime of the old connections is over
-	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{1: deadNode(t)})), locker.Rule{Key: "x"})
+	lease := acquire(t, newRedlock(t, replaceNodes(cs, map[int]locker.Client{1: deadNode(t)})), locker.Rule{Key: "x"})
 	_, err := one.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait})
 	if err == nil && lease.Context().Err() == nil {
 		t.Error("two hold the key: one server has voted for two nodes")
@@ -243,7 +244,8 @@ func (w *warnings) Warn(x locker.Warning) {
 	w.all = append(w.all, x)
 }
 
-func (w *warnings) seen() []locker.Warning {
+// list returns the warnings so far.
+func (w *warnings) list() []locker.Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.all)

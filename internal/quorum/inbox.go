@@ -43,8 +43,8 @@ func (q *quorum) withSubscriptions(cs []redisstore.Client) store.Store {
 	return hinted{q, channel}
 }
 
-// inboxOf returns the channel on which a claim waits at this node, or "" when the claim does not
-// queue. The Inbox in the claim only shows whether the claim waits.
+// inboxOf returns the channel on which the claim c waits at this node, or "" when the claim does
+// not queue. The Inbox in the claim only shows whether the claim waits.
 func (n *node) inboxOf(c *store.Claim) string {
 	if !c.Queue {
 		return ""
@@ -52,7 +52,8 @@ func (n *node) inboxOf(c *store.Claim) string {
 	return n.channelOf(c)
 }
 
-// channelOf returns the channel on which this node notifies a claim, or "" when there is none.
+// channelOf returns the channel on which this node notifies the owner of the claim c, or "" when
+// there is none.
 func (n *node) channelOf(c *store.Claim) string {
 	if c.Inbox == "" || n.subscription == nil {
 		return ""
@@ -97,14 +98,14 @@ func (q hinted) Inbox(key string) string {
 
 // Open subscribes on all nodes, and returns when a quorum has confirmed the subscription.
 func (q hinted) Open(ctx context.Context, key string) (string, error) {
-	f := fanOut(q.quorum, q.all(), nil, waiting(func(n *node) (string, error) { return n.subscription.Open(ctx, key) }))
-	defer f.done()
+	f := fanOut(q.quorum, q.allNodes(), nil, async(func(n *node) (string, error) { return n.subscription.Open(ctx, key) }))
+	defer f.stop()
 	subscribed := 0
 	var errs []error
 	for subscribed < q.need {
 		a, ok := f.next()
 		if !ok {
-			return "", &store.Refusal{Temporary: true, Err: &quorumError{what: "fewer than a quorum of the nodes accepted the subscription", nodes: errs}}
+			return "", &store.Refusal{Temporary: true, Err: &quorumError{summary: "fewer than a quorum of the nodes accepted the subscription", nodes: errs}}
 		}
 		if a.err != nil {
 			errs = append(errs, q.nodes[a.node].error(a.err))
@@ -118,8 +119,8 @@ func (q hinted) Open(ctx context.Context, key string) (string, error) {
 // Reset has no effect, because resubscribe handles each node that has no subscriber.
 func (q hinted) Reset(string) {}
 
-// resubscribe is called when a node has answered that it has no subscriber for the inbox of this
-// process.
+// resubscribe subscribes again at this node for key. It is called when the node has answered that
+// the inbox of this process has no subscriber.
 func (n *node) resubscribe(key string) {
 	if n.subscription.Inbox(key) != "" {
 		n.subscription.Reset(n.subscription.Address(key))

@@ -63,7 +63,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 			}
 			slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA(kind.release), second: make(chan struct{})}
 			s := kind.open([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
-			settles(t, s)
+			checkSettled(t, s)
 
 			const foreign = "somebody else"
 			for _, c := range direct[:2] {

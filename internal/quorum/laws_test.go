@@ -102,21 +102,21 @@ func harnessOf(t *testing.T, servers []*redistest.Server, open quorumOpener) sto
 	}
 }
 
-// unhurried is how long a step waits for a node while laws are checked. It is long, because all
+// lawPatience is how long a step waits for a node while laws are checked. It is long, because all
 // nodes answer, but some answer late on a busy machine.
-const unhurried = 10 * time.Second
+const lawPatience = 10 * time.Second
 
 type quorumOpener = func(cs []locker.Client, patience time.Duration) locker.Store
 
 func openQuorum(t testing.TB, cs []*redis.Client, open quorumOpener) locker.Store {
 	t.Helper()
-	s := open(clients(cs), unhurried)
-	settles(t, s)
+	s := open(clients(cs), lawPatience)
+	checkSettled(t, s)
 	return s
 }
 
-// settles fails the test if a Store still has work to do after the test.
-func settles(t testing.TB, s locker.Store) {
+// checkSettled fails the test if the Store s still has work to do after the test.
+func checkSettled(t testing.TB, s locker.Store) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -154,8 +154,8 @@ func TestRedlockOfAServerASentinelSetAndAClusterObeysTheLaws(t *testing.T) {
 	}
 	enroll(t, asClients(nodes(t)))
 	store := func(t testing.TB) locker.Store {
-		s := quorumStore(asClients(nodes(t)), unhurried)
-		settles(t, s)
+		s := quorumStore(asClients(nodes(t)), lawPatience)
+		checkSettled(t, s)
 		return s
 	}
 	t.Run("mixed", func(t *testing.T) {

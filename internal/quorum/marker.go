@@ -19,7 +19,7 @@ import (
 type marker struct {
 	id      string // identity of the server's data when the marker was written
 	set     string
-	state   string // one of the constants votes, joins and forms
+	state   string // one of the constants stateVotes, stateJoins and stateForms
 	seat    int
 	longest time.Duration // longest TTL of any lease
 	seats   []seat
@@ -30,9 +30,9 @@ type marker struct {
 type seat struct{ generation, label string }
 
 const (
-	votes = "v" // a member of its set
-	joins = "j" // takes a seat, and waits until all leases of the seat's former server are over
-	forms = "f" // one of the servers that form a set
+	stateVotes = "v" // a member of its set
+	stateJoins = "j" // takes a seat, and waits until all leases of the seat's former server are over
+	stateForms = "f" // one of the servers that form a set
 )
 
 func (m marker) String() string {
@@ -42,7 +42,7 @@ func (m marker) String() string {
 	return b.String()
 }
 
-// generations returns the part of a marker's text that names the server of each seat.
+// generations returns the part of a marker's text that names the server of each of the seats.
 func generations(seats []seat) string {
 	parts := make([]string, len(seats))
 	for i, s := range seats {
@@ -54,8 +54,8 @@ func generations(seats []seat) string {
 // era is the part of a marker that several votes must have in common to be counted together.
 type era struct{ set, generations string }
 
-// under returns the era of a marker's text.
-func under(text string) (e era) {
+// eraOf returns the era of the marker with the given text.
+func eraOf(text string) (e era) {
 	_, rest, _ := strings.Cut(text, "/")
 	e.set, rest, _ = strings.Cut(rest, "/")
 	for range 3 {
@@ -65,6 +65,7 @@ func under(text string) (e era) {
 	return e
 }
 
+// parseMarker reads the text of a marker. The result ok is false if text is no valid marker.
 func parseMarker(text string) (m marker, ok bool) {
 	parts := strings.SplitN(text, "/", 6)
 	if len(parts) != 6 {
@@ -83,8 +84,9 @@ func parseMarker(text string) (m marker, ok bool) {
 	return m, err == nil && m.seat >= 0 && m.seat < len(m.seats) && len(m.seats) <= mostNodes
 }
 
-// join merges the seats of two markers of one set.
-func join(a, b []seat) []seat {
+// mergeSeats merges the seats of two markers of one set: of each seat, it returns the newer
+// generation.
+func mergeSeats(a, b []seat) []seat {
 	joined := make([]seat, len(a))
 	for i := range a {
 		joined[i] = a[i]
@@ -95,8 +97,9 @@ func join(a, b []seat) []seat {
 	return joined
 }
 
-// labelled replaces the characters of an address that a marker cannot hold.
-func labelled(addr string) string {
+// labelOf returns the address addr with '_' in the place of the characters that a marker cannot
+// hold.
+func labelOf(addr string) string {
 	return strings.Map(func(r rune) rune {
 		if r <= ' ' || strings.ContainsRune("/,@", r) {
 			return '_'

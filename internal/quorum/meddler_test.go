@@ -29,9 +29,9 @@ type meddler struct {
 	meddle func(script string, run func() error) error
 }
 
-// with sets the function f, which is called in place of each script. It gets the script's name and
-// a function that executes the script. If f is nil, scripts run as usual.
-func (m *meddler) with(f func(script string, run func() error) error) {
+// setMeddle makes f be called in place of each script. The function f gets the script's name and a
+// function that executes the script. If f is nil, scripts run as usual.
+func (m *meddler) setMeddle(f func(script string, run func() error) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.meddle = f
@@ -86,7 +86,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 			servers := enrolled(t, 3)
 			ms, cs := meddlers(t, servers)
 			s := open(cs, locker.DefaultNodeTimeout)
-			settles(t, s)
+			checkSettled(t, s)
 			claim := claimOn("a")
 			claim.Once = time.Hour
 			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
@@ -96,7 +96,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 				eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
 			}
 			for _, m := range ms[1:] {
-				m.with(func(name string, run func() error) error {
+				m.setMeddle(func(name string, run func() error) error {
 					if name == "quorum_release" {
 						return os.ErrDeadlineExceeded
 					}
@@ -109,7 +109,7 @@ func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 				t.Fatalf("%v by one node of three", g.State)
 			}
 			for _, m := range ms[1:] {
-				m.with(nil)
+				m.setMeddle(nil)
 				if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the lease had expired
 					t.Fatal(err)
 				}
@@ -139,14 +139,14 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	servers := enrolled(t, 3)
 	ms, cs := meddlers(t, servers)
 	s := quorumStore(cs, time.Minute)
-	settles(t, s)
+	checkSettled(t, s)
 	for _, i := range []int{0, 2} { // another program holds the key at these nodes when the first acquire asks
 		if err := ms[i].Set(t.Context(), "a", "another program", time.Minute).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	asked, answer := make(chan struct{}), make(chan struct{})
-	ms[2].with(func(script string, run func() error) error {
+	ms[2].setMeddle(func(script string, run func() error) error {
 		err := run()
 		if script == "quorum_vote" {
 			close(asked)
@@ -176,7 +176,7 @@ func TestARoundThatIsLostGivesNothingBackThatAnotherHasWon(t *testing.T) {
 	if err := ms[2].Del(t.Context(), "a").Err(); err != nil {
 		t.Fatal(err)
 	}
-	ms[2].with(nil)
+	ms[2].setMeddle(nil)
 	other := claimOn("a")
 	for range 20 {
 		if g, err := s.Acquire(t.Context(), other); err != nil || g.State != store.Busy {
@@ -215,14 +215,14 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 		}
 		for i := range ms {
 			var own, others sync.Once
-			ms[i][i].with(func(script string, run func() error) error {
+			ms[i][i].setMeddle(func(script string, run func() error) error {
 				err := run()
 				if script == "quorum_vote" {
 					own.Do(func() { close(first[i]) })
 				}
 				return err
 			})
-			ms[i][1-i].with(func(script string, run func() error) error {
+			ms[i][1-i].setMeddle(func(script string, run func() error) error {
 				if script == "quorum_vote" {
 					others.Do(func() { <-first[1-i] })
 				}
@@ -248,13 +248,13 @@ func TestVotesAreSplitWhileANodeIsDown(t *testing.T) {
 func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		holders []string
-		down    bool // the last node is down
-		again   bool
+		holders     []string
+		down        bool // the last node is down
+		secondRound bool
 	}{
-		"three contenders":                   {holders: []string{"x", "y"}, again: true},
-		"three others":                       {holders: []string{"x", "y", "z"}, again: true},
-		"two contenders, and a node is down": {holders: []string{"x"}, down: true, again: true},
+		"three contenders":                   {holders: []string{"x", "y"}, secondRound: true},
+		"three others":                       {holders: []string{"x", "y", "z"}, secondRound: true},
+		"two contenders, and a node is down": {holders: []string{"x"}, down: true, secondRound: true},
 		"there is a holder":                  {holders: []string{"x", "x"}},
 		"there is a holder, a node is down":  {holders: []string{"x", "x"}, down: true},
 	} {
@@ -267,7 +267,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 				cs[2] = deadNode(t)
 			}
 			s := quorumStore(cs, locker.DefaultNodeTimeout)
-			settles(t, s)
+			checkSettled(t, s)
 			for i, holder := range c.holders {
 				if err := direct[i].Set(t.Context(), "a", holder, time.Minute).Err(); err != nil {
 					t.Fatal(err)
@@ -276,7 +276,7 @@ func TestVotesThatWereSplitAreCollectedAgainAtOnce(t *testing.T) {
 			g, err := s.Acquire(t.Context(), claimOn("a"))
 			// The second round may find too few nodes, because the vote of the first round is still
 			// being given back.
-			if g.State == store.Granted || err != nil && !c.again || g.Rounds > 1 != c.again {
+			if g.State == store.Granted || err != nil && !c.secondRound || g.Rounds > 1 != c.secondRound {
 				t.Errorf("%v %v after %d rounds", g.State, err, g.Rounds)
 			}
 		})
@@ -289,7 +289,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 	t.Parallel()
 	ms, cs := meddlers(t, enrolled(t, 3))
 	s := quorumStore(cs, locker.DefaultNodeTimeout)
-	settles(t, s)
+	checkSettled(t, s)
 	claim := claimOn("a")
 	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
 		t.Fatal(g.State, err)
@@ -298,7 +298,7 @@ func TestANodeThatMissedAReleaseIsToldAgain(t *testing.T) {
 		eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
 	}
 	var missed sync.Once
-	ms[2].with(func(script string, run func() error) (err error) {
+	ms[2].setMeddle(func(script string, run func() error) (err error) {
 		if script == "quorum_release" {
 			missed.Do(func() { err = os.ErrDeadlineExceeded })
 		}
@@ -330,7 +330,7 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			ms, cs := meddlers(t, enrolled(t, 3))
 			cs[2] = deadNode(t)
 			s := quorumStore(cs, 200*time.Millisecond)
-			settles(t, s)
+			checkSettled(t, s)
 			// The counter of one node is an hour ahead of its clock. So the votes of every later
 			// round have different fences, and one of them must be raised.
 			ahead := time.Now().Add(time.Hour).UnixMicro()
@@ -339,7 +339,7 @@ func TestAVoteThatWasNotRaisedDoesNotCount(t *testing.T) {
 			}
 			var asked sync.Once
 			confirming, ended := make(chan struct{}), make(chan struct{})
-			ms[1].with(func(script string, run func() error) error {
+			ms[1].setMeddle(func(script string, run func() error) error {
 				if script == "quorum_confirm" {
 					asked.Do(func() { close(confirming) })
 					if c.silent {

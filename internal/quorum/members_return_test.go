@@ -21,10 +21,11 @@ import (
 
 var brief = []locker.QuorumOption{locker.WithTTL(500 * time.Millisecond), locker.WithMaxTTL(500 * time.Millisecond), locker.WithMaxSkew(50 * time.Millisecond)}
 
-// with returns a list of nodes in which some nodes are replaced by others.
-func with(cs []*redis.Client, other map[int]locker.Client) []locker.Client {
+// replaceNodes returns the clients cs as a list of nodes, in which the client at each index of
+// replacements is replaced.
+func replaceNodes(cs []*redis.Client, replacements map[int]locker.Client) []locker.Client {
 	all := clients(cs)
-	for i, c := range other {
+	for i, c := range replacements {
 		all[i] = c
 	}
 	return all
@@ -39,7 +40,7 @@ func TestQuorumQ1AWaitIsAsLongAsAnybodysLongestLease(t *testing.T) {
 	release(t, acquire(t, first, locker.Rule{Key: "warm"}))
 	cs := clientsOf(t, servers)
 	long := []locker.QuorumOption{locker.WithMaxTTL(20 * time.Second), locker.WithTTL(20 * time.Second), locker.WithMaxSkew(50 * time.Millisecond), locker.WithNodeTimeout(500 * time.Millisecond)}
-	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{0: deadNode(t)}), long...), locker.Rule{Key: "x"})
+	lease := acquire(t, newRedlock(t, replaceNodes(cs, map[int]locker.Client{0: deadNode(t)}), long...), locker.Rule{Key: "x"})
 	cs[2].FlushAll(t.Context())
 	release(t, acquire(t, first, locker.Rule{Key: "y"})) // this process detects the node that forgot
 	time.Sleep(800 * time.Millisecond)                   //nolint:forbidigo // the first process's own wait would be 0.6 s
@@ -188,7 +189,7 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 		t.Fatal("two hold the key")
 	}
 	eventually(t, "a warning says so", func() bool {
-		return slices.ContainsFunc(watched.seen(), func(w locker.Warning) bool {
+		return slices.ContainsFunc(watched.list(), func(w locker.Warning) bool {
 			return w.Code == "node-out" && strings.Contains(w.Text, "two lists of nodes")
 		})
 	})
@@ -301,7 +302,7 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 			if lease, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait}); err == nil {
 				release(t, lease)
 			}
-			return slices.ContainsFunc(watched.seen(), func(w locker.Warning) bool { return w.Code == code && strings.Contains(w.Text, "node 1 (") })
+			return slices.ContainsFunc(watched.list(), func(w locker.Warning) bool { return w.Code == code && strings.Contains(w.Text, "node 1 (") })
 		}
 	}
 	eventually(t, "it is warned of", has("node-out"))

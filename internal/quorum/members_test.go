@@ -26,7 +26,7 @@ var shortQuarantine = []locker.QuorumOption{locker.WithTTL(2 * time.Second), loc
 func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		how    string
+		name   string
 		forget func(t *testing.T, s *redistest.Server, c *redis.Client)
 	}{
 		{"it was restarted", func(_ *testing.T, s *redistest.Server, _ *redis.Client) { s.Restart() }},
@@ -37,20 +37,23 @@ func TestANodeThatMayHaveForgottenDoesNotVote(t *testing.T) {
 		}},
 	} {
 		for _, guarded := range []bool{true, false} {
-			name := c.how
+			name := c.name
 			if !guarded {
 				name += ", and no process is notified"
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				servers := startNodes(t, 3)
-				forgets(t, servers, guarded, c.forget)
+				checkForgetting(t, servers, guarded, c.forget)
 			})
 		}
 	}
 }
 
-func forgets(t *testing.T, servers []*redistest.Server, guarded bool, forget func(*testing.T, *redistest.Server, *redis.Client)) {
+// checkForgetting lets one of three servers forget its vote by forget, and checks that the node
+// does not vote. If guarded is false, the check of the marker is disabled, and the test expects two
+// holders.
+func checkForgetting(t *testing.T, servers []*redistest.Server, guarded bool, forget func(*testing.T, *redistest.Server, *redis.Client)) {
 	t.Helper()
 	enroll(t, clients(clientsOf(t, servers)), shortQuarantine...)
 	cs := clientsOf(t, servers)

@@ -62,7 +62,7 @@ func TestANodeThatStandsStillIsNotWaitedFor(t *testing.T) {
 	}
 	servers[1].Resume()
 	for _, s := range servers {
-		nothingIsLeft(t, s)
+		waitUntilEmpty(t, s)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -111,7 +111,7 @@ func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 		release(t, lease)
 		fault.Await(t, 1)
 		for _, s := range servers {
-			nothingIsLeft(t, s)
+			waitUntilEmpty(t, s)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func TestDefectAReleaseDuringCloseLeavesAVote(t *testing.T) {
 	}
 	var lost atomic.Int32
 	closing := make(chan struct{})
-	ms[2].with(func(script string, run func() error) error {
+	ms[2].setMeddle(func(script string, run func() error) error {
 		if script == "quorum_release" && lost.Add(1) == 1 {
 			<-closing
 			return os.ErrDeadlineExceeded

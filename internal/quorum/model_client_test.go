@@ -7,29 +7,29 @@ import (
 )
 
 type simClient struct {
-	w       *model
-	i       int
-	labels  []string
-	longest time.Duration
-	texts   []string
-	tending bool
-	replace bool
-	cut     int // the node that the client does not reach; -1: it reaches all nodes
-	other   bool
+	w          *model
+	i          int
+	labels     []string
+	longest    time.Duration
+	texts      []string
+	tending    bool
+	replace    bool
+	cut        int // the node that the client does not reach; -1: it reaches all nodes
+	reachesAlt bool
 }
 
-// reach returns the server that a client's call to a node reaches.
+// reach returns the server that the client's call to node i reaches, or nil.
 func (c *simClient) reach(i int) *server {
 	switch {
 	case c.cut == i:
 		return nil
-	case c.w.swap == i && c.other:
+	case c.w.swap == i && c.reachesAlt:
 		return c.w.alt
 	}
 	return c.w.nodes[i]
 }
 
-// call runs the function do at a node: perhaps late, and perhaps never, but never twice. It calls
+// call runs the function do at node i: perhaps late, and perhaps never, but never twice. It calls
 // the function answer once, with ok true if do has surely run.
 func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 	w := c.w
@@ -45,37 +45,37 @@ func (c *simClient) call(i int, do func(*server), answer func(ok bool)) {
 			answer(ok)
 		}
 	}
-	w.after(modelTimeout, func() { done(false) })
+	w.schedule(modelTimeout, func() { done(false) })
 	if lost {
 		return
 	}
-	w.after(there, func() {
+	w.schedule(there, func() {
 		s := c.reach(i)
 		if s == nil {
 			return
 		}
 		do(s)
 		if !silent {
-			w.after(back, func() { done(true) })
+			w.schedule(back, func() { done(true) })
 		}
 	})
 }
 
-// all runs the function do at some nodes. When all these nodes have answered, or the time is over,
-// it calls the function "then".
-func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nodes)) {
-	open, good := which.count(), nodes(0)
+// callAll runs the function do at the nodes in targets. When all these nodes have answered, or the
+// time is over, it calls onAnswers with the nodes that have answered.
+func (c *simClient) callAll(targets nodes, do func(i int, s *server), onAnswers func(ok nodes)) {
+	open, good := targets.count(), nodes(0)
 	if open == 0 {
-		c.w.after(time.Millisecond, func() { then(0) })
+		c.w.schedule(time.Millisecond, func() { onAnswers(0) })
 	}
 	for i := range c.w.n {
-		if which.has(i) {
+		if targets.has(i) {
 			c.call(i, func(s *server) { do(i, s) }, func(ok bool) {
 				if ok {
-					good = good.with(i)
+					good = good.plus(i)
 				}
 				if open--; open == 0 {
-					then(good)
+					onAnswers(good)
 				}
 			})
 		}
@@ -85,7 +85,7 @@ func (c *simClient) all(which nodes, do func(i int, s *server), then func(ok nod
 // watch calls the method tend from time to time.
 func (c *simClient) watch() {
 	c.tend(0)
-	c.w.after(100*time.Millisecond+c.w.upTo(150*time.Millisecond), c.watch)
+	c.w.schedule(100*time.Millisecond+c.w.upTo(150*time.Millisecond), c.watch)
 }
 
 func (c *simClient) tend(round int) {
@@ -96,8 +96,8 @@ func (c *simClient) tend(round int) {
 	c.tending = true
 	w := c.w
 	views := make([]view, w.n)
-	c.all(1<<w.n-1, func(i int, s *server) {
-		v := view{at: w.clock(s), id: s.id, text: s.text, begun: maps.Clone(s.begun)}
+	c.callAll(1<<w.n-1, func(i int, s *server) {
+		v := view{clock: w.clock(s), id: s.id, text: s.text, waits: maps.Clone(s.waits)}
 		v.marker, v.marked = parseMarker(s.text)
 		views[i] = v
 	}, func(ok nodes) {
@@ -106,7 +106,7 @@ func (c *simClient) tend(round int) {
 				views[i] = view{err: errSilent}
 			}
 		}
-		p := decide(c.seen(views), wish{labels: c.labels, longest: c.longest, gate: c.gate, fresh: w.fresh, replace: c.replace})
+		p := decide(c.applyRules(views), wish{labels: c.labels, longest: c.longest, quarantine: c.quarantine, newGeneration: w.newGeneration, replace: c.replace})
 		for i, s := range p.nodes {
 			if ok.has(i) {
 				c.texts[i] = s.text
@@ -127,14 +127,14 @@ func (c *simClient) tend(round int) {
 	})
 }
 
-// seen changes the views of a look: for each rule that is switched off, they become what a client
-// without this rule would see.
-func (c *simClient) seen(views []view) []view {
+// applyRules changes the views of a look: for each rule that is switched off, they become what a
+// client without this rule would see.
+func (c *simClient) applyRules(views []view) []view {
 	w := c.w
 	var sorted []time.Duration
 	for i := range views {
 		if v := &views[i]; v.err == nil {
-			sorted = append(sorted, v.at.Sub(time.UnixMicro(1e15).Add(w.now)))
+			sorted = append(sorted, v.clock.Sub(time.UnixMicro(1e15).Add(w.now)))
 		}
 	}
 	slices.Sort(sorted)
@@ -143,8 +143,8 @@ func (c *simClient) seen(views []view) []view {
 		if v.err != nil {
 			continue
 		}
-		if off := (v.at.Sub(time.UnixMicro(1e15).Add(w.now)) - sorted[len(sorted)/2]).Abs(); off > 2*modelSkew && w.manyClocks {
-			v.off = off
+		if off := (v.clock.Sub(time.UnixMicro(1e15).Add(w.now)) - sorted[len(sorted)/2]).Abs(); off > 2*modelSkew && w.manyClocks {
+			v.clockOff = off
 		}
 		if !w.longest {
 			v.marker.longest = 0
@@ -153,14 +153,14 @@ func (c *simClient) seen(views []view) []view {
 	if !w.manyClocks { // without this rule, the longest wait that one node reports counts for all nodes
 		first := map[string]time.Duration{}
 		for i := range views {
-			for name, begun := range views[i].begun {
-				first[name] = max(first[name], views[i].at.Sub(begun))
+			for name, begun := range views[i].waits {
+				first[name] = max(first[name], views[i].clock.Sub(begun))
 			}
 		}
 		for i := range views {
 			if views[i].err == nil {
 				for name, since := range first {
-					views[i].begun[name] = views[i].at.Add(-since)
+					views[i].waits[name] = views[i].clock.Add(-since)
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func (c *simClient) seen(views []view) []view {
 	return views
 }
 
-func (c *simClient) gate(longest time.Duration) time.Duration {
+func (c *simClient) quarantine(longest time.Duration) time.Duration {
 	if !c.w.wait {
 		return 0
 	}

@@ -33,44 +33,44 @@ func (w *model) harm() {
 	w.calm = false
 	i := w.rng.IntN(w.n)
 	limit := modelFaults[w.fault](w, i)
-	for _, c := range w.who { // some clients do not reach all nodes
+	for _, c := range w.clients { // some clients do not reach all nodes
 		c.cut = -1
 		if w.rng.IntN(2) == 0 && w.fault != "a majority restarts" {
 			c.cut = w.rng.IntN(w.n)
 		}
 	}
 	if w.fault == "an address moves" {
-		w.who[0].cut, w.who[2].cut = (i+2)%w.n, (i+1)%w.n
+		w.clients[0].cut, w.clients[2].cut = (i+2)%w.n, (i+1)%w.n
 	}
-	w.after(w.upTo(1500*time.Millisecond), func() {
-		for _, c := range w.who {
+	w.schedule(w.upTo(1500*time.Millisecond), func() {
+		for _, c := range w.clients {
 			c.cut = -1
 		}
 	})
-	w.healed(w.now + limit)
+	w.awaitHealed(w.now + limit)
 }
 
 // flush empties a server.
 func (w *model) flush(i int) time.Duration {
 	s := w.nodes[i]
-	*s = server{id: s.id, begun: map[string]time.Time{}, offset: s.offset}
+	*s = server{id: s.id, waits: map[string]time.Time{}, offset: s.offset}
 	return modelLimit
 }
 
 // restart starts a server again, with a new identity and with the data of old, if old is not nil.
 func (w *model) restart(i int, old *server) {
 	s, id := w.nodes[i], w.server().id
-	*s = server{id: id, begun: map[string]time.Time{}, offset: s.offset}
+	*s = server{id: id, waits: map[string]time.Time{}, offset: s.offset}
 	if old != nil {
-		s.text, s.begun, s.token, s.until, s.counter = old.text, maps.Clone(old.begun), old.token, old.until, old.counter
+		s.text, s.waits, s.token, s.leaseEnd, s.counter = old.text, maps.Clone(old.waits), old.token, old.leaseEnd, old.counter
 	}
 }
 
 func (w *model) restartWithData(i int) time.Duration {
 	s := w.nodes[i]
-	w.restart(i, s.before)
+	w.restart(i, s.backup)
 	if w.rng.IntN(2) == 0 { // a second time, during the wait
-		w.after(w.upTo(600*time.Millisecond), func() { w.restart(i, s.before) })
+		w.schedule(w.upTo(600*time.Millisecond), func() { w.restart(i, s.backup) })
 	}
 	return modelLimit
 }
@@ -79,24 +79,24 @@ func (w *model) restartWithData(i int) time.Duration {
 func (w *model) promote(i int) time.Duration {
 	s := w.nodes[i]
 	w.alt, w.swap = s.copy(), i
-	if s.before != nil {
-		w.restart(i, s.before)
+	if s.backup != nil {
+		w.restart(i, s.backup)
 	}
-	for _, c := range w.who {
-		c.other = w.rng.IntN(2) == 0
+	for _, c := range w.clients {
+		c.reachesAlt = w.rng.IntN(2) == 0
 	}
-	w.after(2*time.Second, func() { w.swap = -1 })
+	w.schedule(2*time.Second, func() { w.swap = -1 })
 	return modelLimit
 }
 
 // moveAddress makes the address of a node lead some clients to another node's server.
 func (w *model) moveAddress(i int) time.Duration {
 	w.alt, w.swap = w.nodes[(i+1)%w.n], i
-	w.who[0].other, w.who[1].other, w.who[2].other, w.who[3].other = true, w.rng.IntN(2) == 0, false, false
-	w.after(time.Second, func() { w.swap = -1 })
-	blind := w.who[0] // this client does not look at the nodes for a while
+	w.clients[0].reachesAlt, w.clients[1].reachesAlt, w.clients[2].reachesAlt, w.clients[3].reachesAlt = true, w.rng.IntN(2) == 0, false, false
+	w.schedule(time.Second, func() { w.swap = -1 })
+	blind := w.clients[0] // this client does not look at the nodes for a while
 	blind.tending = true
-	w.after(800*time.Millisecond, func() { blind.tending = false })
+	w.schedule(800*time.Millisecond, func() { blind.tending = false })
 	return modelLimit
 }
 
@@ -105,18 +105,18 @@ func (w *model) moveAddress(i int) time.Duration {
 func (w *model) replaceServer(i int) time.Duration {
 	w.alt, w.swap = w.nodes[i], i
 	w.nodes[i] = w.server()
-	for k, c := range w.who {
-		c.other = k > 1
+	for k, c := range w.clients {
+		c.reachesAlt = k > 1
 		if k <= 1 {
 			c.labels = slices.Clone(c.labels)
 			c.labels[i] = fmt.Sprint("addr", i, "-", w.ids)
 			c.texts[i], c.replace = "", k == 0
 		}
 	}
-	label := w.who[0].labels[i]
-	w.after(3*time.Second, func() {
+	label := w.clients[0].labels[i]
+	w.schedule(3*time.Second, func() {
 		w.swap = -1
-		for _, c := range w.who {
+		for _, c := range w.clients {
 			c.labels[i], c.replace = label, false
 		}
 	})
@@ -126,15 +126,15 @@ func (w *model) replaceServer(i int) time.Duration {
 func (w *model) joinWithWrongClock(i int) time.Duration {
 	s := w.nodes[i]
 	w.restart(i, nil)
-	w.after(w.upTo(200*time.Millisecond), func() { s.offset += 3 * time.Second })
-	w.after(4*time.Second, func() { s.offset -= 3 * time.Second })
+	w.schedule(w.upTo(200*time.Millisecond), func() { s.offset += 3 * time.Second })
+	w.schedule(4*time.Second, func() { s.offset -= 3 * time.Second })
 	return 12 * time.Second
 }
 
 // lengthen empties a server. From then on, one client asks for longer leases.
 func (w *model) lengthen(i int) time.Duration {
 	w.flush(i)
-	w.who[3].longest += 1500 * time.Millisecond
+	w.clients[3].longest += 1500 * time.Millisecond
 	return modelLimit
 }
 
@@ -143,7 +143,7 @@ func (w *model) lengthen(i int) time.Duration {
 func (w *model) restartMajority(i int) time.Duration {
 	for k := range w.need {
 		at := (i + k) % w.n
-		w.restart(at, w.nodes[at].before)
+		w.restart(at, w.nodes[at].backup)
 	}
 	w.holder, w.fence = nil, 1<<60
 	return modelLimit
@@ -153,33 +153,34 @@ func (w *model) restartMajority(i int) time.Duration {
 func (w *model) wander(i int) time.Duration {
 	at := w.nodes[i].offset
 	for k := range 40 {
-		w.after(time.Duration(k)*40*time.Millisecond, func() {
+		w.schedule(time.Duration(k)*40*time.Millisecond, func() {
 			w.nodes[i].offset = w.upTo(2*modelSkew*95/100) - modelSkew*95/100 + modelSkew/8
 		})
 	}
-	w.after(1700*time.Millisecond, func() { w.nodes[i].offset = at })
+	w.schedule(1700*time.Millisecond, func() { w.nodes[i].offset = at })
 	return modelLimit
 }
 
-// healed waits until all nodes vote, and then plans the next fault.
-func (w *model) healed(by time.Duration) {
-	w.after(50*time.Millisecond, func() {
+// awaitHealed waits until all nodes vote, and then plans the next fault. The model fails if some
+// nodes do not vote at the deadline.
+func (w *model) awaitHealed(deadline time.Duration) {
+	w.schedule(50*time.Millisecond, func() {
 		texts := make(map[era]bool)
 		for i, s := range w.nodes {
 			m, ok := parseMarker(s.text)
-			texts[under(s.text)] = true
-			if !ok || m.id != s.id || m.state != votes || w.swap == i {
+			texts[eraOf(s.text)] = true
+			if !ok || m.id != s.id || m.state != stateVotes || w.swap == i {
 				texts[era{set: "out"}] = true
 			}
 		}
 		switch {
 		case len(texts) == 1:
 			w.calm = true
-			w.after(w.upTo(time.Second), w.harm)
-		case w.now > by && w.rules == allRules:
+			w.schedule(w.upTo(time.Second), w.harm)
+		case w.now > deadline && w.rules == allRules:
 			w.broken = fmt.Sprintf("%v after the fault the nodes are not a set: %v", w.now, texts)
 		default:
-			w.healed(by)
+			w.awaitHealed(deadline)
 		}
 	})
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// once returns the markers of the nodes. It returns the marker of a server once, even if several
-// addresses lead to that server.
-func (c *simClient) once() []string {
+// uniqueTexts returns the markers of the nodes. It returns the marker of a server once, even if
+// several addresses lead to that server.
+func (c *simClient) uniqueTexts() []string {
 	texts := slices.Clone(c.texts)
 	for i, text := range texts {
 		if slices.Contains(texts[:i], text) {
@@ -21,29 +21,29 @@ func (c *simClient) once() []string {
 // work acquires, holds, renews and releases a lease, again and again.
 func (c *simClient) work() {
 	w := c.w
-	again := func() { w.after(w.upTo(60*time.Millisecond), c.work) }
+	repeat := func() { w.schedule(w.upTo(60*time.Millisecond), c.work) }
 	w.count++
 	token := fmt.Sprint("t", w.count)
 	ttl := c.longest - w.upTo(c.longest/2)
-	sent := w.now
+	sentAt := w.now
 	var which nodes
-	for i, text := range c.once() {
+	for i, text := range c.uniqueTexts() {
 		if text != "" {
-			which = which.with(i)
+			which = which.plus(i)
 		}
 	}
-	texts := c.once()
+	texts := c.uniqueTexts()
 	minted := make([]int64, w.n)
 	hint := (time.Second + w.now).Microseconds()
-	c.all(which, func(i int, s *server) { minted[i] = w.vote(s, texts[i], token, ttl, hint) }, func(ok nodes) {
+	c.callAll(which, func(i int, s *server) { minted[i] = w.vote(s, texts[i], token, ttl, hint) }, func(ok nodes) {
 		by := map[era]nodes{}
 		for i := range w.n {
 			if ok.has(i) && minted[i] > 0 {
-				u := under(texts[i])
+				u := eraOf(texts[i])
 				if !w.grouped {
 					u = era{}
 				}
-				by[u] = by[u].with(i)
+				by[u] = by[u].plus(i)
 			}
 		}
 		for _, won := range by {
@@ -55,42 +55,45 @@ func (c *simClient) work() {
 					}
 				}
 				confirmed := nodes(0)
-				c.all(won, func(i int, s *server) {
-					if s.token == token && w.at(s) < s.until && w.same(s, texts[i], w.voteIdentity, w.voteText) {
+				c.callAll(won, func(i int, s *server) {
+					if s.token == token && w.serverTime(s) < s.leaseEnd && w.textMatches(s, texts[i], w.voteIdentity, w.voteText) {
 						s.counter = max(s.counter, fence)
-						confirmed = confirmed.with(i)
+						confirmed = confirmed.plus(i)
 					}
 				}, func(ok nodes) {
 					if (ok & confirmed).count() >= w.need {
-						c.granted(token, texts, ttl, sent, fence, again)
+						c.hold(token, texts, ttl, sentAt, fence, repeat)
 						return
 					}
-					c.free(token, again)
+					c.releaseToken(token, repeat)
 				})
 				return
 			}
 		}
-		c.free(token, again)
+		c.releaseToken(token, repeat)
 	})
 }
 
-func (c *simClient) free(token string, then func()) {
-	c.all(1<<c.w.n-1, func(_ int, s *server) {
+// releaseToken releases the token at all nodes, and then calls onReleased.
+func (c *simClient) releaseToken(token string, onReleased func()) {
+	c.callAll(1<<c.w.n-1, func(_ int, s *server) {
 		if s.token == token {
 			s.token = ""
 		}
-	}, func(nodes) { then() })
+	}, func(nodes) { onReleased() })
 }
 
-func (c *simClient) granted(token string, texts []string, ttl, sent time.Duration, fence int64, again func()) {
+// hold checks the grant of the fence for the token, and holds the lease with renewals under the
+// markers texts. The acquire was sent at sentAt. When the lease has ended, hold calls repeat.
+func (c *simClient) hold(token string, texts []string, ttl, sentAt time.Duration, fence int64, repeat func()) {
 	w := c.w
-	until := sent + ttl - modelDrift(ttl)
+	until := sentAt + ttl - modelDrift(ttl)
 	if w.now >= until {
-		c.free(token, again)
+		c.releaseToken(token, repeat)
 		return
 	}
-	if h := w.holder; h != nil && w.now < h.until {
-		w.broken = fmt.Sprintf("at %v two hold the key: %s has %v left", w.now, h.token, h.until-w.now)
+	if h := w.holder; h != nil && w.now < h.deadline {
+		w.broken = fmt.Sprintf("at %v two hold the key: %s has %v left", w.now, h.token, h.deadline-w.now)
 		return
 	}
 	if fence <= w.fence && w.fence < 1<<60 {
@@ -108,36 +111,36 @@ func (c *simClient) granted(token string, texts []string, ttl, sent time.Duratio
 	ends := w.now + w.upTo(2*ttl)
 	var renew func()
 	renew = func() {
-		if w.now >= ends || w.now >= g.until {
+		if w.now >= ends || w.now >= g.deadline {
 			if w.rng.IntN(4) > 0 { // otherwise the holder dies without a release
-				g.until = min(g.until, w.now)
-				c.free(token, again)
+				g.deadline = min(g.deadline, w.now)
+				c.releaseToken(token, repeat)
 			} else {
-				w.after(max(g.until-w.now, 0), again)
+				w.schedule(max(g.deadline-w.now, 0), repeat)
 			}
 			return
 		}
-		sent, good := w.now, make([]bool, w.n)
-		texts := c.once()
-		c.all(1<<w.n-1, func(i int, s *server) {
-			if s.token == token && w.at(s) < s.until && texts[i] != "" && w.same(s, texts[i], w.renewText, w.renewText) {
-				s.until, good[i] = max(s.until, w.at(s)+w.life(ttl)), true
+		sentAt, good := w.now, make([]bool, w.n)
+		texts := c.uniqueTexts()
+		c.callAll(1<<w.n-1, func(i int, s *server) {
+			if s.token == token && w.serverTime(s) < s.leaseEnd && texts[i] != "" && w.textMatches(s, texts[i], w.renewText, w.renewText) {
+				s.leaseEnd, good[i] = max(s.leaseEnd, w.serverTime(s)+w.life(ttl)), true
 			}
 		}, func(ok nodes) {
-			by := map[era]int{}
+			counts := map[era]int{}
 			for i := range w.n {
 				if ok.has(i) && good[i] {
-					u := under(texts[i])
+					u := eraOf(texts[i])
 					if !w.grouped {
 						u = era{}
 					}
-					if by[u]++; by[u] >= w.need && w.now < g.until {
-						g.until = max(g.until, sent+ttl-modelDrift(ttl))
+					if counts[u]++; counts[u] >= w.need && w.now < g.deadline {
+						g.deadline = max(g.deadline, sentAt+ttl-modelDrift(ttl))
 					}
 				}
 			}
-			w.after(ttl/4, renew)
+			w.schedule(ttl/4, renew)
 		})
 	}
-	w.after(ttl/4, renew)
+	w.schedule(ttl/4, renew)
 }

@@ -8,19 +8,19 @@ import (
 
 // server is one process with its data.
 type server struct {
-	id      string
-	offset  time.Duration // how far the server's clock is ahead of the model's time
-	text    string
-	begun   map[string]time.Time
-	token   string // the token in L
-	until   time.Duration
-	counter int64
-	before  *server // an older copy of its data
+	id       string
+	offset   time.Duration // how far the server's clock is ahead of the model's time
+	text     string
+	waits    map[string]time.Time
+	token    string // the token in L
+	leaseEnd time.Duration
+	counter  int64
+	backup   *server // an older copy of its data
 }
 
 func (s *server) copy() *server {
 	c := *s
-	c.begun, c.before = maps.Clone(s.begun), nil
+	c.waits, c.backup = maps.Clone(s.waits), nil
 	return &c
 }
 
@@ -32,14 +32,14 @@ func (w *model) mark(s *server, st step) {
 	if st.text != "" {
 		s.text = st.text
 	}
-	if _, ok := s.begun[st.begin]; !ok && st.begin != "" {
-		s.begun[st.begin] = w.clock(s)
+	if _, ok := s.waits[st.begin]; !ok && st.begin != "" {
+		s.waits[st.begin] = w.clock(s)
 	}
-	if m, ok := parseMarker(s.text); !w.raised && ok && m.state == joins { // without this rule, the wait begins with the first marker of the new generation
+	if m, ok := parseMarker(s.text); !w.raised && ok && m.state == stateJoins { // without this rule, the wait begins with the first marker of the new generation
 		for _, o := range append([]*server{w.alt}, w.nodes...) {
 			if o != nil {
-				if _, ok := o.begun[m.seats[m.seat].generation]; !ok {
-					o.begun[m.seats[m.seat].generation] = w.clock(o)
+				if _, ok := o.waits[m.seats[m.seat].generation]; !ok {
+					o.waits[m.seats[m.seat].generation] = w.clock(o)
 				}
 			}
 		}
@@ -48,12 +48,12 @@ func (w *model) mark(s *server, st step) {
 
 func modelDrift(ttl time.Duration) time.Duration { return ttl/50 + 2*time.Millisecond }
 
-// same makes the first check of a vote or a renewal: it compares the marker with the text of the
-// request.
-func (w *model) same(s *server, text string, identity, whole bool) bool {
+// textMatches makes the first check of a vote or a renewal: it compares the marker of server s with
+// the text of the request. The parameters identity and whole select the rules that are checked.
+func (w *model) textMatches(s *server, text string, identity, whole bool) bool {
 	m, ok := parseMarker(s.text)
 	switch {
-	case !ok || m.state != votes && whole:
+	case !ok || m.state != stateVotes && whole:
 		return false
 	case whole && s.text != text:
 		return false
@@ -68,28 +68,28 @@ func (w *model) life(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// at returns the time by a server's clock.
-func (w *model) at(s *server) time.Duration { return w.now + s.offset }
+// serverTime returns the time by the clock of server s.
+func (w *model) serverTime(s *server) time.Duration { return w.now + s.offset }
 
 // vote does what vote.lua does.
 func (w *model) vote(s *server, text, token string, ttl time.Duration, hint int64) int64 {
-	if !w.same(s, text, w.voteIdentity, w.voteText) || s.token != "" && s.token != token && w.at(s) < s.until {
+	if !w.textMatches(s, text, w.voteIdentity, w.voteText) || s.token != "" && s.token != token && w.serverTime(s) < s.leaseEnd {
 		return 0
 	}
-	now := (time.Second + w.at(s)).Microseconds()
+	now := (time.Second + w.serverTime(s)).Microseconds()
 	hint = min(hint, now+modelSkew.Microseconds())
 	fence := max(s.counter+1, hint)
 	if now > hint+modelSkew.Microseconds() {
 		fence = max(fence, now)
 	}
-	s.counter, s.token, s.until = fence, token, w.at(s)+w.life(ttl)
+	s.counter, s.token, s.leaseEnd = fence, token, w.serverTime(s)+w.life(ttl)
 	return fence
 }
 
-func (w *model) fresh(after string) string {
+func (w *model) newGeneration(previous string) string {
 	g := fmt.Sprintf("%013x%06x", int64(1e9)+w.now.Microseconds(), w.rng.IntN(1<<24))
-	if g <= after {
-		g = after + "1"
+	if g <= previous {
+		g = previous + "1"
 	}
 	return g
 }

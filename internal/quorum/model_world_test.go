@@ -9,9 +9,9 @@ import (
 
 // event is a step of the model that happens at a certain time.
 type event struct {
-	at time.Duration
-	n  int
-	do func()
+	time time.Duration
+	n    int
+	do   func()
 }
 
 type events []event
@@ -19,7 +19,7 @@ type events []event
 func (q events) Len() int { return len(q) }
 
 func (q events) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].n < q[j].n
+	return q[i].time < q[j].time || q[i].time == q[j].time && q[i].n < q[j].n
 }
 
 func (q events) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
@@ -30,33 +30,33 @@ func (q *events) Pop() any { e := (*q)[len(*q)-1]; *q = (*q)[:len(*q)-1]; return
 
 type model struct {
 	rules
-	fault  string
-	rng    *rand.Rand
-	now    time.Duration
-	queue  events
-	count  int
-	n      int
-	need   int
-	nodes  []*server // by seat; the fault "replacement" puts another server into a seat
-	alt    *server   // another server, which some clients reach instead
-	swap   int       // the node whose address leads some clients to alt
-	who    []*simClient
-	ids    int
-	holder *grant
-	fence  int64
-	grants int
-	broken string
-	calm   bool // no fault is under way
+	fault   string
+	rng     *rand.Rand
+	now     time.Duration
+	queue   events
+	count   int
+	n       int
+	need    int
+	nodes   []*server // by seat; the fault "replacement" puts another server into a seat
+	alt     *server   // another server, which some clients reach instead
+	swap    int       // the node whose address leads some clients to alt
+	clients []*simClient
+	ids     int
+	holder  *grant
+	fence   int64
+	grants  int
+	broken  string
+	calm    bool // no fault is under way
 }
 
 // grant is a lease as its holder sees it.
 type grant struct {
-	token string
-	until time.Duration
+	token    string
+	deadline time.Duration
 }
 
-func newModel(seed uint64, fault string, with rules) *model {
-	w := &model{rules: with, fault: fault, rng: rand.New(rand.NewPCG(seed, 7)), n: 3, swap: -1, calm: true}
+func newModel(seed uint64, fault string, enabled rules) *model {
+	w := &model{rules: enabled, fault: fault, rng: rand.New(rand.NewPCG(seed, 7)), n: 3, swap: -1, calm: true}
 	if seed%4 == 3 {
 		w.n = 5
 	}
@@ -69,19 +69,19 @@ func newModel(seed uint64, fault string, with rules) *model {
 		for k := range w.n {
 			c.labels = append(c.labels, fmt.Sprint("addr", k))
 		}
-		w.who = append(w.who, c)
+		w.clients = append(w.clients, c)
 	}
 	return w
 }
 
 func (w *model) server() *server {
 	w.ids++
-	return &server{id: fmt.Sprintf("%040x", uint64(w.ids)*0x9e3779b97f4a7c15), begun: map[string]time.Time{}, offset: w.upTo(modelSkew / 4)}
+	return &server{id: fmt.Sprintf("%040x", uint64(w.ids)*0x9e3779b97f4a7c15), waits: map[string]time.Time{}, offset: w.upTo(modelSkew / 4)}
 }
 
 func (w *model) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d) + 1)) }
 
-func (w *model) after(d time.Duration, do func()) {
+func (w *model) schedule(d time.Duration, do func()) {
 	w.count++
 	heap.Push(&w.queue, event{w.now + d, w.count, do})
 }
@@ -91,15 +91,15 @@ func (w *model) clock(s *server) time.Time { return time.UnixMicro(1e15).Add(w.n
 const modelEnds = 25 * time.Second
 
 func (w *model) run() {
-	for _, c := range w.who {
-		w.after(w.upTo(50*time.Millisecond), c.work)
-		w.after(w.upTo(50*time.Millisecond), c.watch)
+	for _, c := range w.clients {
+		w.schedule(w.upTo(50*time.Millisecond), c.work)
+		w.schedule(w.upTo(50*time.Millisecond), c.watch)
 	}
-	w.after(3*time.Second, w.harm)
-	w.after(100*time.Millisecond, w.remember)
+	w.schedule(3*time.Second, w.harm)
+	w.schedule(100*time.Millisecond, w.remember)
 	for len(w.queue) > 0 && w.broken == "" && w.now < modelEnds {
 		e := heap.Pop(&w.queue).(event)
-		w.now = e.at
+		w.now = e.time
 		e.do()
 	}
 }
@@ -107,7 +107,7 @@ func (w *model) run() {
 // remember keeps a copy of each server's data for restarts that bring old data back.
 func (w *model) remember() {
 	for _, s := range w.nodes {
-		s.before = s.copy()
+		s.backup = s.copy()
 	}
-	w.after(100*time.Millisecond+w.upTo(400*time.Millisecond), w.remember)
+	w.schedule(100*time.Millisecond+w.upTo(400*time.Millisecond), w.remember)
 }

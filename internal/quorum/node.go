@@ -38,27 +38,28 @@ type node struct {
 // poll is a node's answer to an acquire.
 type poll struct {
 	store.Grant
-	holder string // Busy: identifies the holder
+	holder string // with Busy: identifies the holder
 	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence
 	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
 	text   string // the marker's text that the request carried
 	era    era    // the era of this text
 }
 
+// newNode returns node i of the quorum q, with the client c.
 func newNode(c redisstore.Client, i int, q *quorum) *node {
 	n := &node{
 		links: link.New(c, link.Options{One: true}), client: c, index: i, addr: addressOf(c), quorum: q, landed: make(chan struct{}, 1),
 	}
 	n.Single = redisstore.NewSingle(c, n.links)
 	_, n.cluster = c.(redisstore.ClusterClient)
-	if n.label = labelled(n.addr); n.label == "" || n.addr == failover {
+	if n.label = labelOf(n.addr); n.label == "" || n.addr == failover {
 		n.label = "#" + strconv.Itoa(i)
 	}
 	return n
 }
 
-// error adds the node's name to an error. The result is never a Refusal, because the refusal of
-// one node does not prove that the whole step had no effect.
+// error returns err with the node's name. The result is never a Refusal, because the refusal of one
+// node does not prove that the whole step had no effect.
 func (n *node) error(err error) error {
 	for no, ok := errtype.As[*store.Refusal](err); ok; no, ok = errtype.As[*store.Refusal](err) {
 		err = no.Err
@@ -66,69 +67,72 @@ func (n *node) error(err error) error {
 	return &store.NodeError{Node: n.index, Addr: n.addr, Err: err}
 }
 
-// acquire asks for the node's vote, if the node may vote.
-func (n *node) acquire(ctx context.Context, a *appeal, answered func(poll, error)) {
+// acquire asks for the node's vote, if the node may vote, and passes the answer to onAnswer.
+func (n *node) acquire(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
 	text := a.roster.members[n.index].text.Load()
 	if text == nil {
-		n.links.Go(func() { n.acquireAnew(ctx, a, answered) })
+		n.links.Go(func() { n.acquireAnew(ctx, a, onAnswer) })
 		return
 	}
 	n.vote(ctx, a, text, func(p poll, err error) {
 		if err != errChanged {
-			answered(p, err)
+			onAnswer(p, err)
 			return
 		}
 		n.links.Go(func() {
-			a.roster.changed(n, *text)
-			n.acquireAnew(ctx, a, answered)
+			a.roster.forgetText(n, *text)
+			n.acquireAnew(ctx, a, onAnswer)
 		})
 	})
 }
 
-// acquireAnew does the work of acquire after a new look at the node.
-func (n *node) acquireAnew(ctx context.Context, a *appeal, answered func(poll, error)) {
-	text, err := a.roster.admitted(ctx, n)
+// acquireAnew looks at the node again, and then does the work of acquire.
+func (n *node) acquireAnew(ctx context.Context, a *appeal, onAnswer func(poll, error)) {
+	text, err := a.roster.textFor(ctx, n)
 	if err != nil {
-		answered(poll{}, err)
+		onAnswer(poll{}, err)
 		return
 	}
-	n.vote(ctx, a, text, answered)
+	n.vote(ctx, a, text, onAnswer)
 }
 
-func (n *node) vote(ctx context.Context, a *appeal, text *string, answered func(poll, error)) {
+// vote sends vote.lua to the node, with the given text of its marker, and passes the answer to
+// onAnswer.
+func (n *node) vote(ctx context.Context, a *appeal, text *string, onAnswer func(poll, error)) {
 	c := &a.claim
 	if n.inboxOf(c) != "" {
 		n.subscription.Inbox(c.Key) // marks the inbox as in use
 	}
-	sent := time.Now()
-	call := a.to(n, text)
+	sentAt := time.Now()
+	call := a.callTo(n, text)
 	call.Begin(ctx, n.links, link.Step, func(v string, err error) {
 		if err != nil {
-			answered(poll{}, err)
+			onAnswer(poll{}, err)
 			return
 		}
-		p, at, err := n.quorum.pollOf(a, v)
-		if !at.IsZero() {
-			a.roster.clockSeen(n, at, sent)
+		p, clock, err := n.quorum.pollOf(a, v)
+		if !clock.IsZero() {
+			a.roster.recordClock(n, clock, sentAt)
 		}
-		p.text, p.era = *text, under(*text)
+		p.text, p.era = *text, eraOf(*text)
 		// All readers of a phase have one fence, so the fence does not identify the vote for one
 		// reader. The time when this reader's part ends identifies the vote.
 		if p.vote = p.minted; c.Mode == store.Shared {
-			p.vote = uint64(at.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
+			p.vote = uint64(clock.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
 		}
-		answered(p, err)
+		onAnswer(p, err)
 	})
 }
 
-// pollOf reads the answer to an appeal. The result at is the time by the node's clock.
-func (q *quorum) pollOf(a *appeal, text string) (p poll, at time.Time, err error) {
+// pollOf reads text, the answer of a node to the appeal a. The result clock is the time by the
+// node's clock.
+func (q *quorum) pollOf(a *appeal, text string) (p poll, clock time.Time, err error) {
 	r := redisstore.Reply{Rest: text}
 	state := r.Word()
-	at = r.Time()
+	clock = r.Time()
 	switch state {
 	case "changed":
-		return poll{}, at, errChanged
+		return poll{}, clock, errChanged
 	case "1":
 		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, a.hint, a.block, a.hint
 	case "granted", "entered":
@@ -149,7 +153,7 @@ func (q *quorum) pollOf(a *appeal, text string) (p poll, at time.Time, err error
 			Fence: h.Fence, Left: left, Metadata: h.Metadata, Foreign: !ours, Kept: h.Token == redisstore.KeptToken,
 		}
 		if p.holder = r.Rest; ours && h.Token != redisstore.KeptToken {
-			p.holder, p.Holder.Left = h.Token, q.left(left)
+			p.holder, p.Holder.Left = h.Token, q.holderLife(left)
 		}
 	case "undone":
 		p.State = store.Undone
@@ -160,11 +164,12 @@ func (q *quorum) pollOf(a *appeal, text string) (p poll, at time.Time, err error
 	default:
 		return poll{}, time.Time{}, redisstore.Unreadable("acquire")
 	}
-	return p, at, nil
+	return p, clock, nil
 }
 
-// parseVote reads a lease L that a quorum has written: token:fence:block:minted:metadata. After a
-// confirmation, fence is the fence of the whole quorum.
+// parseVote reads the text of a lease L that a quorum has written:
+// token:fence:block:minted:metadata. After a confirmation, fence is the fence of the whole quorum.
+// The result ok is false if latchkit has not written the text.
 func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	h, ok = redisstore.ParseLease(text)
 	number, metadata, _ := strings.Cut(h.Metadata, ":")
@@ -178,71 +183,72 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 	return h, 0, number == "" // either the key is kept, or a Locker that uses only this server has written the lease
 }
 
-// confirm raises the node's vote to the fence of the quorum. The function answered gets false when
-// the owner does not have the vote any more.
-func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, answered func(bool, error)) {
+// confirm raises the node's vote p to fence, the fence of the quorum, with the given number of
+// fences in its block. It calls onAnswer with false when the owner does not have the vote any more.
+func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, onAnswer func(bool, error)) {
 	part := ""
 	if c.Mode == store.Shared {
 		part = n.partOf(c)
 	}
 	confirmScript.Call(
-		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).marker},
+		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).markerKey},
 		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
 		strconv.FormatUint(fence+uint64(block)-1, 10), part, //nolint:gosec // ≥ 1
-	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { answered(v == "1", err) })
+	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
 
 // withdrawal has the arguments of a release besides the claim.
 type withdrawal struct {
 	vote      uint64 // the vote to withdraw; 0: any vote
 	hush      bool   // notify no waiter
-	tombstone string // "" for "undone"
+	tombstone string // text of the tombstone; "" means "undone"
 	text      string // text of the node's marker; only with Complete
 }
 
-// withdraw releases the token at this node: the node takes its vote back, and notifies a waiter.
-func (n *node) withdraw(ctx context.Context, c store.Claim, how withdrawal, answered func(store.Grant, error)) {
-	n.begin(ctx, n.withdrawal(&c, how), link.Release, func(g store.Grant, err error) {
+// withdraw releases the token of c at this node: the node takes its vote back, and notifies a
+// waiter. It passes the answer to onAnswer.
+func (n *node) withdraw(ctx context.Context, c store.Claim, args withdrawal, onAnswer func(store.Grant, error)) {
+	n.startRelease(ctx, n.releaseCall(&c, args), link.Release, func(g store.Grant, err error) {
 		if err != errChanged {
-			answered(g, err)
+			onAnswer(g, err)
 			return
 		}
 		c.Complete = false // the done mark would not count, but the node must still end the lease
-		n.withdraw(ctx, c, how, func(_ store.Grant, err error) {
+		n.withdraw(ctx, c, args, func(_ store.Grant, err error) {
 			if err == nil {
 				err = errChanged
 			}
-			answered(g, err)
+			onAnswer(g, err)
 		})
 	})
 }
 
-// begin starts release.lua.
-func (n *node) begin(ctx context.Context, release *redisstore.Call, class link.Class, answered func(store.Grant, error)) {
-	release.Begin(ctx, n.links, class, func(text string, err error) { answered(withdrawalAnswer(text, err)) })
+// startRelease sends release, a call of release.lua, and passes the answer to onAnswer.
+func (n *node) startRelease(ctx context.Context, release *redisstore.Call, class link.Class, onAnswer func(store.Grant, error)) {
+	release.Begin(ctx, n.links, class, func(text string, err error) { onAnswer(withdrawalAnswer(text, err)) })
 }
 
-// clean repeats a release at this node until the node confirms it.
-func (n *node) clean(c store.Claim) {
+// repeatRelease sends the release of c to this node again and again until the node confirms it.
+func (n *node) repeatRelease(c store.Claim) {
 	ch := calls.Chore{Claim: c, Useless: time.Now().Add(max(c.TTL, c.TombstoneTTL, calls.QueueLife))}
 	if c.KeepFor > 0 {
 		ch.Keep = time.Now().Add(c.KeepFor)
 	}
-	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, answered func(store.Grant, error)) {
-		n.begin(context.Background(), n.withdrawal(&c, withdrawal{}), link.Undo, answered)
+	n.links.Chore(c.Key, calls.Attempts(ch, func(c store.Claim, onAnswer func(store.Grant, error)) {
+		n.startRelease(context.Background(), n.releaseCall(&c, withdrawal{}), link.Undo, onAnswer)
 	}))
 }
 
-// withdrawal returns the call of release.lua.
-func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
+// releaseCall returns the call of release.lua for the claim c and the further arguments args.
+func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
 	done, text, hush := time.Duration(0), "-", "0"
 	if c.Complete {
 		done = c.Once
-		if how.text != "" {
-			text = how.text
+		if args.text != "" {
+			text = args.text
 		}
 	}
-	if how.hush {
+	if args.hush {
 		hush = "1"
 	}
 	entry, part, more := "", "", ""
@@ -252,9 +258,9 @@ func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 	if n.quorum.readers {
 		part = n.partOf(*c)
 	}
-	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || how != (withdrawal{text: how.text}) {
+	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (withdrawal{text: args.text}) {
 		more = fmt.Sprintf("%d %d %d %d %s %s %s", redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
-			how.vote, hush, text, cmp.Or(how.tombstone, "undone"))
+			args.vote, hush, text, cmp.Or(args.tombstone, "undone"))
 	}
 	note := redisstore.TombstoneKey(c.Key, c.Owner)
 	phase := note
@@ -266,11 +272,11 @@ func (n *node) withdrawal(c *store.Claim, how withdrawal) *redisstore.Call {
 	}
 	return releaseScript.Call(
 		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), note, redisstore.DoneKey(c.Key),
-			redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), phase, n.quorum.roster(c.Key).marker},
+			redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), phase, n.quorum.roster(c.Key).markerKey},
 		c.Owner, entry, part, more)
 }
 
-// withdrawalAnswer reads the answer to a release.
+// withdrawalAnswer converts the reply of release.lua, or the error err of its call, to a Grant.
 func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	if err != nil {
 		return store.Grant{}, err
@@ -291,11 +297,11 @@ func withdrawalAnswer(text string, err error) (store.Grant, error) {
 	return store.Grant{}, redisstore.Unreadable("release")
 }
 
-// renew renews the votes of leases whose keys have the same roster. The node refuses if its marker
-// does not have the given text.
-func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, answered func([]store.Grant, error)) {
+// renew renews the votes of the leases cs, whose keys have the same roster r, and passes the
+// answers to onAnswer. The node refuses if its marker does not have the given text.
+func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text string, onAnswer func([]store.Grant, error)) {
 	if text == "" {
-		answered(nil, r.why(n.index))
+		onAnswer(nil, r.reason(n.index))
 		return
 	}
 	keys := make([]string, 0, 3*len(cs)+1)
@@ -307,38 +313,38 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
 		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))
 	}
-	sent := time.Now()
-	call := renewScript.Call(append(keys, r.marker), append(args, text)...)
+	sentAt := time.Now()
+	call := renewScript.Call(append(keys, r.markerKey), append(args, text)...)
 	call.Begin(ctx, n.links, link.Renewal, func(v string, err error) {
 		reply := redisstore.Reply{Rest: v}
 		switch {
 		case err != nil:
-			answered(nil, err)
+			onAnswer(nil, err)
 			return
 		case strings.HasPrefix(v, "changed "):
-			r.outdated(n, text)
-			answered(nil, errChanged)
+			r.forgetAndTend(n, text)
+			onAnswer(nil, errChanged)
 			return
 		}
-		at := reply.Time()
+		clock := reply.Time()
 		if len(reply.Rest) != len(cs) {
-			answered(nil, redisstore.Unreadable("renew"))
+			onAnswer(nil, redisstore.Unreadable("renew"))
 			return
 		}
-		r.clockSeen(n, at, sent)
-		off := n.quorum.clocks.off(n.index)
+		r.recordClock(n, clock, sentAt)
+		off := n.quorum.clocks.deviation(n.index)
 		grants := make([]store.Grant, len(cs))
 		for i := range grants {
 			switch mark := reply.Rest[i]; {
 			case mark == '0':
-				grants[i] = store.Grant{State: store.NotOurs, At: at}
+				grants[i] = store.Grant{State: store.NotOurs, At: clock}
 			case off > n.quorum.skew: // the node may end the lease too early
-				grants[i] = store.Grant{Err: errOff(off)}
+				grants[i] = store.Grant{Err: errClockOff(off)}
 			default:
-				grants[i] = store.Grant{State: store.Released, At: at, Writer: mark == '2'}
+				grants[i] = store.Grant{State: store.Released, At: clock, Writer: mark == '2'}
 			}
 		}
-		answered(grants, nil)
+		onAnswer(grants, nil)
 	})
 }
 

@@ -107,9 +107,9 @@ func isCounter(key string) bool { return len(key) > 12 && key[:12] == "latchkit:
 
 func isTombstone(key string) bool { return len(key) > 12 && key[:12] == "latchkit:x:{" }
 
-// nothingIsLeft waits until the quorum has finished its background work, so that leftOn finds no
-// key on the server.
-func nothingIsLeft(t *testing.T, s *redistest.Server) {
+// waitUntilEmpty waits until the quorum has finished its background work, so that leftOn finds no
+// key on the server s.
+func waitUntilEmpty(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	var left []string
 	defer func() {

@@ -10,15 +10,15 @@ import (
 
 // view is the result of one look at a node.
 type view struct {
-	err    error // the node did not answer; then the other fields are empty
-	at     time.Time
-	id     string // identity of the server's data
-	evicts bool   // the server may evict keys when its memory is full
-	text   string // value of N; "" when N does not exist
-	marker marker
-	marked bool // N has a valid marker
-	begun  map[string]time.Time
-	off    time.Duration // distance of the node's clock from the other clocks; 0 within the allowed skew
+	err      error // the node did not answer; then the other fields are empty
+	clock    time.Time
+	id       string // identity of the server's data
+	evicts   bool   // the server may evict keys when its memory is full
+	text     string // value of N; "" when N does not exist
+	marker   marker
+	marked   bool // N has a valid marker
+	waits    map[string]time.Time
+	clockOff time.Duration // distance of the node's clock from the other clocks; 0 if it is within the allowed skew
 }
 
 // intact reports whether the server still has the data with which N was written.
@@ -26,13 +26,13 @@ func (v *view) intact() bool { return v.err == nil && v.marked && v.marker.id ==
 
 // wish has the requirements of the client that looks at the nodes.
 type wish struct {
-	labels  []string      // names of the nodes in this client's list
-	longest time.Duration // longest TTL that the client may ask for
-	gate    func(longest time.Duration) time.Duration
-	fresh   func(after string) string // makes a generation, larger than after
-	enroll  bool                      // the operator declares that new servers hold no leases
-	replace bool                      // the operator wants a server without a seat to take the free seat
-	expel   nodes                     // nodes whose clocks have stepped, so they may have dropped leases
+	labels        []string      // names of the nodes in this client's list
+	longest       time.Duration // longest TTL that the client may ask for
+	quarantine    func(longest time.Duration) time.Duration
+	newGeneration func(after string) string // makes a generation, larger than after
+	enroll        bool                      // the operator declares that new servers hold no leases
+	replace       bool                      // the operator wants a server without a seat to take the free seat
+	expel         nodes                     // nodes whose clocks have stepped, so they may have dropped leases
 }
 
 // step is one change of a node's marker, as a compare-and-set. Any client may make it at any time,
@@ -54,13 +54,13 @@ type plan struct {
 
 // standing shows whether a node votes in its set, and if not, why.
 type standing struct {
-	text  string // marker under which the node may be asked; "" when it does not vote
-	state store.NodeState
-	why   error
-	left  time.Duration // time until the node votes, if nothing else happens
+	text      string // marker under which the node may be asked; "" when it does not vote
+	state     store.NodeState
+	reason    error
+	remaining time.Duration // time until the node votes, if nothing else happens
 }
 
-// council has the working state of decide.
+// council has the working state of the function decide.
 type council struct {
 	wish
 	views []view
@@ -70,7 +70,7 @@ type council struct {
 	set     string
 	seats   []seat
 	longest time.Duration
-	at      []int // the seat of each node; -1 when the node has none
+	seatOf  []int // the seat of each node; -1 when the node has none
 	current nodes
 }
 
@@ -96,73 +96,77 @@ type council struct {
 //	votes     when the longest lease is over; at once if the operator declares that there are
 //	          no leases.
 func decide(views []view, w wish) plan {
-	c := council{wish: w, views: views, need: len(views)/2 + 1, at: make([]int, len(views))}
+	c := council{wish: w, views: views, need: len(views)/2 + 1, seatOf: make([]int, len(views))}
 	c.plan.nodes = make([]standing, len(views))
 	for i := range views {
-		c.at[i] = -1
+		c.seatOf[i] = -1
 		c.plan.nodes[i] = standing{state: store.NodeUnknown}
 		if err := views[i].err; err != nil {
-			c.out(i, store.NodeUnreachable, 0, err)
+			c.exclude(i, store.NodeUnreachable, 0, err)
 		}
 	}
-	c.twice()
-	c.meet()
+	c.refuseUnfit()
+	c.findSet()
 	if c.set != "" && len(c.seats) != len(views) {
 		for i := range views {
-			c.out(i, store.NodeStranger, 0, c.differ())
+			c.exclude(i, store.NodeStranger, 0, c.errListDiffers())
 		}
 		return c.plan
 	}
-	c.seated()
+	c.findSeats()
 	if c.current.count() >= c.need {
-		c.keep()
+		c.keepSet()
 	} else {
-		c.form()
+		c.formSet()
 	}
 	return c.plan
 }
 
-// out records the reason why a node does not vote. A reason that was recorded earlier stays.
-func (c *council) out(i int, state store.NodeState, left time.Duration, why error) {
-	if off := c.views[i].off; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
-		state, why = store.NodeClock, errOff(off) // the node can vote only after its clock was set right
+// exclude records that node i does not vote: its state, the time remaining until it votes, and the
+// reason. A state that was recorded earlier stays.
+func (c *council) exclude(i int, state store.NodeState, remaining time.Duration, reason error) {
+	if off := c.views[i].clockOff; off > 0 && (state == store.NodeJoins || state == store.NodeForms) {
+		state, reason = store.NodeClock, errClockOff(off) // the node can vote only after its clock was set right
 	}
 	if c.plan.nodes[i].state == store.NodeUnknown {
-		c.plan.nodes[i] = standing{state: state, left: left, why: &store.Refusal{Temporary: state != store.NodeTwice && state != store.NodeUnsupported, Err: why}}
+		c.plan.nodes[i] = standing{state: state, remaining: remaining, reason: &store.Refusal{Temporary: state != store.NodeTwice && state != store.NodeUnsupported, Err: reason}}
 	}
 	if state == store.NodeUnreachable { // a missing answer does not prove that the step had no effect, so the error is no Refusal
-		c.plan.nodes[i].why = why
+		c.plan.nodes[i].reason = reason
 	}
-	if left > 0 && (c.plan.tick == 0 || left < c.plan.tick) {
-		c.plan.tick = left
+	if remaining > 0 && (c.plan.tick == 0 || remaining < c.plan.tick) {
+		c.plan.tick = remaining
 	}
 }
 
-// silent reports whether the state of a node is decided already.
-func (c *council) silent(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
+// hasStanding reports whether the state of node i is decided already.
+func (c *council) hasStanding(i int) bool { return c.plan.nodes[i].state != store.NodeUnknown }
 
-// twice refuses a server that the list names by two addresses, a server without an identity, and a
-// server that may evict keys.
-func (c *council) twice() {
+// refuseUnfit excludes a server that the list names by two addresses, a server without an identity,
+// and a server that may evict keys.
+func (c *council) refuseUnfit() {
 	for i := range c.views {
 		v := &c.views[i]
 		switch first := slices.IndexFunc(c.views, func(o view) bool { return o.err == nil && o.id == v.id }); {
 		case v.err != nil:
 		case v.id == "-":
-			c.out(i, store.NodeUnsupported, 0, fmt.Errorf("%w: the server does not show its replication ID (INFO replication), which is needed to notice that a server has forgotten its leases", store.ErrUnsupported))
+			c.exclude(i, store.NodeUnsupported, 0, fmt.Errorf("%w: the server does not show its replication ID (INFO replication), which is needed to notice that a server has forgotten its leases", store.ErrUnsupported))
 		case first < i:
-			c.out(i, store.NodeTwice, 0, fmt.Errorf("%w: it is the same server as node %d, or a server of the same replica set, and cannot vote twice; give clients of independent servers", store.ErrUnsupported, first))
+			c.exclude(i, store.NodeTwice, 0, fmt.Errorf("%w: it is the same server as node %d, or a server of the same replica set, and cannot vote twice; give clients of independent servers", store.ErrUnsupported, first))
 		case v.evicts:
-			c.out(i, store.NodeEvicts, 0, errEvicts)
+			c.exclude(i, store.NodeEvicts, 0, errEvicts)
 		}
 	}
 }
 
-// text returns the marker that a node should have.
-func (c *council) text(i int, set, state string, at int, seats []seat) string {
-	return marker{c.views[i].id, set, state, at, c.longest, seats}.String()
+// markerText returns the text of the marker that node i should have: with the given set, state,
+// seat and seats.
+func (c *council) markerText(i int, set, state string, seat int, seats []seat) string {
+	return marker{c.views[i].id, set, state, seat, c.longest, seats}.String()
 }
 
+// step adds a change of node i to the plan, unless its marker already has the given text. The
+// parameter begin is the name of a wait that begins now, or "".
 func (c *council) step(i int, text, begin string) {
 	v := &c.views[i]
 	if text == v.text {

@@ -18,6 +18,8 @@ var (
 	errEvicts       = errors.New("the node may evict keys, which would delete leases, so it does not vote; set its maxmemory-policy to noeviction")
 )
 
-func errJoins(left time.Duration) error {
-	return fmt.Errorf("the node may have forgotten leases, because it is new or was restarted, emptied or replaced; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", max(left, 0).Round(time.Second/10))
+// errJoins returns the reason for a node that may have forgotten leases and does not vote for the
+// time remaining.
+func errJoins(remaining time.Duration) error {
+	return fmt.Errorf("the node may have forgotten leases, because it is new or was restarted, emptied or replaced; it does not vote for another %v (if none of the nodes was ever used, declare that with EnrollRedlock)", max(remaining, 0).Round(time.Second/10))
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// first is the prefix of the generations with which a set was formed.
-const first = "0-"
+// formedPrefix is the prefix of the generations with which a set was formed.
+const formedPrefix = "0-"
 
-// form plans how the servers form a set when less than a quorum of them belongs to one set.
-func (c *council) form() {
+// formSet plans how the servers form a set when less than a quorum of them belongs to one set.
+func (c *council) formSet() {
 	if !c.canForm() {
 		return
 	}
@@ -23,7 +23,7 @@ func (c *council) form() {
 	for i := range c.views {
 		v := &c.views[i]
 		order = append(order, v.id)
-		stays = stays && (!v.marked || v.marker.state == forms)
+		stays = stays && (!v.marked || v.marker.state == stateForms)
 	}
 	slices.Sort(order)
 	name := c.newSet(order)
@@ -31,46 +31,46 @@ func (c *council) form() {
 	if all < len(c.views) {
 		for i := range c.views {
 			if v := &c.views[i]; !v.intact() || v.marker.set != name {
-				c.step(i, c.text(i, name, forms, slices.Index(order, v.id), seats), "")
+				c.step(i, c.markerText(i, name, stateForms, slices.Index(order, v.id), seats), "")
 			}
 		}
-		c.wait(c.gate(c.longest))
+		c.recordForming(c.quarantine(c.longest))
 		return
 	}
-	left, begun := c.waits(name, 1<<len(c.views)-1), true
+	remaining, begun := c.remainingWait(name, 1<<len(c.views)-1), true
 	for i := range c.views {
 		v := &c.views[i]
-		if stays || v.marker.state == votes { // state votes: another client has begun the last step
-			left = 0
+		if stays || v.marker.state == stateVotes { // state votes: another client has begun the last step
+			remaining = 0
 		}
-		_, ok := v.begun[name]
+		_, ok := v.waits[name]
 		begun = begun && ok
 	}
-	if left > 0 || !begun {
-		c.wait(left)
+	if remaining > 0 || !begun {
+		c.recordForming(remaining)
 		return
 	}
 	for i := range c.views {
-		c.step(i, c.text(i, name, votes, slices.Index(order, c.views[i].id), seats), "")
+		c.step(i, c.markerText(i, name, stateVotes, slices.Index(order, c.views[i].id), seats), "")
 	}
-	c.wait(0)
+	c.recordForming(0)
 }
 
 // canForm reports whether all servers have answered and no server belongs to another set.
 // Otherwise it records why the nodes do not vote.
 func (c *council) canForm() bool {
 	for i := range c.views {
-		if c.silent(i) {
-			c.raise()
-			c.wait(0)
+		if c.hasStanding(i) {
+			c.raiseGenerations()
+			c.recordForming(0)
 			return false
 		}
 		v := &c.views[i]
-		alien := v.intact() && v.marker.state != forms && v.marker.set != c.set
-		if alien || c.at[i] < 0 && c.current != 0 {
-			c.raise()
+		alien := v.intact() && v.marker.state != stateForms && v.marker.set != c.set
+		if alien || c.seatOf[i] < 0 && c.current != 0 {
+			c.raiseGenerations()
 			for j := range c.views {
-				c.out(j, store.NodeStranger, 0, c.differ())
+				c.exclude(j, store.NodeStranger, 0, c.errListDiffers())
 			}
 			return false
 		}
@@ -78,15 +78,15 @@ func (c *council) canForm() bool {
 	return true
 }
 
-// newSet returns the name of the set that the servers form. If servers already name such a set, it
-// is the smallest of their names. Otherwise it is a new name. The parameter order has the servers'
-// identities, sorted.
+// newSet returns the name of the set that the servers form. If servers already name such a set, the
+// result is the smallest of their names. Otherwise it is a new name. The parameter order has the
+// servers' identities, sorted.
 func (c *council) newSet(order []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(order, "")))
 	prefix := hex.EncodeToString(sum[:4]) + "-"
-	name, names := prefix+c.fresh(""), []string(nil)
+	name, names := prefix+c.newGeneration(""), []string(nil)
 	for i := range c.views {
-		if v := &c.views[i]; v.intact() && v.marker.state == forms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) {
+		if v := &c.views[i]; v.intact() && v.marker.state == stateForms && strings.HasPrefix(v.marker.set, prefix) && len(v.marker.seats) == len(c.views) {
 			names = append(names, v.marker.set)
 		}
 	}
@@ -96,13 +96,14 @@ func (c *council) newSet(order []string) string {
 	return name
 }
 
-// newSeats returns the seats of the set that the servers form. The result all is the number of
-// servers that have a marker of that set.
+// newSeats returns the seats of the set with the given name, which the servers form. The parameter
+// order has the servers' identities, sorted. The result all is the number of servers that have a
+// marker of that set.
 func (c *council) newSeats(name string, order []string) (seats []seat, all int) {
 	seats = make([]seat, len(order))
 	for i := range c.views {
 		id := c.views[i].id
-		seats[slices.Index(order, id)] = seat{first + id[:8], c.labels[i]}
+		seats[slices.Index(order, id)] = seat{formedPrefix + id[:8], c.labels[i]}
 	}
 	var known []seat
 	for i := range c.views {
@@ -113,7 +114,7 @@ func (c *council) newSeats(name string, order []string) (seats []seat, all int) 
 		if all++; known == nil {
 			known = v.marker.seats
 		}
-		known = join(known, v.marker.seats)
+		known = mergeSeats(known, v.marker.seats)
 	}
 	if known != nil {
 		seats = known
@@ -121,13 +122,14 @@ func (c *council) newSeats(name string, order []string) (seats []seat, all int) 
 	return seats, all
 }
 
-// wait records that all nodes are forming a set.
-func (c *council) wait(left time.Duration) {
+// recordForming records that all nodes are forming a set and vote after the time remaining; 0 means
+// that this time is not known.
+func (c *council) recordForming(remaining time.Duration) {
 	for i := range c.views {
-		if left == 0 {
-			c.out(i, store.NodeForms, 0, errForms)
+		if remaining == 0 {
+			c.exclude(i, store.NodeForms, 0, errForms)
 		} else {
-			c.out(i, store.NodeForms, left, errJoins(left))
+			c.exclude(i, store.NodeForms, remaining, errJoins(remaining))
 		}
 	}
 }

@@ -8,111 +8,113 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keep handles a set with a quorum of current nodes. The nodes get the newest generations, and
+// keepSet handles a set with a quorum of current nodes. The nodes get the newest generations, and
 // servers that do not vote take their seats anew.
-func (c *council) keep() {
+func (c *council) keepSet() {
 	for i := range c.views {
 		switch {
 		case !c.expel.has(i) || !c.current.has(i):
 		case c.current.count() > c.need:
-			c.current = c.current.without(i)
+			c.current = c.current.minus(i)
 			c.joinAnew(i, store.NodeClock, errClockStepped)
 		default: // the other nodes are too few to remove this node's vote for all clients
-			c.out(i, store.NodeClock, 0, errClockStepped)
+			c.exclude(i, store.NodeClock, 0, errClockStepped)
 		}
 	}
-	c.raise()
+	c.raiseGenerations()
 	for i := range c.views {
 		v := &c.views[i]
-		if c.silent(i) {
+		if c.hasStanding(i) {
 			continue
 		}
 		switch {
-		case v.marked && v.intact() && v.marker.set != c.set && v.marker.state != forms, c.at[i] < 0:
-			c.out(i, store.NodeStranger, 0, c.differ())
-		case v.intact() && v.marker.set == c.set && v.marker.state == votes && !c.replace:
-			c.out(i, store.NodeReplaced, 0, errReplaced)
-		case v.intact() && v.marker.set == c.set && v.marker.seats[c.at[i]].generation == c.seats[c.at[i]].generation &&
-			(v.marker.state == joins || strings.HasPrefix(c.seats[c.at[i]].generation, first)):
-			c.joining(i)
+		case v.marked && v.intact() && v.marker.set != c.set && v.marker.state != stateForms, c.seatOf[i] < 0:
+			c.exclude(i, store.NodeStranger, 0, c.errListDiffers())
+		case v.intact() && v.marker.set == c.set && v.marker.state == stateVotes && !c.replace:
+			c.exclude(i, store.NodeReplaced, 0, errReplaced)
+		case v.intact() && v.marker.set == c.set && v.marker.seats[c.seatOf[i]].generation == c.seats[c.seatOf[i]].generation &&
+			(v.marker.state == stateJoins || strings.HasPrefix(c.seats[c.seatOf[i]].generation, formedPrefix)):
+			c.continueJoin(i)
 		default:
 			c.joinAnew(i, store.NodeJoins, nil)
 		}
 	}
 }
 
-// raise gives the current nodes the newest generations. It never changes the generation of a node's
-// own seat. After another server has taken a seat, the seat's former server must not vote, so its
-// marker keeps the old generation.
-func (c *council) raise() {
-	for i := range c.each(c.current) {
-		want := c.text(i, c.set, votes, c.at[i], c.seats)
+// raiseGenerations gives the current nodes the newest generations. It never changes the generation
+// of a node's own seat. After another server has taken a seat, the seat's former server must not
+// vote, so its marker keeps the old generation.
+func (c *council) raiseGenerations() {
+	for i := range c.indicesOf(c.current) {
+		want := c.markerText(i, c.set, stateVotes, c.seatOf[i], c.seats)
 		c.step(i, want, "")
-		if c.views[i].text == want && !c.silent(i) {
+		if c.views[i].text == want && !c.hasStanding(i) {
 			c.plan.nodes[i] = standing{state: store.NodeVotes, text: want}
 			continue
 		}
-		c.out(i, store.NodeBehind, 0, errBehindSet)
+		c.exclude(i, store.NodeBehind, 0, errBehindSet)
 	}
 }
 
-// joinAnew makes a server take its seat with a new generation.
-func (c *council) joinAnew(i int, state store.NodeState, why error) {
-	at := c.at[i]
+// joinAnew plans that the server of node i takes its seat with a new generation. Until the node
+// votes, it has the given state and reason.
+func (c *council) joinAnew(i int, state store.NodeState, reason error) {
+	at := c.seatOf[i]
 	seats := slices.Clone(c.seats)
-	seats[at] = seat{c.fresh(seats[at].generation), c.labels[i]}
-	c.step(i, c.text(i, c.set, joins, at, seats), "")
-	left := c.gate(c.longest)
-	if why == nil {
-		why = errJoins(left)
+	seats[at] = seat{c.newGeneration(seats[at].generation), c.labels[i]}
+	c.step(i, c.markerText(i, c.set, stateJoins, at, seats), "")
+	remaining := c.quarantine(c.longest)
+	if reason == nil {
+		reason = errJoins(remaining)
 	}
-	c.out(i, state, left, why)
+	c.exclude(i, state, remaining, reason)
 }
 
-// joining plans the next step for a server that is taking its seat.
-func (c *council) joining(i int) {
-	at, v := c.at[i], &c.views[i]
+// continueJoin plans the next step for the server of node i, which is taking its seat.
+func (c *council) continueJoin(i int) {
+	at, v := c.seatOf[i], &c.views[i]
 	// The client that formed the set ended before it reached this server, which has never voted.
-	if v.marker.state == forms {
-		c.step(i, c.text(i, c.set, votes, at, c.seats), "")
-		c.out(i, store.NodeBehind, 0, errBehindSet)
+	if v.marker.state == stateForms {
+		c.step(i, c.markerText(i, c.set, stateVotes, at, c.seats), "")
+		c.exclude(i, store.NodeBehind, 0, errBehindSet)
 		return
 	}
 	generation := c.seats[at].generation
 	raised := 0
-	for j := range c.each(c.current) {
+	for j := range c.indicesOf(c.current) {
 		if c.views[j].marker.seats[at].generation == generation {
 			raised++
 		}
 	}
-	left := c.gate(c.longest)
+	remaining := c.quarantine(c.longest)
 	if raised >= c.need {
-		left = c.waits(generation, c.current.with(i))
+		remaining = c.remainingWait(generation, c.current.plus(i))
 	}
 	switch {
-	case left > 0:
-		c.out(i, store.NodeJoins, left, errJoins(left))
-	case v.off > 0:
-		c.out(i, store.NodeClock, askAgain, errOff(v.off))
+	case remaining > 0:
+		c.exclude(i, store.NodeJoins, remaining, errJoins(remaining))
+	case v.clockOff > 0:
+		c.exclude(i, store.NodeClock, lookInterval, errClockOff(v.clockOff))
 	default:
-		c.step(i, c.text(i, c.set, votes, at, c.seats), "")
-		c.out(i, store.NodeBehind, 0, errBehindSet)
+		c.step(i, c.markerText(i, c.set, stateVotes, at, c.seats), "")
+		c.exclude(i, store.NodeBehind, 0, errBehindSet)
 	}
 }
 
-// waits returns how long a wait still lasts. A wait is over when, by the clocks of a quorum of
-// nodes, the longest lease has ended since the wait began. So one wrong clock cannot end a wait,
-// and no process has to run during the whole wait.
-func (c *council) waits(name string, where nodes) time.Duration {
-	gate := c.gate(c.longest)
+// remainingWait returns how long the wait with the given name still lasts, by the clocks of the
+// nodes in timekeepers. A wait is over when, by the clocks of a quorum of nodes, the longest lease
+// has ended since the wait began. So one wrong clock cannot end a wait, and no process has to run
+// during the whole wait.
+func (c *council) remainingWait(name string, timekeepers nodes) time.Duration {
+	gate := c.quarantine(c.longest)
 	lefts := make([]time.Duration, len(c.views))
 	for i := range c.views {
 		lefts[i] = gate
-		if !where.has(i) {
+		if !timekeepers.has(i) {
 			continue
 		}
-		if begun, ok := c.views[i].begun[name]; ok {
-			lefts[i] = gate - c.views[i].at.Sub(begun)
+		if begun, ok := c.views[i].waits[name]; ok {
+			lefts[i] = gate - c.views[i].clock.Sub(begun)
 		} else {
 			c.step(i, "", name)
 		}

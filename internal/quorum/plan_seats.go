@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// meet finds the set to which most of the servers belong, and merges what these servers know of the
-// set.
-func (c *council) meet() {
+// findSet finds the set to which most of the servers belong, and merges what these servers know of
+// the set.
+func (c *council) findSet() {
 	type support struct{ votes, all int }
 	sets := make(map[string]support)
 	for i := range c.views {
@@ -18,12 +18,12 @@ func (c *council) meet() {
 			continue
 		}
 		c.longest = max(c.longest, v.marker.longest)
-		if v.marker.state == forms {
+		if v.marker.state == stateForms {
 			continue
 		}
 		s := sets[v.marker.set]
 		s.all++
-		if v.intact() && v.marker.state == votes {
+		if v.intact() && v.marker.state == stateVotes {
 			s.votes++
 		}
 		sets[v.marker.set] = s
@@ -37,46 +37,47 @@ func (c *council) meet() {
 				c.seats = v.marker.seats
 			}
 			if v.marked = len(v.marker.seats) == len(c.seats); v.marked {
-				c.seats = join(c.seats, v.marker.seats)
+				c.seats = mergeSeats(c.seats, v.marker.seats)
 			}
 		}
 	}
 }
 
-// seated finds the seat of each node. It also finds the current nodes. A current node is intact,
+// findSeats finds the seat of each node. It also finds the current nodes. A current node is intact,
 // belongs to the set, and is the newest server of its seat.
-func (c *council) seated() {
+func (c *council) findSeats() {
 	if c.set == "" {
 		return
 	}
-	known := 0 // number of nodes with the same label in this client's list and in the set
+	sameLabels := 0 // number of nodes with the same label in this client's list and in the set
 	for i := range c.views {
 		v := &c.views[i]
 		if v.err != nil || !v.marked || v.marker.set != c.set {
 			continue
 		}
-		c.at[i] = v.marker.seat
+		c.seatOf[i] = v.marker.seat
 		own := c.seats[v.marker.seat]
 		if own.label == c.labels[i] {
-			known++
+			sameLabels++
 		}
-		if v.intact() && v.marker.state == votes && v.marker.seats[v.marker.seat].generation == own.generation && !c.silent(i) {
-			c.current = c.current.with(i)
+		if v.intact() && v.marker.state == stateVotes && v.marker.seats[v.marker.seat].generation == own.generation && !c.hasStanding(i) {
+			c.current = c.current.plus(i)
 		}
 	}
 	for i := range c.views {
-		if c.at[i] < 0 && c.views[i].err == nil {
-			c.at[i] = c.seatFor(i, known)
+		if c.seatOf[i] < 0 && c.views[i].err == nil {
+			c.seatOf[i] = c.seatFor(i, sameLabels)
 		}
-		for j := range c.each(c.current.without(i)) {
-			if c.at[i] == c.at[j] && !c.current.has(i) {
-				c.at[i] = -1 // another server has the seat
+		for j := range c.indicesOf(c.current.minus(i)) {
+			if c.seatOf[i] == c.seatOf[j] && !c.current.has(i) {
+				c.seatOf[i] = -1 // another server has the seat
 			}
 		}
 	}
 }
 
-func (c *council) each(s nodes) func(yield func(int) bool) {
+// indicesOf yields the indices of the nodes in s.
+func (c *council) indicesOf(s nodes) func(yield func(int) bool) {
 	return func(yield func(int) bool) {
 		for i := range c.views {
 			if s.has(i) && !yield(i) {
@@ -86,17 +87,18 @@ func (c *council) each(s nodes) func(yield func(int) bool) {
 	}
 }
 
-// seatFor finds a seat for a server whose marker N names no seat. It returns the seat that has this
-// server's address in the set. If none of the addresses in this client's list is in the set, it
-// returns the only free seat. When another server has taken a seat, the seat's former server does
-// not vote any more. So a wrong guess can end the vote of one node, but it never breaks a lock.
-func (c *council) seatFor(i, known int) int {
+// seatFor returns a seat for node i, whose marker N names no seat, or -1. It returns the seat that
+// has this server's address in the set. If sameLabels is 0, none of the addresses in this client's
+// list is in the set, and seatFor returns the only free seat. When another server has taken a seat,
+// the seat's former server does not vote any more. So a wrong guess can end the vote of one node,
+// but it never breaks a lock.
+func (c *council) seatFor(i, sameLabels int) int {
 	free := -1
 	for s := range c.seats {
 		if c.seats[s].label == c.labels[i] {
 			return s
 		}
-		if !slices.Contains(c.at, s) {
+		if !slices.Contains(c.seatOf, s) {
 			if free >= 0 {
 				free = len(c.seats)
 			} else {
@@ -104,14 +106,14 @@ func (c *council) seatFor(i, known int) int {
 			}
 		}
 	}
-	if free == len(c.seats) || known > 0 && !c.replace {
+	if free == len(c.seats) || sameLabels > 0 && !c.replace {
 		return -1
 	}
 	return free
 }
 
-// differ returns the error for a client's list of nodes that differs from the set.
-func (c *council) differ() error {
+// errListDiffers returns the error for a client whose list of nodes differs from the set.
+func (c *council) errListDiffers() error {
 	labels := make([]string, len(c.seats))
 	for i, s := range c.seats {
 		labels[i] = s.label

@@ -42,13 +42,13 @@ func (q *quorum) Keys(ctx context.Context, pattern string) ([]string, error) {
 				found[key] = struct{}{}
 			}
 		} else if errs = append(errs, q.nodes[a.node].error(a.err)); len(errs) > len(q.nodes)-q.need {
-			return nil, q.short("answered", answered, errs)
+			return nil, q.errTooFew("answered", answered, errs)
 		}
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// keys returns the keys that a scan of the node finds.
+// keys returns the keys of the node that match pattern.
 func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 	if c, ok := n.client.(redisstore.ClusterClient); ok {
 		return redisstore.NewCluster(n.Single, c).Keys(ctx, pattern)
@@ -63,7 +63,7 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 		entry redisstore.Entry
 		late  bool // the ticket shows when the waiter was notified, and not when it began to wait
 	}
-	f := fanOut(q, q.all(), nil, waiting(func(n *node) ([]place, error) {
+	f := fanOut(q, q.allNodes(), nil, async(func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)
 		places := make([]place, len(entries))
 		for i, e := range entries {
@@ -71,11 +71,11 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 		}
 		return places, err
 	}))
-	defer f.done()
+	defer f.stop()
 	answers := 0
 	var errs []error
 	waiters := make(map[string]place)
-	for n, a := range f.rest {
+	for n, a := range f.remaining {
 		if a.err != nil {
 			errs = append(errs, n.error(a.err))
 			continue
@@ -92,7 +92,7 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 		}
 	}
 	if answers < q.need {
-		return nil, q.short("answered", answers, append(errs, f.silent()...))
+		return nil, q.errTooFew("answered", answers, append(errs, f.silentErrors()...))
 	}
 	var line redisstore.Line
 	for _, p := range slices.SortedFunc(maps.Values(waiters), func(a, b place) int { return cmp.Compare(a.entry.Ticket, b.entry.Ticket) }) {

@@ -34,9 +34,9 @@ type quorum struct {
 	timers  calls.Timers
 	active  atomic.Int32 // number of steps under way for which a caller waits
 
-	background context.Context // the context of the looks at the nodes
-	cut        context.CancelFunc
-	settled    sync.Once
+	background  context.Context // the context of the looks at the nodes
+	cancelLooks context.CancelFunc
+	closeOnce   sync.Once
 }
 
 var _ interface {
@@ -71,11 +71,12 @@ func NewReadWrite(cs []redisstore.Client, cfg Settings) store.Store {
 	return newQuorum(cs, cfg).withReaders(cs)
 }
 
+// newQuorum returns the quorum of the servers of the clients cs.
 func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	q := &quorum{
 		need: len(cs)/2 + 1, skew: cfg.MaxSkew, patience: cfg.NodeTimeout, longest: cfg.MaxTTL, clocks: newClocks(len(cs)),
 	}
-	q.background, q.cut = context.WithCancel(context.Background())
+	q.background, q.cancelLooks = context.WithCancel(context.Background())
 	for i, c := range cs {
 		n := newNode(c, i, q)
 		q.nodes = append(q.nodes, n)
@@ -85,25 +86,25 @@ func newQuorum(cs []redisstore.Client, cfg Settings) *quorum {
 	return q
 }
 
-// life returns how long a node keeps a lease that has the given TTL. Between the vote and the next
-// contender's request, the node's clock may drift from one end of the allowed skew to the other. No
-// client notices such a drift, so the node keeps the lease longer by twice the skew.
+// life returns how long a node keeps a lease of the TTL ttl, in milliseconds. Between the vote and
+// the next contender's request, the node's clock may drift from one end of the allowed skew to the
+// other. No client notices such a drift, so the node keeps the lease longer by twice the skew.
 func (q *quorum) life(ttl time.Duration) int64 { return redisstore.Millis(ttl + 2*q.skew) }
 
-// left returns how long a lease still lasts for its holder, if the node keeps it for pttl from now
-// on. If the lease is over for the holder, left returns pttl.
-func (q *quorum) left(pttl time.Duration) time.Duration {
+// holderLife returns how long a lease still lasts for its holder, if the node keeps it for pttl
+// from now on. If the lease is over for the holder, holderLife returns pttl.
+func (q *quorum) holderLife(pttl time.Duration) time.Duration {
 	if held := pttl - 2*q.skew; held > 0 {
 		return held
 	}
 	return pttl
 }
 
-// all returns the set of all nodes.
-func (q *quorum) all() nodes { return 1<<len(q.nodes) - 1 }
+// allNodes returns the set of all nodes.
+func (q *quorum) allNodes() nodes { return 1<<len(q.nodes) - 1 }
 
-// each yields the nodes of a set.
-func (q *quorum) each(s nodes) func(yield func(*node) bool) {
+// eachNode yields the nodes of the set s.
+func (q *quorum) eachNode(s nodes) func(yield func(*node) bool) {
 	return func(yield func(*node) bool) {
 		for i, n := range q.nodes {
 			if s.has(i) && !yield(n) {
@@ -126,10 +127,10 @@ func (q *quorum) Prompt(key string) bool {
 // Close waits for the calls that are under way, and for the releases that nodes have not confirmed,
 // at most until ctx ends.
 func (q *quorum) Close(ctx context.Context) (err error) {
-	q.settled.Do(func() {
-		q.whole.end()
-		q.slots.Range(func(_, r any) bool { r.(*roster).end(); return true })
-		q.cut()
+	q.closeOnce.Do(func() {
+		q.whole.stop()
+		q.slots.Range(func(_, r any) bool { r.(*roster).stop(); return true })
+		q.cancelLooks()
 		ended := make(chan error, len(q.nodes))
 		for _, n := range q.nodes {
 			go func() { ended <- n.close(ctx) }()

@@ -20,7 +20,7 @@ import (
 // if the node's counter is at least that fence. So a later writer has a larger fence than the
 // reader, and an earlier writer has a smaller fence.
 
-// withReaders returns the quorum as a Store with readers.
+// withReaders returns the quorum of the clients cs as a Store with readers.
 func (q *quorum) withReaders(cs []redisstore.Client) store.Store {
 	q.readers = true
 	if s, ok := q.withSubscriptions(cs).(hinted); ok {
@@ -53,56 +53,57 @@ func (q hintedReaders) Downgrade(ctx context.Context, c store.Claim) (store.Gran
 	return q.downgrade(ctx, c)
 }
 
-// downgrade returns Granted when a quorum has made the writer a reader. A node that has not
-// answered may still keep readers out, until the Engine repeats the downgrade there or until the
-// release.
+// downgrade makes the owner of c, a writer, a reader. It returns Granted when a quorum of nodes has
+// done that. A node that has not answered may still keep readers out, until the Engine repeats the
+// downgrade there or until the release.
 func (q *quorum) downgrade(ctx context.Context, c store.Claim) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
-	q.ballots.renewed([]store.Claim{c})
+	q.ballots.prolong([]store.Claim{c})
 	r := q.roster(c.Key)
-	texts := r.known(ctx)
+	texts := r.ensureTexts(ctx)
 	t := count{quorum: q}
-	g, err := t.collect(fanOut(q, q.all(), nil, func(n *node, answered func(store.Grant, error)) {
-		n.downgrade(ctx, r, c, texts[n.index], answered)
+	g, err := t.collect(fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
+		n.downgrade(ctx, r, c, texts[n.index], onAnswer)
 	}))
 	if g.State == store.Released {
 		g = store.Grant{State: store.Granted, Fence: c.Fence, FenceCount: 1, Writer: t.writer}
 	}
 	grants := []store.Grant{g}
-	q.lookUp(ctx, []store.Claim{c}, grants)
+	q.findRevocations(ctx, []store.Claim{c}, grants)
 	return grants[0], err
 }
 
-// downgrade runs downgrade.lua.
-func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string, answered func(store.Grant, error)) {
+// downgrade runs downgrade.lua for the claim c at this node, with the given text of its marker, and
+// passes the answer to onAnswer.
+func (n *node) downgrade(ctx context.Context, r *roster, c store.Claim, text string, onAnswer func(store.Grant, error)) {
 	if text == "" {
-		answered(store.Grant{}, r.why(n.index))
+		onAnswer(store.Grant{}, r.reason(n.index))
 		return
 	}
 	downgradeScript.Call(
-		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), r.marker},
+		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), r.markerKey},
 		text, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10),
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) {
 		reply := redisstore.Reply{Rest: v}
-		ours, at := reply.Word(), reply.Time()
+		ours, clock := reply.Word(), reply.Time()
 		switch {
 		case err != nil:
-			answered(store.Grant{}, err)
+			onAnswer(store.Grant{}, err)
 		case ours == "changed":
-			r.outdated(n, text)
-			answered(store.Grant{}, errChanged)
+			r.forgetAndTend(n, text)
+			onAnswer(store.Grant{}, errChanged)
 		case ours == "1":
-			answered(store.Grant{State: store.Released, At: at, Writer: reply.Rest == "1"}, nil)
+			onAnswer(store.Grant{State: store.Released, At: clock, Writer: reply.Rest == "1"}, nil)
 		case ours == "0":
-			answered(store.Grant{State: store.NotOurs, At: at}, nil)
+			onAnswer(store.Grant{State: store.NotOurs, At: clock}, nil)
 		default:
-			answered(store.Grant{}, redisstore.Unreadable("downgrade"))
+			onAnswer(store.Grant{}, redisstore.Unreadable("downgrade"))
 		}
 	})
 }
 
-// partOf returns a claim's entry in R at this node. The entry must not change while the token
-// lives.
+// partOf returns the entry of the claim c in R at this node. The entry must not change while the
+// token lives.
 func (n *node) partOf(c store.Claim) string {
 	if c.Inbox != "" && n.subscription != nil {
 		c.Inbox = n.subscription.Address(c.Key)

@@ -25,7 +25,7 @@ func TestAQuorumThatHasQueuedAWaiterDoesNotRefuse(t *testing.T) {
 		cs = append(cs, skewedNode(t, servers[i], by))
 	}
 	s := quorumStore(cs, locker.DefaultNodeTimeout)
-	settles(t, s)
+	checkSettled(t, s)
 	claim := store.Claim{Key: "a", Owner: rand.Text(), TTL: time.Minute, FenceCount: 1, Queue: true, Inbox: "of all nodes"}
 	queued := func() (n int64) {
 		for _, c := range direct {

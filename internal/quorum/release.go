@@ -17,21 +17,22 @@ func (q *quorum) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return calls.Await(ctx, c, q.StartRelease)
 }
 
-// StartRelease does the work of Release, but returns at once.
-func (q *quorum) StartRelease(ctx context.Context, c store.Claim, answered func(store.Grant, error)) {
+// StartRelease does the work of Release, but returns at once and passes the result to onAnswer.
+func (q *quorum) StartRelease(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error)) {
 	ctx = context.WithoutCancel(ctx)
 	if !c.Complete {
-		q.release(ctx, c, nil, answered)
+		q.release(ctx, c, nil, onAnswer)
 		return
 	}
-	q.nodes[0].links.Go(func() { q.release(ctx, c, q.roster(c.Key).known(ctx), answered) })
+	q.nodes[0].links.Go(func() { q.release(ctx, c, q.roster(c.Key).ensureTexts(ctx), onAnswer) })
 }
 
-func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, answered func(store.Grant, error)) {
-	now, tombstones, later := q.all(), nodes(0), nodes(0)
-	b := q.ballots.of(c.Owner)
+// release does the work of StartRelease. With c.Complete, texts has the text of each node's marker.
+func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, onAnswer func(store.Grant, error)) {
+	now, tombstones, later := q.allNodes(), nodes(0), nodes(0)
+	b := q.ballots.get(c.Owner)
 	if b != nil {
-		now, tombstones, later = b.leave(c.TombstoneTTL > 0)
+		now, tombstones, later = b.beginRelease(c.TombstoneTTL > 0)
 	}
 	open := new(leftovers)
 	claim := func(n *node) store.Claim {
@@ -41,36 +42,36 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 		}
 		return c
 	}
-	t := &count{quorum: q, gone: len(q.nodes) - (now | later).count()}
-	for n := range q.each(now) {
-		if q.behind(n) {
-			now = now.without(n.index)
-			open.add(n, claim(n), errBehind)
-			t.record(n, store.Grant{}, errBehind)
+	t := &count{quorum: q, notHeld: len(q.nodes) - (now | later).count()}
+	for n := range q.eachNode(now) {
+		if q.lags(n) {
+			now = now.minus(n.index)
+			open.add(n, claim(n), errLags)
+			t.record(n, store.Grant{}, errLags)
 		}
 	}
-	step := &taker[store.Grant]{take: t.take, decided: func(bool) bool { return t.decided() }}
+	step := &taker[store.Grant]{take: t.recordAnswer, decided: func(bool) bool { return t.decided() }}
 	step.end = func() {
-		g, err := t.result(step.fan.silent)
+		g, err := t.result(step.fan.silentErrors)
 		if err == nil {
-			open.clean()
+			open.repeatAll()
 			if c.TombstoneTTL == 0 {
 				q.ballots.drop(c.Owner)
 			} else if b != nil { // a later acquire of the token must find the ballot, and must fail
-				b.finished()
+				b.finish()
 			}
 		}
-		answered(g, err)
+		onAnswer(g, err)
 	}
 	first := q.nodes[0]
 	// The words of the call are made once, because most nodes get the same call.
-	channel, call := first.channelOf(&c), first.withdrawal(&c, withdrawal{})
-	step.start(q, now, isReleased, func(n *node, answered func(store.Grant, error)) {
+	channel, call := first.channelOf(&c), first.releaseCall(&c, withdrawal{})
+	step.start(q, now, isReleased, func(n *node, onAnswer func(store.Grant, error)) {
 		end := func(g store.Grant, err error) {
 			if err != nil {
 				open.add(n, claim(n), err)
 			}
-			answered(g, err)
+			onAnswer(g, err)
 		}
 		switch {
 		case c.Complete:
@@ -79,11 +80,12 @@ func (q *quorum) release(ctx context.Context, c store.Claim, texts []string, ans
 			n.withdraw(ctx, claim(n), withdrawal{}, end)
 		default:
 			call := call.Again()
-			n.begin(ctx, &call, link.Release, end)
+			n.startRelease(ctx, &call, link.Release, end)
 		}
 	})
 }
 
+// isReleased reports whether the answer (g, err) of a node confirms a release.
 func isReleased(g store.Grant, err error) bool { return err == nil && g.State == store.Released }
 
 // leftovers are the nodes that have not confirmed a release. When the release is decided, they get
@@ -91,26 +93,28 @@ func isReleased(g store.Grant, err error) bool { return err == nil && g.State ==
 type leftovers struct {
 	mu      sync.Mutex
 	decided bool
-	cleans  []func()
+	repeats []func()
 }
 
-// add records that a node has not confirmed the release.
+// add records that node n has not confirmed the release c because of err.
 func (l *leftovers) add(n *node, c store.Claim, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if no, ok := errtype.As[*store.Refusal](err); ok && !no.Temporary {
 		return // a node that refuses permanently keeps the lease until the lease expires
 	}
-	if l.cleans = append(l.cleans, func() { n.clean(c) }); l.decided {
-		n.clean(c)
+	if l.repeats = append(l.repeats, func() { n.repeatRelease(c) }); l.decided {
+		n.repeatRelease(c)
 	}
 }
 
-func (l *leftovers) clean() {
+// repeatAll sends the release again to the nodes that have not confirmed it, and from then on to
+// each node that add records.
+func (l *leftovers) repeatAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.decided = true
-	for _, clean := range l.cleans {
+	for _, clean := range l.repeats {
 		clean()
 	}
 }
@@ -118,16 +122,17 @@ func (l *leftovers) clean() {
 // count counts the answers to a release, a renewal or a downgrade. For a renewal or a downgrade,
 // Released means that the node has done the step.
 type count struct {
-	quorum   *quorum
-	released int
-	gone     int // number of nodes where the owner has no lease
-	done     int // number of those nodes that also have the done mark
-	revoked  bool
-	reason   string
-	writer   bool // a writer waits
-	errs     []error
+	quorum    *quorum
+	released  int
+	notHeld   int // number of nodes where the owner has no lease
+	doneMarks int // number of those nodes that also have the done mark
+	revoked   bool
+	reason    string
+	writer    bool // a writer waits
+	errs      []error
 }
 
+// record counts the answer (g, err) of node n.
 func (t *count) record(n *node, g store.Grant, err error) {
 	switch {
 	case err != nil:
@@ -140,51 +145,52 @@ func (t *count) record(n *node, g store.Grant, err error) {
 	case g.State == store.Revoked:
 		t.revoked, t.reason = true, g.Reason
 	case g.State == store.Done:
-		t.done++
+		t.doneMarks++
 	}
-	t.gone++
+	t.notHeld++
 }
 
-func (t *count) take(a answer[store.Grant]) { t.record(t.quorum.nodes[a.node], a.value, a.err) }
+// recordAnswer counts the answer a.
+func (t *count) recordAnswer(a answer[store.Grant]) { t.record(t.quorum.nodes[a.node], a.value, a.err) }
 
-// collect takes answers until they decide the step, and returns the result.
+// collect takes answers of f until they decide the step, and returns the result.
 func (t *count) collect(f *fan[store.Grant]) (store.Grant, error) {
-	defer f.done()
+	defer f.stop()
 	for !t.decided() {
 		a, ok := f.next()
 		if !ok {
 			break
 		}
-		t.take(a)
+		t.recordAnswer(a)
 	}
-	return t.result(f.silent)
+	return t.result(f.silentErrors)
 }
 
 // decided reports whether no further answer can change the result.
 func (t *count) decided() bool {
 	need, all := t.quorum.need, len(t.quorum.nodes)
-	if t.released >= need || t.gone <= all-need {
+	if t.released >= need || t.notHeld <= all-need {
 		return t.released >= need
 	}
-	open := all - t.released - t.gone - len(t.errs)
+	open := all - t.released - t.notHeld - len(t.errs)
 	return t.marked() >= need || t.marked()+open < need
 }
 
 // marked returns the number of nodes that have the done mark, if the release sets a done mark. A
 // later acquire is sure to find the mark only if a quorum of nodes has it.
-func (t *count) marked() int { return t.released + t.done }
+func (t *count) marked() int { return t.released + t.doneMarks }
 
-// result returns the result of the answers. The parameter silent returns an error for each node
-// that has not answered.
+// result returns the result of the counted answers. The function silent returns an error for each
+// node that has not answered.
 func (t *count) result(silent func() []error) (store.Grant, error) {
 	switch {
 	case t.released >= t.quorum.need:
 		return store.Grant{State: store.Released}, nil
 	case !t.decided():
-		return store.Grant{}, t.quorum.short("answered", t.released+t.gone, append(t.errs, silent()...))
+		return store.Grant{}, t.quorum.errTooFew("answered", t.released+t.notHeld, append(t.errs, silent()...))
 	case t.revoked:
 		return store.Grant{State: store.Revoked, Reason: t.reason}, nil
-	case t.done > 0 && t.marked() >= t.quorum.need:
+	case t.doneMarks > 0 && t.marked() >= t.quorum.need:
 		return store.Grant{State: store.Done}, nil
 	}
 	return store.Grant{State: store.NotOurs}, nil
@@ -201,7 +207,7 @@ type renewal struct {
 // lost when the votes that may remain are no quorum. Otherwise the result is an error.
 func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
-	q.ballots.renewed(cs)
+	q.ballots.prolong(cs)
 	parts := make(map[*roster]*renewal)
 	for i, c := range cs {
 		r := q.roster(c.Key)
@@ -211,16 +217,16 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 		parts[r].places, parts[r].claims = append(parts[r].places, i), append(parts[r].claims, c)
 	}
 	for r, p := range parts {
-		texts := r.known(ctx)
-		p.fan = fanOut(q, q.all(), nil, func(n *node, answered func([]store.Grant, error)) {
-			n.renew(ctx, r, p.claims, texts[n.index], answered)
+		texts := r.ensureTexts(ctx)
+		p.fan = fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func([]store.Grant, error)) {
+			n.renew(ctx, r, p.claims, texts[n.index], onAnswer)
 		})
 	}
 	grants := make([]store.Grant, len(cs))
 	for _, p := range parts {
 		p.collect(q, grants)
 	}
-	q.lookUp(ctx, cs, grants)
+	q.findRevocations(ctx, cs, grants)
 	for _, g := range grants {
 		if g.Err == nil {
 			return grants, nil
@@ -232,9 +238,10 @@ func (q *quorum) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, er
 	return grants, nil
 }
 
-// collect takes answers until they decide the renewal of each lease.
+// collect takes answers until they decide the renewal of each lease, and puts the results into
+// grants, which has a place for each lease of the whole batch.
 func (p *renewal) collect(q *quorum, grants []store.Grant) {
-	defer p.fan.done()
+	defer p.fan.stop()
 	counts := make([]count, len(p.claims))
 	for i := range counts {
 		counts[i].quorum = q
@@ -256,7 +263,7 @@ func (p *renewal) collect(q *quorum, grants []store.Grant) {
 		}
 	}
 	for i := range counts {
-		g, err := counts[i].result(p.fan.silent)
+		g, err := counts[i].result(p.fan.silentErrors)
 		if g.State == store.Released {
 			g.State, g.Writer = store.Granted, counts[i].writer
 		}
@@ -265,12 +272,13 @@ func (p *renewal) collect(q *quorum, grants []store.Grant) {
 	}
 }
 
-// lookUp finds out which of the lost leases were revoked. It reads all notes at once.
-func (q *quorum) lookUp(ctx context.Context, cs []store.Claim, grants []store.Grant) {
+// findRevocations finds out which of the lost leases were revoked, and records this in grants.
+// Lease i has the claim cs[i] and the answer grants[i]. It reads all notes at once.
+func (q *quorum) findRevocations(ctx context.Context, cs []store.Claim, grants []store.Grant) {
 	notes := make(map[int]*fan[*string])
 	for i, g := range grants {
 		if g.State == store.NotOurs {
-			notes[i] = fanOut(q, q.all(), nil, waiting(func(n *node) (*string, error) {
+			notes[i] = fanOut(q, q.allNodes(), nil, async(func(n *node) (*string, error) {
 				if reason, ok := n.Revoked(ctx, cs[i]); ok {
 					return &reason, nil
 				}
@@ -289,6 +297,6 @@ func (q *quorum) lookUp(ctx context.Context, cs []store.Claim, grants []store.Gr
 				break
 			}
 		}
-		f.done()
+		f.stop()
 	}
 }

@@ -21,12 +21,12 @@ import (
 // the server of a connection was restarted, emptied, promoted or replaced. The function decide
 // plans the changes for such a server, and the method tend makes them.
 type roster struct {
-	quorum        *quorum
-	marker, begun string // keys
-	members       []member
+	quorum              *quorum
+	markerKey, waitsKey string // keys
+	members             []member
 
 	mu      sync.Mutex
-	stepped []time.Time   // when each node's clock was last wrong
+	stepped []time.Time   // when each node's clock was last found wrong; zero: never, or the node has waited since
 	tending chan struct{} // closed when the present look has ended; nil: no look is under way
 	timer   *time.Timer   // starts the next look without a caller
 	ended   bool
@@ -36,30 +36,31 @@ type roster struct {
 type member struct {
 	text atomic.Pointer[string] // text is the marker under which the node votes; nil: it does not vote
 
-	asking sync.Mutex // locked while only this node is asked
-	asked  time.Time
+	asking  sync.Mutex // locked while only this node is asked
+	askedAt time.Time
 
 	// The roster's mutex guards the fields below.
 	standing
-	since  time.Time // when the node stopped voting; zero: it votes
-	warned bool      // this process has warned that the node does not vote
+	absentSince time.Time // when the node stopped voting; zero: it votes
+	warned      bool      // this process has warned that the node does not vote
 }
 
-// errChanged: the node's marker differs from the text that this process has read.
+// errChanged means that the node's marker differs from the text that this process has read.
 var errChanged = &store.Refusal{Temporary: true, Err: errMayForget}
 
+// newRoster returns a roster of the nodes of q whose keys on the nodes end with suffix.
 func newRoster(q *quorum, suffix string) *roster {
 	r := &roster{
-		quorum: q, marker: redisstore.NodeKey + suffix, begun: redisstore.BegunKey + suffix,
+		quorum: q, markerKey: redisstore.NodeKey + suffix, waitsKey: redisstore.BegunKey + suffix,
 		members: make([]member, len(q.nodes)), stepped: make([]time.Time, len(q.nodes)),
 	}
 	for i := range r.members {
-		r.members[i].standing = standing{state: store.NodeUnknown, why: &store.Refusal{Temporary: true, Err: errUnknown}}
+		r.members[i].standing = standing{state: store.NodeUnknown, reason: &store.Refusal{Temporary: true, Err: errUnknown}}
 	}
 	return r
 }
 
-// roster returns the roster of the nodes for a key.
+// roster returns the roster of the nodes for key.
 func (q *quorum) roster(key string) *roster {
 	if !q.slotted {
 		return q.whole
@@ -67,6 +68,7 @@ func (q *quorum) roster(key string) *roster {
 	return q.rosterOf(redisstore.SlotOf(key))
 }
 
+// rosterOf returns the roster of the nodes for the given slot.
 func (q *quorum) rosterOf(slot uint16) *roster {
 	r, ok := q.slots.Load(slot)
 	if !ok {
@@ -75,10 +77,10 @@ func (q *quorum) rosterOf(slot uint16) *roster {
 	return r.(*roster)
 }
 
-// gate returns how long a node that may have forgotten leases must not vote. The parameter longest
-// is the longest TTL of these leases. They all end within the returned time, even if clocks run too
-// fast or too slow by 1 %.
-func (q *quorum) gate(longest time.Duration) time.Duration {
+// quarantine returns how long a node that may have forgotten leases must not vote. The parameter
+// longest is the longest TTL of these leases. They all end within the returned time, even if clocks
+// run too fast or too slow by 1 %.
+func (q *quorum) quarantine(longest time.Duration) time.Duration {
 	return max(longest+longest/50+2*time.Millisecond, 4*q.skew) + 100*time.Millisecond
 }
 
@@ -90,19 +92,19 @@ func (r *roster) texts() []string {
 	texts, common := make([]string, len(r.members)), era{}
 	for i := range r.members {
 		text := r.members[i].text.Load()
-		if text == nil || common != (era{}) && under(*text) != common || slices.Contains(texts, *text) {
+		if text == nil || common != (era{}) && eraOf(*text) != common || slices.Contains(texts, *text) {
 			continue
 		}
-		texts[i], common = *text, under(*text)
+		texts[i], common = *text, eraOf(*text)
 	}
 	return texts
 }
 
-// known returns the same markers as texts. But if less than a quorum of nodes votes, it first looks
-// at the nodes.
-func (r *roster) known(ctx context.Context) []string {
+// ensureTexts returns the same markers as texts. But if less than a quorum of nodes votes, it first
+// looks at the nodes.
+func (r *roster) ensureTexts(ctx context.Context) []string {
 	if r.voting() < r.quorum.need {
-		r.tended(ctx)
+		r.awaitTend(ctx)
 	}
 	return r.texts()
 }
@@ -117,10 +119,10 @@ func (r *roster) voting() (n int) {
 	return n
 }
 
-// admitted returns the marker under which a node is asked for its vote. If this process does not
-// know the node yet, admitted looks at this node alone, so that a different node that hangs causes
+// textFor returns the marker under which node n is asked for its vote. If this process does not
+// know the node yet, textFor looks at this node alone, so that a different node that hangs causes
 // no delay.
-func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
+func (r *roster) textFor(ctx context.Context, n *node) (*string, error) {
 	m := &r.members[n.index]
 	if text := m.text.Load(); text != nil {
 		return text, nil
@@ -130,71 +132,71 @@ func (r *roster) admitted(ctx context.Context, n *node) (*string, error) {
 	if text := m.text.Load(); text != nil {
 		return text, nil
 	}
-	if time.Since(m.asked) < askAgain {
-		return nil, r.why(n.index)
+	if time.Since(m.askedAt) < lookInterval {
+		return nil, r.reason(n.index)
 	}
 	v := r.look(ctx, n)
 	if v.err != nil {
 		return nil, v.err
 	}
-	m.asked = time.Now()
+	m.askedAt = time.Now()
 	if r.admit(n, v) {
 		return m.text.Load(), nil
 	}
 	r.tendSoon()
-	return nil, r.why(n.index)
+	return nil, r.reason(n.index)
 }
 
-// why returns the reason why a node does not vote.
-func (r *roster) why(i int) error {
+// reason returns the reason why node i does not vote.
+func (r *roster) reason(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.members[i].why; err != nil {
+	if err := r.members[i].reason; err != nil {
 		return err
 	}
 	return errChanged
 }
 
-// absence returns the reason why a node does not vote, as far as this process knows it. It returns
+// absence returns the reason why node i does not vote, as far as this process knows it. It returns
 // nil for a node that votes or was not asked yet.
 func (r *roster) absence(i int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m := &r.members[i]; m.text.Load() == nil && m.state != store.NodeUnknown {
-		return m.why
+		return m.reason
 	}
 	return nil
 }
 
-// admit lets a node vote if one look at the node proves that the node is a member. Otherwise a look
-// at all nodes is needed.
+// admit lets node n vote if v, one look at the node, proves that the node is a member. Otherwise
+// admit returns false, and a look at all nodes is needed.
 func (r *roster) admit(n *node, v view) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := &v.marker
-	if !v.intact() || v.evicts || m.state != votes || len(m.seats) != len(r.members) || m.longest < r.quorum.longest || !r.stepped[n.index].IsZero() {
+	if !v.intact() || v.evicts || m.state != stateVotes || len(m.seats) != len(r.members) || m.longest < r.quorum.longest || !r.stepped[n.index].IsZero() {
 		return false
 	}
 	for i := range r.members {
-		if text := r.members[i].text.Load(); text != nil && i != n.index && (under(*text) != under(v.text) || strings.HasPrefix(*text, v.id)) {
+		if text := r.members[i].text.Load(); text != nil && i != n.index && (eraOf(*text) != eraOf(v.text) || strings.HasPrefix(*text, v.id)) {
 			return false
 		}
 	}
-	r.stand(n.index, standing{text: v.text, state: store.NodeVotes})
+	r.setStanding(n.index, standing{text: v.text, state: store.NodeVotes})
 	if r.timer == nil {
-		r.againLocked(0)
+		r.scheduleLookLocked(0)
 	}
 	return true
 }
 
-// stand records the standing of a node. The caller holds r.mu.
-func (r *roster) stand(i int, s standing) {
+// setStanding records the standing s of node i. The caller holds r.mu.
+func (r *roster) setStanding(i int, s standing) {
 	m := &r.members[i]
 	m.standing = s
 	if s.text == "" {
 		m.text.Store(nil)
-		if m.since.IsZero() {
-			m.since = time.Now()
+		if m.absentSince.IsZero() {
+			m.absentSince = time.Now()
 		}
 		return
 	}
@@ -202,30 +204,31 @@ func (r *roster) stand(i int, s standing) {
 		r.quorum.warn("node-returned", i, "the node votes again")
 	}
 	m.text.Store(&s.text)
-	m.since, m.warned = time.Time{}, false
+	m.absentSince, m.warned = time.Time{}, false
 }
 
-// changed is called when a node has answered that its marker is not the text of the request.
-func (r *roster) changed(n *node, text string) {
+// forgetText is called when node n has answered that its marker is not text, the text of the
+// request. It makes the next request look at the node first.
+func (r *roster) forgetText(n *node, text string) {
 	m := &r.members[n.index]
 	r.mu.Lock()
 	if now := m.text.Load(); now != nil && *now == text {
-		r.stand(n.index, standing{state: store.NodeUnknown, why: errChanged})
+		r.setStanding(n.index, standing{state: store.NodeUnknown, reason: errChanged})
 	}
 	r.mu.Unlock()
 	m.asking.Lock()
-	m.asked = time.Time{}
+	m.askedAt = time.Time{}
 	m.asking.Unlock()
 }
 
-// left returns the time until enough nodes vote, or 0 when the time is unknown.
-func (r *roster) left() time.Duration {
+// timeToQuorum returns the time until enough nodes vote, or 0 when the time is unknown.
+func (r *roster) timeToQuorum() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var lefts []time.Duration
 	for i := range r.members {
-		if m := &r.members[i]; m.text.Load() != nil || m.left > 0 {
-			lefts = append(lefts, m.left)
+		if m := &r.members[i]; m.text.Load() != nil || m.remaining > 0 {
+			lefts = append(lefts, m.remaining)
 		}
 	}
 	slices.Sort(lefts)

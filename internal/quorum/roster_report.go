@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// warn reports a change of a node's standing.
+// warn reports a change of node i's standing, with the given code and text.
 func (q *quorum) warn(code string, i int, text string) {
 	if q.report != nil {
 		n := q.nodes[i]
@@ -24,15 +24,15 @@ func (q *quorum) Nodes(ctx context.Context) ([]store.Node, error) {
 	if q.slotted {
 		r = q.rosterOf(0)
 	}
-	r.tended(ctx)
+	r.awaitTend(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]store.Node, len(q.nodes))
 	for i, n := range q.nodes {
 		m := &r.members[i]
-		all[i] = store.Node{Index: i, Addr: n.addr, State: m.state, Left: m.left, Offset: q.clocks.offset(i)}
-		if m.why != nil {
-			all[i].Reason = m.why.Error()
+		all[i] = store.Node{Index: i, Addr: n.addr, State: m.state, Left: m.remaining, Offset: q.clocks.offset(i)}
+		if m.reason != nil {
+			all[i].Reason = m.reason.Error()
 		}
 	}
 	return all, ctx.Err()

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// askAgain is the time between two looks at a node that does not vote.
-	askAgain = 250 * time.Millisecond
+	// lookInterval is the time between two looks at a node that does not vote.
+	lookInterval = 250 * time.Millisecond
 	// mostLooks is the largest number of looks that one call of tend makes at all nodes. Each step
 	// needs one look.
 	mostLooks = 8
 )
 
-// outdated first calls the method changed, and then looks at all nodes. It does both in the
-// background.
-func (r *roster) outdated(n *node, text string) {
+// forgetAndTend calls forgetText for node n and text, and then looks at all nodes. It does both in
+// the background.
+func (r *roster) forgetAndTend(n *node, text string) {
 	n.links.Go(func() {
-		r.changed(n, text)
+		r.forgetText(n, text)
 		r.tendSoon()
 	})
 }
@@ -37,6 +37,7 @@ func (r *roster) tendSoon() {
 	r.tendLocked()
 }
 
+// tendLocked does the work of tendSoon for a caller that holds r.mu.
 func (r *roster) tendLocked() {
 	if r.tending != nil || r.ended {
 		return
@@ -52,8 +53,8 @@ func (r *roster) tendLocked() {
 	})
 }
 
-// tended starts a look at all nodes and waits for its end, at most for the quorum's patience.
-func (r *roster) tended(ctx context.Context) {
+// awaitTend starts a look at all nodes, and waits for its end, at most for the quorum's patience.
+func (r *roster) awaitTend(ctx context.Context) {
 	r.mu.Lock()
 	r.tendLocked()
 	ended := r.tending
@@ -70,12 +71,12 @@ func (r *roster) tended(ctx context.Context) {
 	}
 }
 
-// tend looks at all nodes and changes their markers until no change is due. Every change is an
-// idempotent compare-and-set that any process may make. So a process may end at any point, and
-// other processes continue.
+// tend looks at all nodes and changes their markers, as the wish w requires, until no change is
+// due. Every change is an idempotent compare-and-set that any process may make. So a process may
+// end at any point, and other processes continue.
 func (r *roster) tend(ctx context.Context, w wish) {
 	q := r.quorum
-	w.longest, w.gate, w.fresh = q.longest, q.gate, q.fresh
+	w.longest, w.quarantine, w.newGeneration = q.longest, q.quarantine, q.newGeneration
 	for _, n := range q.nodes {
 		w.labels = append(w.labels, n.label)
 	}
@@ -88,28 +89,29 @@ func (r *roster) tend(ctx context.Context, w wish) {
 		if tick = p.tick; len(p.steps) == 0 {
 			break
 		}
-		r.take(ctx, p.steps)
+		r.makeSteps(ctx, p.steps)
 	}
-	r.again(tick)
+	r.scheduleLook(tick)
 }
 
-// expelled returns the nodes whose clocks were wrong and that still vote for other processes.
+// expelled returns the nodes whose clocks were wrong and that, by the views, still vote for other
+// processes.
 func (r *roster) expelled(views []view) (s nodes) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, at := range r.stepped {
 		switch v := &views[i]; {
 		case at.IsZero():
-		case time.Since(at) > r.quorum.gate(r.quorum.longest), v.err == nil && v.marked && v.marker.state != votes:
+		case time.Since(at) > r.quorum.quarantine(r.quorum.longest), v.err == nil && v.marked && v.marker.state != stateVotes:
 			r.stepped[i] = time.Time{}
 		default:
-			s = s.with(i)
+			s = s.plus(i)
 		}
 	}
 	return s
 }
 
-// apply records the result of a look.
+// apply records the result of a look: the plan p that follows from the views.
 func (r *roster) apply(views []view, p plan) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,16 +119,16 @@ func (r *roster) apply(views []view, p plan) {
 		m := &r.members[i]
 		text := m.text.Load()
 		if views[i].err != nil && text != nil && !slices.ContainsFunc(p.nodes, func(o standing) bool {
-			return o.text != "" && (o.text == *text || under(o.text) != under(*text))
+			return o.text != "" && (o.text == *text || eraOf(o.text) != eraOf(*text))
 		}) {
-			if m.since.IsZero() {
-				m.since = time.Now()
+			if m.absentSince.IsZero() {
+				m.absentSince = time.Now()
 			}
-			m.state, m.why = s.state, s.why // the node's next vote shows whether it still votes
+			m.state, m.reason = s.state, s.reason // the node's next vote shows whether it still votes
 		} else {
-			r.stand(i, s)
+			r.setStanding(i, s)
 		}
-		if m.since.IsZero() || m.warned {
+		if m.absentSince.IsZero() || m.warned {
 			continue
 		}
 		// Warn at once of a state that does not end by itself. Warn of any other state when it
@@ -134,52 +136,53 @@ func (r *roster) apply(views []view, p plan) {
 		switch s.state {
 		case store.NodeReplaced, store.NodeStranger, store.NodeTwice, store.NodeEvicts, store.NodeUnsupported, store.NodeClock:
 		default:
-			if time.Since(m.since) < r.quorum.gate(r.quorum.longest) {
+			if time.Since(m.absentSince) < r.quorum.quarantine(r.quorum.longest) {
 				continue
 			}
 		}
 		m.warned = true
-		r.quorum.warn("node-out", i, fmt.Sprintf("the node does not vote (%s), so fewer other nodes may fail: %v", s.state, s.why))
+		r.quorum.warn("node-out", i, fmt.Sprintf("the node does not vote (%s), so fewer other nodes may fail: %v", s.state, s.reason))
 	}
 }
 
-// take makes changes at several nodes at once.
-func (r *roster) take(ctx context.Context, steps []step) {
-	var to nodes
+// makeSteps makes the changes in steps, at several nodes at once.
+func (r *roster) makeSteps(ctx context.Context, steps []step) {
+	var targets nodes
 	for _, s := range steps {
-		to = to.with(s.node)
+		targets = targets.plus(s.node)
 	}
-	f := fanOut(r.quorum, to, nil, waiting(func(n *node) (struct{}, error) {
+	f := fanOut(r.quorum, targets, nil, async(func(n *node) (struct{}, error) {
 		for _, s := range steps {
 			if s.node != n.index {
 				continue
 			}
-			if _, err := markScript.Run(ctx, n.Client, []string{r.marker, r.begun}, s.id, s.old, s.text, s.begin); err != nil {
+			if _, err := markScript.Run(ctx, n.Client, []string{r.markerKey, r.waitsKey}, s.id, s.old, s.text, s.begin); err != nil {
 				return struct{}{}, err
 			}
 		}
 		return struct{}{}, nil
 	}))
-	defer f.done()
-	for range f.rest { // the next look shows the result
+	defer f.stop()
+	for range f.remaining { // the next look shows the result
 	}
 }
 
-// again sets the time of the next look: the end of a wait, or otherwise the next interval. The
-// looks at intervals are for a process that takes no lock for hours. Such a process must also
-// notice that a node has returned or was lost. A Redis Cluster has too many slots for looks at
-// intervals.
-func (r *roster) again(tick time.Duration) {
+// scheduleLook sets the time of the next look. If tick is more than 0, a wait ends after tick, and
+// the look follows then. Otherwise the look follows after the usual interval. The looks at
+// intervals are for a process that takes no lock for hours. Such a process must also notice that a
+// node has returned or was lost. A Redis Cluster has too many slots for looks at intervals.
+func (r *roster) scheduleLook(tick time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.againLocked(tick)
+	r.scheduleLookLocked(tick)
 }
 
-func (r *roster) againLocked(tick time.Duration) {
+// scheduleLookLocked does the work of scheduleLook for a caller that holds r.mu.
+func (r *roster) scheduleLookLocked(tick time.Duration) {
 	q := r.quorum
 	if tick > 0 {
 		tick += 5 * time.Millisecond
-	} else if tick = max(q.gate(q.longest), time.Second); q.slotted {
+	} else if tick = max(q.quarantine(q.longest), time.Second); q.slotted {
 		return
 	}
 	if r.ended {
@@ -191,8 +194,8 @@ func (r *roster) againLocked(tick time.Duration) {
 	r.timer = time.AfterFunc(tick, r.tendSoon)
 }
 
-// end prevents further looks.
-func (r *roster) end() {
+// stop prevents further looks.
+func (r *roster) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true
@@ -201,11 +204,11 @@ func (r *roster) end() {
 	}
 }
 
-// fresh makes a new generation, which is larger than the generation "after".
-func (q *quorum) fresh(after string) string {
+// newGeneration makes a new generation, which is larger than the generation previous.
+func (q *quorum) newGeneration(previous string) string {
 	var tail [3]byte
 	_, _ = rand.Read(tail[:])
-	micros, _, _ := strings.Cut(after, "-")
+	micros, _, _ := strings.Cut(previous, "-")
 	last, _ := strconv.ParseInt(micros, 16, 64)
 	return fmt.Sprintf("%013x-%s", max(q.clocks.now().UnixMicro(), last+1), hex.EncodeToString(tail[:]))
 }

@@ -25,7 +25,7 @@ type bench struct {
 func newBench(t *testing.T, c *redis.Client) *bench {
 	t.Helper()
 	_, id, _ := strings.Cut(c.Info(t.Context(), "replication").Val(), "master_replid:")
-	b := &bench{t: t, c: c, text: marker{id[:40], "set", votes, 0, time.Minute, []seat{{"1", "a"}, {"1", "b"}, {"1", "c"}}}.String()}
+	b := &bench{t: t, c: c, text: marker{id[:40], "set", stateVotes, 0, time.Minute, []seat{{"1", "a"}, {"1", "b"}, {"1", "c"}}}.String()}
 	if err := c.Set(t.Context(), redisstore.NodeKey, b.text, 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -207,17 +207,17 @@ func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
 // have been ahead of the clock by several times the skew.
 func TestAWaitIsNoShorterThanFourTimesTheSkew(t *testing.T) {
 	q := &quorum{skew: time.Second}
-	if d := q.gate(500 * time.Millisecond); d < 4*time.Second {
+	if d := q.quarantine(500 * time.Millisecond); d < 4*time.Second {
 		t.Errorf("%v", d)
 	}
-	if d := q.gate(time.Minute); d < time.Minute+time.Minute/100 {
+	if d := q.quarantine(time.Minute); d < time.Minute+time.Minute/100 {
 		t.Errorf("%v for leases of a minute", d)
 	}
 }
 
 // A written marker is read with the same content, and no other text is taken for a marker.
 func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
-	m := marker{strings.Repeat("ab", 20), "s-1", joins, 2, 90 * time.Second, []seat{{"1-a", "10.0.0.1:6379"}, {"2-b", ""}, {"3-c", "#2"}}}
+	m := marker{strings.Repeat("ab", 20), "s-1", stateJoins, 2, 90 * time.Second, []seat{{"1-a", "10.0.0.1:6379"}, {"2-b", ""}, {"3-c", "#2"}}}
 	got, ok := parseMarker(m.String())
 	if !ok || fmt.Sprint(got) != fmt.Sprint(m) {
 		t.Errorf("%+v, %v", got, ok)
@@ -227,7 +227,7 @@ func TestMarkersAreReadAsTheyAreWritten(t *testing.T) {
 			t.Errorf("%q is read as %+v", text, got)
 		}
 	}
-	if got := labelled("a b/c,d@e"); got != "a_b_c_d_e" {
+	if got := labelOf("a b/c,d@e"); got != "a_b_c_d_e" {
 		t.Error(got)
 	}
 }
@@ -243,9 +243,9 @@ func TestAWaitThatEndsBetweenTwoLooksNamesTheNodesThatDoNotVote(t *testing.T) {
 	}
 	q.whole.mu.Lock()
 	for i := range q.nodes[:2] {
-		q.whole.stand(i, standing{state: store.NodeForms, why: errJoins(5 * time.Second), left: 5 * time.Second})
+		q.whole.setStanding(i, standing{state: store.NodeForms, reason: errJoins(5 * time.Second), remaining: 5 * time.Second})
 	}
-	q.whole.stand(2, standing{state: store.NodeVotes, text: "N"})
+	q.whole.setStanding(2, standing{state: store.NodeVotes, text: "N"})
 	q.whole.mu.Unlock()
 	err := q.Explain()
 	var when interface{ RetryAfter() time.Duration }

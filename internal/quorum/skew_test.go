@@ -24,10 +24,10 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 	servers := enrolled(t, 3, opts...)
 	cs := clientsOf(t, servers)
 	clock := &wrongClock{Client: cs[0]}
-	other := newRedlock(t, with(cs, map[int]locker.Client{0: clock}), opts...)
+	other := newRedlock(t, replaceNodes(cs, map[int]locker.Client{0: clock}), opts...)
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
-	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
-	clock.by.Store(int64(time.Minute))
+	lease := acquire(t, newRedlock(t, replaceNodes(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
+	clock.offset.Store(int64(time.Minute))
 	cs[0].Del(t.Context(), "x") // a lease of 3 s has ended because of the step
 	eventually(t, "the client has seen the step", func() bool {
 		if l, err := other.Acquire(t.Context(), locker.Rule{Key: "y", Wait: locker.NoWait}); err == nil {
@@ -35,7 +35,7 @@ func TestQuorumQ3AClockThatWasSeenToStepIsNotBelievedAtOnce(t *testing.T) {
 		}
 		return !strings.Contains(cs[0].Get(t.Context(), "latchkit:node").Val(), "/v/")
 	})
-	clock.by.Store(0)
+	clock.offset.Store(0)
 	if _, err := other.Acquire(t.Context(), locker.Rule{Key: "x", Wait: locker.NoWait}); err == nil && lease.Context().Err() == nil {
 		t.Errorf("two hold the key: the first has %v left", time.Until(lease.Expires()))
 	}
@@ -52,7 +52,7 @@ func TestQuorumQ4AStepWithinTheSkewEndsNoLease(t *testing.T) {
 	cs := clientsOf(t, servers)
 	other := redlockOn(t, servers, opts...)
 	release(t, acquire(t, other, locker.Rule{Key: "warm"}))
-	lease := acquire(t, newRedlock(t, with(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
+	lease := acquire(t, newRedlock(t, replaceNodes(cs, map[int]locker.Client{2: deadNode(t)}), opts...), locker.Rule{Key: "x"})
 	left := cs[0].PTTL(t.Context(), "x").Val() - 2*skew + 20*time.Millisecond // as if the clock were set ahead
 	cs[0].PExpire(t.Context(), "x", left)
 	for lease.Context().Err() == nil {
@@ -118,7 +118,7 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
 	wrong := &wrongClock{Client: cs[0]}
-	wrong.by.Store(int64(time.Hour))
+	wrong.offset.Store(int64(time.Hour))
 	l := newRedlock(t, []locker.Client{wrong, cs[1], cs[2]}, locker.WithNodeTimeout(100*time.Millisecond))
 	release(t, acquire(t, l, locker.Rule{Key: "warm", Wait: 5 * time.Second}))
 	lease := acquire(t, l, locker.Rule{Key: "a", Wait: 5 * time.Second})
@@ -133,14 +133,14 @@ func TestASingleServersClockIsNotBelievedAgainstTheOthers(t *testing.T) {
 		t.Error(err)
 	}
 	for i := range 2 {
-		nothingIsLeft(t, servers[i])
+		waitUntilEmpty(t, servers[i])
 	}
 }
 
 // wrongClock shows the times of a server as if its clock were set wrong.
 type wrongClock struct {
 	*redis.Client
-	by      atomic.Int64 // in ns; 0: the clock is right
+	offset  atomic.Int64 // in ns; 0: the clock is right
 	changed atomic.Int32
 }
 
@@ -152,8 +152,8 @@ func (w *wrongClock) Process(ctx context.Context, cmd redis.Cmder) error {
 	}); ok && err == nil {
 		words := strings.SplitN(answer.Val(), " ", 3)
 		for i, word := range words[:min(len(words), 2)] { // the time is the first word or the second
-			if at, err := strconv.ParseInt(word, 10, 64); err == nil && at > 1e15 && at < 1e17 && w.by.Load() != 0 {
-				words[i] = strconv.FormatInt(at+time.Duration(w.by.Load()).Microseconds(), 10)
+			if at, err := strconv.ParseInt(word, 10, 64); err == nil && at > 1e15 && at < 1e17 && w.offset.Load() != 0 {
+				words[i] = strconv.FormatInt(at+time.Duration(w.offset.Load()).Microseconds(), 10)
 				answer.SetVal(strings.Join(words, " "))
 				w.changed.Add(1)
 				break

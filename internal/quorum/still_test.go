@@ -13,9 +13,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// standsStill adds an entry to the queue at each node, before all other waiters. The entry's
-// process stands still: it does not react when it is notified.
-func standsStill(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
+// addStoppedWaiter adds entry to the queue at each node, before all other waiters. The entry's
+// process stands still: it does not react when it is notified. The result counts the notifications.
+func addStoppedWaiter(t *testing.T, servers []*redistest.Server, entry string) (notified *atomic.Int32) {
 	t.Helper()
 	notified = new(atomic.Int32)
 	for _, s := range servers {
@@ -53,7 +53,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := enrolled(t, 3)
-			notified := standsStill(t, servers, kind.entry)
+			notified := addStoppedWaiter(t, servers, kind.entry)
 			var working sync.WaitGroup
 			const each = 60
 			began := time.Now()
@@ -93,7 +93,7 @@ func TestAWaiterThatStandsStillDelaysTheOthersSeldom(t *testing.T) {
 func TestAWriterIsToldWhenTheReadersTurnIsOver(t *testing.T) {
 	t.Parallel()
 	ls, servers := shelves(t, 2)
-	notified := standsStill(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
+	notified := addStoppedWaiter(t, servers, "SSSSSSSSSSSSSSSSSSSSSSSSSS|still|0|1")
 	const turns = 12
 	took, cs := time.Duration(0), clientsOf(t, servers)
 	for range turns {

@@ -75,7 +75,7 @@ func TestWhatAnswersComeTo(t *testing.T) {
 		if g.State != c.result || errors.Is(err, store.ErrQuorum) != (c.result == 0) {
 			t.Errorf("%q: %v, %v, want %v", c.answers, g.State, err, c.result)
 		}
-		if split := tally.split() && g.State == store.Busy; split != c.split {
+		if split := tally.isSplit() && g.State == store.Busy; split != c.split {
 			t.Errorf("%q: split is %v", c.answers, split)
 		}
 		if keeps := tally.uncertain(); keeps != c.keeps {

@@ -66,13 +66,17 @@ type tenants struct {
 	wrong   []string
 }
 
-func (h *tenants) before() uint64 {
+// earlierFence returns the largest fence of the writers so far. A lease that is asked for from now
+// on must have a larger fence.
+func (h *tenants) earlierFence() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.highest
 }
 
-func (h *tenants) enter(l *locker.Lease, before uint64, who string) {
+// enter records the holder with the lease l and the given name, and checks that no other holder
+// excludes it. The fence of l must be larger than earlierFence.
+func (h *tenants) enter(l *locker.Lease, earlierFence uint64, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.grants++
@@ -83,18 +87,18 @@ func (h *tenants) enter(l *locker.Lease, before uint64, who string) {
 	}
 	for other := range h.inside {
 		if other.Context().Err() == nil && now.Before(other.Expires()) && (other.Mode() == locker.Exclusive || l.Mode() == locker.Exclusive) {
-			h.wrong = append(h.wrong, fmt.Sprintf("%s holds with fence %d, beside fence %d", who, f, other.Fence()))
+			h.wrong = append(h.wrong, fmt.Sprintf("%s holds with fence %d, beside fence %d", name, f, other.Fence()))
 		}
 	}
 	h.inside[l] = true
 	if l.Mode() == locker.Exclusive {
 		if was := h.fences[f]; was != "" {
-			h.wrong = append(h.wrong, fmt.Sprintf("%s has fence %d, which %s had", who, f, was))
+			h.wrong = append(h.wrong, fmt.Sprintf("%s has fence %d, which %s had", name, f, was))
 		}
-		h.fences[f] = who
+		h.fences[f] = name
 	}
-	if f <= before {
-		h.wrong = append(h.wrong, fmt.Sprintf("%s has fence %d, asked for after %d was granted", who, f, before))
+	if f <= earlierFence {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s has fence %d, asked for after %d was granted", name, f, earlierFence))
 	}
 	if l.Mode() == locker.Exclusive {
 		h.highest = max(h.highest, f)
@@ -109,8 +113,8 @@ func (h *tenants) leave(l *locker.Lease) {
 
 // visit acquires the key, holds it for a while, and releases it. It does nothing if the key is not
 // granted.
-func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
-	before := h.before()
+func (h *tenants) visit(l *locker.Engine, name string, readers bool) {
+	earlierFence := h.earlierFence()
 	rule := locker.Rule{Key: "a"}
 	if readers && rand.IntN(3) > 0 {
 		rule.Mode = locker.Shared
@@ -124,7 +128,7 @@ func (h *tenants) visit(l *locker.Engine, who string, readers bool) {
 	if err != nil {
 		return
 	}
-	h.enter(lease, before, who)
+	h.enter(lease, earlierFence, name)
 	pause(rand.N(10 * time.Millisecond))
 	if rand.IntN(30) == 0 {
 		pause(300 * time.Millisecond) // so long that the lease must be renewed
@@ -209,6 +213,6 @@ func runUnruly(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) 
 		t.Errorf("positive control: %d grants, %d faults", h.grants, hits.Load())
 	}
 	for _, s := range servers {
-		nothingIsLeft(t, s)
+		waitUntilEmpty(t, s)
 	}
 }

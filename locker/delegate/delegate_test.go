@@ -53,7 +53,7 @@ func serviceOf(t testing.TB, l *locker.Engine, opts ...delegate.Option) service 
 	return service{l, sender, receiver}
 }
 
-// token returns the delegation that the service sends when it holds the lock of rule.
+// token returns the delegation that the service sends under the leases of ctx.
 func (s service) token(ctx context.Context, t testing.TB) []byte {
 	t.Helper()
 	token, err := s.sender.Token(ctx)
@@ -63,8 +63,8 @@ func (s service) token(ctx context.Context, t testing.TB) []byte {
 	return token
 }
 
-// join is a call that comes with the token. It asks the service for the lock of key, and does not
-// wait.
+// join makes a call that comes with token. The call asks the service for the lock of key, and does
+// not wait.
 func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, error) {
 	t.Helper()
 	ctx, err := s.receiver.With(t.Context(), token)
@@ -78,8 +78,8 @@ func (s service) join(t testing.TB, token []byte, key string) (*locker.Lease, er
 	return lease, err
 }
 
-// held runs fn while the service holds a lock.
-func (s service) held(t testing.TB, key string, fn func(ctx context.Context, lease *locker.Lease)) {
+// runLocked runs fn while the service holds the lock of key.
+func (s service) runLocked(t testing.TB, key string, fn func(ctx context.Context, lease *locker.Lease)) {
 	t.Helper()
 	err := locker.Run(t.Context(), s, locker.Rule{Key: key, Wait: 10 * time.Second}, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
@@ -96,7 +96,7 @@ func TestACallRunsUnderItsCallersLease(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
-			shop.held(t, "order:42", func(ctx context.Context, lease *locker.Lease) {
+			shop.runLocked(t, "order:42", func(ctx context.Context, lease *locker.Lease) {
 				if _, err := inventory.Acquire(t.Context(), locker.Rule{Key: "order:42", Wait: locker.NoWait}); !errors.Is(err, locker.ErrBusy) {
 					t.Errorf("without a delegation: %v", err)
 				}
@@ -224,7 +224,7 @@ func TestForgedDelegationsOpenNothing(t *testing.T) {
 			t.Run(kind+" "+name, func(t *testing.T) {
 				store := lockertest.NewMemory()
 				shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
-				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+				shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 					token := forge.change(bytes.Clone(shop.token(ctx, t)))
 					lease, err := inventory.join(t, token, "order:42")
 					if forge.want == nil && err != nil || forge.want != nil && !errors.Is(err, forge.want) {
@@ -241,8 +241,8 @@ func TestADelegationForOneKeyDoesNotOpenAnother(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, victim, inventory := newService(t, store, opts...), newService(t, store, opts...), newService(t, store, opts...)
-			victim.held(t, "order:43", func(context.Context, *locker.Lease) {
-				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+			victim.runLocked(t, "order:43", func(context.Context, *locker.Lease) {
+				shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 					token := shop.token(ctx, t)
 					if lease, err := inventory.join(t, delegate.ForKey(token, "order:43"), "order:43"); !errors.Is(err, delegate.ErrRefused) {
 						t.Errorf("%v, %v", lease, err)
@@ -262,11 +262,11 @@ func TestADelegationEndsWithItsLease(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
 			var token []byte
-			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) { token = shop.token(ctx, t) })
+			shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) { token = shop.token(ctx, t) })
 			if lease, err := inventory.join(t, token, "order:42"); !errors.Is(err, delegate.ErrRefused) {
 				t.Errorf("replayed after the release: %v, %v", lease, err)
 			}
-			shop.held(t, "order:42", func(context.Context, *locker.Lease) {
+			shop.runLocked(t, "order:42", func(context.Context, *locker.Lease) {
 				if lease, err := inventory.join(t, token, "order:42"); !errors.Is(err, delegate.ErrRefused) {
 					t.Errorf("replayed under the next holder: %v, %v", lease, err)
 				}
@@ -291,11 +291,11 @@ func TestADelegationDoesNotSurviveAHandoffInsideTheProcess(t *testing.T) {
 				var token []byte
 				var waits bool
 				next := make(chan struct{})
-				shop.held(t, "order:42", func(ctx context.Context, first *locker.Lease) {
+				shop.runLocked(t, "order:42", func(ctx context.Context, first *locker.Lease) {
 					go func() {
 						defer close(next)
 						waits = true
-						shop.held(t, "order:42", func(context.Context, *locker.Lease) {
+						shop.runLocked(t, "order:42", func(context.Context, *locker.Lease) {
 							if lease, err := inventory.join(t, token, "order:42"); !errors.Is(err, delegate.ErrRefused) {
 								t.Errorf("%v, %v", lease, err)
 							}
@@ -320,7 +320,7 @@ func TestADelegationHasATimeOfItsOwn(t *testing.T) {
 				store := lockertest.NewMemory()
 				opts := append([]delegate.Option{delegate.WithTimeout(5 * time.Second)}, opts...)
 				shop, inventory := newService(t, store, opts...), newService(t, store, opts...)
-				shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+				shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 					token := shop.token(ctx, t)
 					early, err := inventory.join(t, token, "order:42")
 					if err != nil {
@@ -364,7 +364,7 @@ func TestSignaturesAreForTheirAudienceAndTheirKey(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, tc.sender...), newService(t, store, tc.receiver...)
-			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+			shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 				_, err := inventory.join(t, shop.token(ctx, t), "order:42")
 				if tc.ok && err != nil || !tc.ok && !errors.Is(err, delegate.ErrRefused) {
 					t.Error(err)
@@ -379,7 +379,7 @@ func TestEverythingThatASignatureClaimsIsSigned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := lockertest.NewMemory()
 			shop, inventory := newService(t, store, delegate.WithSigning(signing)), newService(t, store, delegate.WithSigning(signing))
-			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+			shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 				_, err := inventory.join(t, change(shop.token(ctx, t)), "order:42")
 				if control := name == "nothing, control"; control && err != nil || !control && !errors.Is(err, delegate.ErrRefused) {
 					t.Error(err)
@@ -408,7 +408,7 @@ func TestALeaseTravelsOverSoManyHops(t *testing.T) {
 			store := lockertest.NewMemory()
 			opts := append([]delegate.Option{delegate.WithDepth(2)}, opts...)
 			first, second, third := newService(t, store, opts...), newService(t, store, opts...), newService(t, store, opts...)
-			first.held(t, "order:42", func(ctx context.Context, lease *locker.Lease) {
+			first.runLocked(t, "order:42", func(ctx context.Context, lease *locker.Lease) {
 				call := func(s service, token []byte, do func(ctx context.Context)) {
 					ctx, err := s.receiver.With(t.Context(), token)
 					if err == nil {
@@ -465,7 +465,7 @@ func TestALostLeaseIsNotDelegated(t *testing.T) {
 func TestASecretIsNotShown(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
-	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+	shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 		token := shop.token(ctx, t)
 		ctx, err := inventory.receiver.With(t.Context(), token)
 		if err != nil {
@@ -515,7 +515,7 @@ func FuzzParse(f *testing.F) {
 			f.Fatal(err)
 		}
 		s := serviceOf(f, l, opts...)
-		s.held(f, "order:42", func(ctx context.Context, _ *locker.Lease) { f.Add(s.token(ctx, f)) })
+		s.runLocked(f, "order:42", func(ctx context.Context, _ *locker.Lease) { f.Add(s.token(ctx, f)) })
 	}
 	f.Add([]byte{1})
 	f.Add([]byte{})

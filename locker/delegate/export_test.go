@@ -44,14 +44,15 @@ func Longer(token []byte, d time.Duration) []byte {
 // Claims has functions that change one claim in a token's entries, as an attacker who sees the
 // token could do.
 var Claims = map[string]func(token []byte) []byte{
-	"the fence":        changed(func(e *entry) { e.fence++ }),
-	"the holder":       changed(func(e *entry) { e.hold++ }),
-	"the end":          changed(func(e *entry) { e.ends = e.ends.Add(time.Second) }),
-	"how many hops":    changed(func(e *entry) { e.depth++ }),
-	"nothing, control": changed(func(*entry) {}),
+	"the fence":        editEntries(func(e *entry) { e.fence++ }),
+	"the holder":       editEntries(func(e *entry) { e.hold++ }),
+	"the end":          editEntries(func(e *entry) { e.ends = e.ends.Add(time.Second) }),
+	"how many hops":    editEntries(func(e *entry) { e.depth++ }),
+	"nothing, control": editEntries(func(*entry) {}),
 }
 
-func changed(change func(e *entry)) func(token []byte) []byte {
+// editEntries returns a function that calls change on each entry of a token.
+func editEntries(change func(e *entry)) func(token []byte) []byte {
 	return func(token []byte) []byte {
 		entries, _ := parse(token)
 		b := []byte{version}

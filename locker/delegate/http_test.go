@@ -81,7 +81,7 @@ func TestARequestRunsUnderItsCallersLease(t *testing.T) {
 			}
 			client := &http.Client{Transport: transport}
 			var token string
-			shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+			shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 				if code := get(ctx, t, client, trusted.URL); code != http.StatusOK {
 					t.Errorf("to the trusted host: %d", code)
 				}
@@ -138,7 +138,7 @@ func TestARedirectDoesNotCarryADelegationOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+	shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 		if code := get(ctx, t, &http.Client{Transport: transport}, trusted.URL); code != http.StatusOK || got != "" {
 			t.Errorf("%d, the stranger got %q", code, got)
 		}
@@ -156,7 +156,7 @@ func TestAHostIsTheSameInCapitals(t *testing.T) {
 		got = r.Header.Get(delegate.Header)
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 	})
-	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+	shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 		for host, url := range map[string]string{"Inventory:8080": "http://inventory:8080/", "inventory:8080": "http://INVENTORY:8080/"} {
 			transport, err := delegate.Transport(base, shop.sender, host)
 			if err != nil {
@@ -177,7 +177,7 @@ func TestALeaseThatCannotBeDelegatedFailsTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shop.held(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
+	shop.runLocked(t, "order:42", func(ctx context.Context, _ *locker.Lease) {
 		store.Fail(locker.OpDelegate, errors.New("connection reset"))
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://inventory/", strings.NewReader("body"))
 		if err != nil {

@@ -15,11 +15,11 @@ type config struct {
 	keys     [][]byte // the keys of signatures; without keys, delegations use a secret
 	audience string
 	depth    int
-	within   time.Duration
+	timeout  time.Duration
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{depth: 3, within: time.Minute}
+	c := config{depth: 3, timeout: time.Minute}
 	for i, o := range opts {
 		if o == nil {
 			return c, fmt.Errorf("option %d is nil; leave it out instead", i+1)
@@ -40,8 +40,8 @@ func (c *config) validate() error {
 	switch {
 	case c.depth < 1 || c.depth > 100:
 		return fmt.Errorf("WithDepth(%d): give 1 to 100 hops", c.depth)
-	case c.within < time.Second || c.within > 24*time.Hour:
-		return fmt.Errorf("WithTimeout(%v): give a time from 1s to 24h", c.within)
+	case c.timeout < time.Second || c.timeout > 24*time.Hour:
+		return fmt.Errorf("WithTimeout(%v): give a time from 1s to 24h", c.timeout)
 	case len(c.audience) > 256:
 		return errors.New("WithAudience: the name has more than 256 bytes")
 	}
@@ -73,4 +73,4 @@ func WithDepth(hops int) Option { return func(c *config) { c.depth = hops } }
 // WithTimeout sets the longest time from when a delegation is made until the call that uses it
 // begins. A call that has begun may continue as long as the lease is held. Default: 1 min. With
 // signatures, the clocks of the services must differ by less than d.
-func WithTimeout(d time.Duration) Option { return func(c *config) { c.within = d } }
+func WithTimeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }

@@ -98,6 +98,7 @@ func (r *Receiver) Acquire(ctx context.Context, rule locker.Rule) (*locker.Lease
 	return r.locker.Acquire(ctx, rule)
 }
 
+// join joins the lease that the delegation e names, for rule.
 func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locker.Lease, error) {
 	p := locker.Delegation{Fence: e.fence, Hold: e.hold, Depth: int(e.depth)}
 	if e.kind == bySecret {
@@ -108,7 +109,7 @@ func (r *Receiver) join(ctx context.Context, rule locker.Rule, e *entry) (*locke
 	return r.locker.Join(ctx, rule, p)
 }
 
-// verify returns why a signature is not valid, or "" if the signature is valid.
+// verify returns why the signature of e is not valid for key, or "" if the signature is valid.
 func (r *Receiver) verify(e *entry, key string) string {
 	good := false
 	for _, k := range r.keys {
@@ -122,7 +123,7 @@ func (r *Receiver) verify(e *entry, key string) string {
 		return "it was not signed for this key and this audience with a key of this service"
 	case now.After(e.ends):
 		return "it has expired"
-	case e.ends.Sub(now) > 2*r.within:
+	case e.ends.Sub(now) > 2*r.timeout:
 		return "it is valid for longer than this service allows; compare WithTimeout and the clocks of the services"
 	}
 	return ""

@@ -57,20 +57,20 @@ func (s *Sender) Token(ctx context.Context) ([]byte, error) {
 	return token, nil
 }
 
-// entry delegates one lease.
+// entry delegates lease, and returns the delegation.
 func (s *Sender) entry(ctx context.Context, lease *locker.Lease) (entry, error) {
 	e := entry{kind: bySecret, hint: hintOf(lease.Key())}
 	if len(s.keys) == 0 {
 		_, _ = rand.Read(e.secret[:]) // never fails
-		_, err := lease.Delegate(ctx, sha256.Sum256(e.secret[:]), s.within, s.depth-1)
+		_, err := lease.Delegate(ctx, sha256.Sum256(e.secret[:]), s.timeout, s.depth-1)
 		return e, err
 	}
-	pass, err := lease.Delegate(ctx, [sha256.Size]byte{}, s.within, s.depth-1)
+	pass, err := lease.Delegate(ctx, [sha256.Size]byte{}, s.timeout, s.depth-1)
 	if err != nil {
 		return e, err
 	}
 	e.kind, e.fence, e.hold, e.depth = bySignature, pass.Fence, pass.Hold, uint8(pass.Depth) //nolint:gosec // at most 99
-	e.ends = time.UnixMilli(time.Now().Add(s.within).UnixMilli())
+	e.ends = time.UnixMilli(time.Now().Add(s.timeout).UnixMilli())
 	e.mac = e.sign(s.keys[0], lease.Key(), s.audience)
 	return e, nil
 }

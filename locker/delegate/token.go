@@ -47,13 +47,14 @@ type entry struct {
 	mac         [sha256.Size]byte
 }
 
-// hintOf returns the beginning of the key's SHA-256.
+// hintOf returns the beginning of the SHA-256 of key.
 func hintOf(key string) (hint [hintBytes]byte) {
 	sum := sha256.Sum256([]byte("latchkit key\x00" + key))
 	copy(hint[:], sum[:])
 	return hint
 }
 
+// appendTo appends the encoded entry to b, and returns the result.
 func (e *entry) appendTo(b []byte) []byte {
 	b = append(append(b, e.kind), e.hint[:]...)
 	if e.kind == bySecret {
@@ -62,6 +63,7 @@ func (e *entry) appendTo(b []byte) []byte {
 	return append(e.appendClaims(b), e.mac[:]...)
 }
 
+// appendClaims appends to b the encoded fields that a signature protects, and returns the result.
 func (e *entry) appendClaims(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, e.fence)
 	b = binary.BigEndian.AppendUint64(b, e.hold)
@@ -69,8 +71,8 @@ func (e *entry) appendClaims(b []byte) []byte {
 	return append(b, e.depth)
 }
 
-// sign returns the MAC of an entry for a key and an audience. The token contains neither the key
-// nor the audience.
+// sign returns the MAC of the entry for key and audience, under the given secret. The token
+// contains neither the key nor the audience.
 func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	state := hmac.New(sha256.New, secret)
 	b := append([]byte("latchkit delegation\x00"), version)

@@ -9,10 +9,10 @@ import (
 
 // An Attempt is one run of a request's work. [FromContext] finds it in the context of the work.
 type Attempt struct {
-	lease       *locker.Lease
-	interrupted uint64
-	again       bool
-	discarded   atomic.Bool
+	lease            *locker.Lease
+	interruptedFence uint64
+	wasInterrupted   bool
+	discarded        atomic.Bool
 }
 
 type attemptKey struct{}
@@ -30,7 +30,9 @@ func (a *Attempt) Lease() *locker.Lease { return a.lease }
 // Interrupted reports whether an earlier run of the same request began and stored no answer,
 // because its process died or lost the lock. The earlier run may have done a part of the work.
 // fence is the fence of the earlier run. If the Locker makes no fences, fence is 0.
-func (a *Attempt) Interrupted() (fence uint64, interrupted bool) { return a.interrupted, a.again }
+func (a *Attempt) Interrupted() (fence uint64, interrupted bool) {
+	return a.interruptedFence, a.wasInterrupted
+}
 
 // Discard prevents the Keeper from storing the answer of this run. Use Discard, for example, when
 // the request was refused before any work began. The next request with the same key runs again.

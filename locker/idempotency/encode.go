@@ -58,6 +58,7 @@ func (r Response) MarshalBinary() ([]byte, error) {
 	return text, nil
 }
 
+// appendHeader appends the encoded header to text, and returns the result.
 func appendHeader(text []byte, header map[string][]string) []byte {
 	text = binary.AppendUvarint(text, uint64(len(header)))
 	for _, name := range slices.Sorted(maps.Keys(header)) {
@@ -70,8 +71,9 @@ func appendHeader(text []byte, header map[string][]string) []byte {
 	return text
 }
 
-func appendText(to []byte, text string) []byte {
-	return append(binary.AppendUvarint(to, uint64(len(text))), text...)
+// appendText appends text with its length to buf, and returns the result.
+func appendText(buf []byte, text string) []byte {
+	return append(binary.AppendUvarint(buf, uint64(len(text))), text...)
 }
 
 var errEncoding = errors.New("idempotency: not a stored response")

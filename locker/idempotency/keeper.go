@@ -91,7 +91,7 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 		return Answer{}, unavailable(ctx, err)
 	}
 	if found {
-		if answer, settled, err := req.answer(rec); settled {
+		if answer, final, err := req.answer(rec); final {
 			return answer, err
 		}
 	}
@@ -106,9 +106,9 @@ func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Conte
 	return r.answer, err
 }
 
-// answer returns what the Record of an earlier request means for req. If the earlier request is
-// still in progress, settled is false, and req must wait for the lock.
-func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
+// answer returns what rec, the Record of an earlier request, means for req. If the earlier request
+// is still in progress, the result final is false, and req must wait for the lock.
+func (req Request) answer(rec Record) (answer Answer, final bool, err error) {
 	switch {
 	case rec.Fingerprint != req.Fingerprint:
 		return Answer{}, true, ErrReused
@@ -121,7 +121,7 @@ func (req Request) answer(rec Record) (answer Answer, settled bool, err error) {
 	}
 }
 
-// unavailable returns the error for a Store that failed before the work.
+// unavailable returns the error of Do for a Store that failed with err before the work.
 func unavailable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -139,6 +139,7 @@ type run struct {
 	unsaved error // wraps ErrNotStored
 }
 
+// underLock does the part of Do that needs the lock. ctx is the context of the lease.
 func (r *run) underLock(ctx context.Context) error {
 	lease, ok := locker.FromContext(ctx)
 	if !ok {
@@ -150,8 +151,8 @@ func (r *run) underLock(ctx context.Context) error {
 		return unavailable(ctx, err)
 	}
 	if !began {
-		answer, settled, err := r.Request.answer(earlier)
-		if !settled { // the Record is in progress and has a larger fence
+		answer, final, err := r.Request.answer(earlier)
+		if !final { // the Record is in progress and has a larger fence
 			return ErrOvertaken
 		}
 		if r.answer = answer; err != nil {
@@ -162,12 +163,12 @@ func (r *run) underLock(ctx context.Context) error {
 	attempt := &Attempt{lease: lease}
 	// A Record with the same fence belongs to this call, which was executed twice.
 	if found && (earlier.Fence != lease.Fence() || lease.Fence() == 0) {
-		attempt.interrupted, attempt.again = earlier.Fence, true
+		attempt.interruptedFence, attempt.wasInterrupted = earlier.Fence, true
 	}
 	return r.attempt(ctx, attempt)
 }
 
-// attempt runs the work and stores its outcome.
+// attempt runs the work in the run a, and stores its outcome.
 func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	working, stop := outlive(ctx, a.lease, cmp.Or(r.FinishWithin, DefaultFinishWithin))
 	defer stop()
@@ -175,10 +176,10 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 
 	returned := false
 	work := func(ctx context.Context) Outcome {
-		out := r.work(ctx)
+		outcome := r.work(ctx)
 		returned = true
-		out.Keep = out.Keep && !a.discarded.Load()
-		return out
+		outcome.Keep = outcome.Keep && !a.discarded.Load()
+		return outcome
 	}
 	defer func() {
 		if !returned { // work was not called, or panicked: the next request runs it
@@ -186,7 +187,7 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 		}
 	}()
 
-	out, saved, err := r.transact(working, a, work)
+	outcome, saved, err := r.transact(working, a, work)
 	switch {
 	case err != nil && !returned: // the transaction could not be begun
 		return unavailable(ctx, err)
@@ -196,41 +197,41 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 		// The lease has ended, so another holder may run the same request. Run reports the loss.
 		return nil
 	case !saved:
-		if err := r.settle(context.WithoutCancel(ctx), a, out); err != nil {
+		if err := r.settle(context.WithoutCancel(ctx), a, outcome); err != nil {
 			return err
 		}
 	}
-	r.answer.Response = out.Response
-	if out.Failed {
+	r.answer.Response = outcome.Response
+	if outcome.Failed {
 		return errFailed
 	}
 	return nil
 }
 
-// transact calls the work, inside a transaction if the Store is a Transactor. saved reports whether
-// the answer was committed together with the work.
-func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Context) Outcome) (out Outcome, saved bool, err error) {
+// transact calls work, inside a transaction if the Store is a Transactor. The result saved reports
+// whether the answer was committed together with the work.
+func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Context) Outcome) (outcome Outcome, saved bool, err error) {
 	t, ok := r.Store.(Transactor)
 	if !ok {
 		return work(ctx), false, nil
 	}
 	err = t.Transact(ctx, func(ctx context.Context) error {
-		out = work(ctx)
+		outcome = work(ctx)
 		switch {
-		case out.Failed:
+		case outcome.Failed:
 			return errFailed
 		case a.lease.Context().Err() != nil:
 			return context.Cause(a.lease.Context())
-		case !out.Keep:
+		case !outcome.Keep:
 			return nil
 		}
 		saved = true
-		return t.Save(ctx, r.Rule.Key, r.record(out, a), r.lifetime())
+		return t.Save(ctx, r.Rule.Key, r.record(outcome, a), r.lifetime())
 	})
 	if errors.Is(err, errFailed) {
 		err = nil
 	}
-	return out, saved, err
+	return outcome, saved, err
 }
 
 // lost reports whether the lease has ended. After Close of the Locker, only the context of the
@@ -243,10 +244,10 @@ func lost(lease *locker.Lease) bool {
 // settle stores the outcome, or removes the record in progress. Now the work is done, so the client
 // must not send the request again, even if the Store fails. So settle fails only if a later holder
 // has begun.
-func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
+func (r *run) settle(ctx context.Context, a *Attempt, outcome Outcome) error {
 	var err error
-	if out.Keep {
-		err = r.Store.Save(ctx, r.Rule.Key, r.record(out, a), r.lifetime())
+	if outcome.Keep {
+		err = r.Store.Save(ctx, r.Rule.Key, r.record(outcome, a), r.lifetime())
 	} else {
 		err = r.Store.Forget(ctx, r.Rule.Key, a.lease.Fence())
 	}
@@ -259,23 +260,24 @@ func (r *run) settle(ctx context.Context, a *Attempt, out Outcome) error {
 	return nil
 }
 
-func (r *run) record(out Outcome, a *Attempt) Record {
+// record returns the Record that stores the outcome of the run a.
+func (r *run) record(outcome Outcome, a *Attempt) Record {
 	rec := Record{Fingerprint: r.Fingerprint, Fence: a.lease.Fence(), State: DoneOnly}
-	if !out.DoneOnly {
-		rec.State, rec.Response = Answered, out.Response
+	if !outcome.DoneOnly {
+		rec.State, rec.Response = Answered, outcome.Response
 	}
 	return rec
 }
 
 func (k Keeper) lifetime() time.Duration { return cmp.Or(k.Lifetime, DefaultLifetime) }
 
-// outlive returns a context with the values of ctx. The context ends when the lease ends. It
-// also ends when the time "within" has passed after the end of ctx.
-func outlive(ctx context.Context, lease *locker.Lease, within time.Duration) (context.Context, context.CancelFunc) {
+// outlive returns a context with the values of ctx. This context ends when lease ends. It also ends
+// when the time limit has passed after the end of ctx.
+func outlive(ctx context.Context, lease *locker.Lease, limit time.Duration) (context.Context, context.CancelFunc) {
 	working, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stopLease := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
 	stopClient := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(within)
+		timer := time.NewTimer(limit)
 		defer timer.Stop()
 		select {
 		case <-timer.C:

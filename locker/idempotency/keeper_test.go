@@ -32,11 +32,11 @@ func bubble(t *testing.T, test func(t *testing.T, d *desk)) {
 
 var pay = idempotency.Request{Rule: locker.Rule{Key: "idempotency:acme:k1"}, Fingerprint: request}
 
-// do calls Do with a work function that returns out at once.
-func (d *desk) do(req idempotency.Request, out idempotency.Outcome) (idempotency.Answer, error) {
+// do calls Do with a work function that returns outcome at once.
+func (d *desk) do(req idempotency.Request, outcome idempotency.Outcome) (idempotency.Answer, error) {
 	return d.Do(d.Context(), req, func(context.Context) idempotency.Outcome {
 		d.runs++
-		return out
+		return outcome
 	})
 }
 

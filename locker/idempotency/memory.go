@@ -105,6 +105,7 @@ func (m *Memory) Len() int {
 	return len(m.records)
 }
 
+// get returns the Record of key, and whether there is one. The caller holds m.mu.
 func (m *Memory) get(key string) (Record, bool) {
 	e, ok := m.records[key]
 	if !ok || !time.Now().Before(e.expires) {
@@ -113,6 +114,7 @@ func (m *Memory) get(key string) (Record, bool) {
 	return e.rec.clone(), true
 }
 
+// put stores rec under key for lifetime. The caller holds m.mu.
 func (m *Memory) put(key string, rec Record, lifetime time.Duration) {
 	now := time.Now()
 	m.records[key] = entry{rec.clone(), now.Add(lifetime)}

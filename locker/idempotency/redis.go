@@ -152,13 +152,14 @@ func (s *Redis) Remove(ctx context.Context, key string) error {
 	return nil
 }
 
+// run executes script on the Record of key, and returns its reply.
 func (s *Redis) run(ctx context.Context, script *redis.Script, key string, args ...any) (any, error) {
 	return bounded(ctx, func(ctx context.Context) (any, error) {
 		return script.Run(ctx, s.client, []string{s.prefix + key}, args...).Result()
 	})
 }
 
-// digits writes a fence with leading zeros, so that the order of the texts is the order of the
+// digits returns fence with leading zeros, so that the order of the texts is the order of the
 // numbers.
 func digits(fence uint64) string { return fmt.Sprintf("%020d", fence) }
 

@@ -118,28 +118,28 @@ func TestAFullServerRefusesToBegin(t *testing.T) {
 // hanging is the client of a server that does not answer, and ignores contexts.
 type hanging struct {
 	idempotency.Client
-	until chan struct{}
+	released chan struct{}
 }
 
 func (h hanging) HMGet(ctx context.Context, _ string, _ ...string) *redis.SliceCmd {
-	<-h.until
+	<-h.released
 	return redis.NewSliceCmd(ctx)
 }
 
 func (h hanging) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
-	<-h.until
+	<-h.released
 	return redis.NewCmd(ctx)
 }
 
 func (h hanging) Del(ctx context.Context, _ ...string) *redis.IntCmd {
-	<-h.until
+	<-h.released
 	return redis.NewIntCmd(ctx)
 }
 
 func TestAServerThatHangsIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := hanging{until: make(chan struct{})}
-		defer close(h.until)
+		h := hanging{released: make(chan struct{})}
+		defer close(h.released)
 		s := idempotency.NewRedis(h)
 		for name, call := range map[string]func() error{
 			"Load":   func() error { _, _, err := s.Load(t.Context(), "a"); return err },

@@ -24,8 +24,8 @@ var special = func() (table [256]bool) {
 	return table
 }()
 
-// appendValue appends the encoded value, or its hash if the encoded value would be too long. It is
-// injective, apart from collisions of SHA-256.
+// appendValue appends the encoded value to key, or its hash if the encoded value would be too long.
+// Two different values never get the same encoding, apart from collisions of SHA-256.
 func appendValue(key []byte, value string) []byte {
 	if len(value) <= MaxValue {
 		start := len(key)
@@ -46,6 +46,7 @@ func appendValue(key []byte, value string) []byte {
 	return appendHash(key, sum[:])
 }
 
+// appendHash appends to key the text of the hash sum.
 func appendHash(key, sum []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(append(key, hashMark), sum)
 }
@@ -61,6 +62,7 @@ func newMAC(secret []byte) *mac {
 	return &mac{states: sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}}
 }
 
+// appendSum appends to key the text of the HMAC of value.
 func (m *mac) appendSum(key []byte, value string) []byte {
 	state, _ := m.states.Get().(hash.Hash)
 	defer m.states.Put(state)

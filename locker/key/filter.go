@@ -31,7 +31,8 @@ var filters = map[string]filter{
 // filterForms is the list of filters in the text of errors.
 const filterForms = "|int, |uuid, |lower or |nfc, and |hmac as the last one"
 
-// parseFilters reads the filters of a part, such as "lower|hmac".
+// parseFilters reads the filters of a part, such as "lower|hmac". It returns the filters to apply,
+// and whether the last filter is hmac.
 func parseFilters(text string) (apply []filter, private bool, err error) {
 	for text != "" {
 		var word string
@@ -55,7 +56,7 @@ var (
 	errNoUUID = errors.New("it is not a UUID")
 )
 
-// wholeNumber keeps the digits of a number of any length.
+// wholeNumber returns the decimal digits of a whole number of any length, without leading zeros.
 func wholeNumber(value string) (string, error) {
 	sign, digits := "", value
 	switch {

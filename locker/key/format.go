@@ -45,12 +45,13 @@ func Format(value any) (string, error) {
 	}
 }
 
-// exact is the number up to which a float64 can represent every whole number.
+// exact is the largest number up to which a float64 can represent every whole number.
 const exact = 1 << 53
 
 var errInexact = errors.New("a number this large must be a whole number or a string")
 
-// formatNumber keeps the digits of a whole number of any length.
+// formatNumber returns the text of the number in text. It keeps the digits of a whole number of any
+// length.
 func formatNumber(text string) (string, error) {
 	digits := text
 	if len(digits) > 0 && digits[0] == '-' {

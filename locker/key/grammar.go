@@ -48,15 +48,15 @@ type Source[T any] struct {
 
 // A Read returns a value of a request, or "" if the request has none. An error means that the
 // request has an unusable value. The [Error] of the Template wraps this error.
-type Read[T any] func(ctx context.Context, in T) (string, error)
+type Read[T any] func(ctx context.Context, request T) (string, error)
 
 // A ReadAll returns the values of a request. An empty value makes the request invalid. The Template
 // may change the slice.
-type ReadAll[T any] func(ctx context.Context, in T) ([]string, error)
+type ReadAll[T any] func(ctx context.Context, request T) ([]string, error)
 
 // Via turns Sources for requests of type U into Sources for requests of type T. The function
-// "of" gets a request of type T, and returns its request of type U.
-func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source[T] {
+// convert gets a request of type T, and returns its request of type U.
+func Via[T, U any](convert func(T) U, sources map[string]Source[U]) map[string]Source[T] {
 	via := make(map[string]Source[T], len(sources))
 	for word, s := range sources {
 		source := Source[T]{Noun: s.Noun, Alone: s.Alone, Bind: func(name string) (Read[T], error) {
@@ -64,7 +64,7 @@ func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source
 			if err != nil {
 				return nil, err
 			}
-			return func(ctx context.Context, in T) (string, error) { return read(ctx, of(in)) }, nil
+			return func(ctx context.Context, request T) (string, error) { return read(ctx, convert(request)) }, nil
 		}}
 		if s.BindAll != nil {
 			source.BindAll = func(name string) (ReadAll[T], error) {
@@ -72,7 +72,7 @@ func Via[T, U any](of func(T) U, sources map[string]Source[U]) map[string]Source
 				if err != nil {
 					return nil, err
 				}
-				return func(ctx context.Context, in T) ([]string, error) { return read(ctx, of(in)) }, nil
+				return func(ctx context.Context, request T) ([]string, error) { return read(ctx, convert(request)) }, nil
 			}
 		}
 		via[word] = source
@@ -95,8 +95,8 @@ func (g Grammar[T]) Compile(k Key) (*Template[T], error) {
 	return t, nil
 }
 
-// parse splits text into parts. It requires a ':' between two parts. An encoded value has no ':',
-// so different values make different keys.
+// parse splits text into parts, and puts them into t. It requires a ':' between two parts. An
+// encoded value has no ':', so different values make different keys.
 func (g Grammar[T]) parse(t *Template[T], text string) error {
 	const braces = "write parts as {SOURCE.NAME}, and leave braces out of literal text"
 	rest, longest := text, len(text)
@@ -129,7 +129,7 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 			}
 			t.many = len(t.parts)
 		}
-		p.before = before
+		p.prefix = before
 		t.parts = append(t.parts, p)
 		longest += MaxValue - len(content) - 2
 		rest = after
@@ -146,7 +146,7 @@ func (g Grammar[T]) parse(t *Template[T], text string) error {
 	return nil
 }
 
-// part parses the text between two braces, and binds it to its source.
+// part parses content, the text between two braces, and binds the part to its source.
 func (g Grammar[T]) part(content string) (p part[T], err error) {
 	inner, filterText, _ := strings.Cut(content, "|")
 	word, name, dotted := strings.Cut(inner, ".")

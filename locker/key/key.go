@@ -42,8 +42,8 @@ func NFC(part Key) Key { return filtered(part, filterNFC) }
 // HMAC replaces part by its HMAC.
 func HMAC(part Key) Key { return filtered(part, filterHMAC) }
 
-// filtered adds a filter to a part. If the Key given is not the text of one part, Compile later
-// refuses the result.
+// filtered returns part with the given filter added. If part is not the text of one part, Compile
+// later refuses the result.
 func filtered(part Key, filter string) Key {
 	if inner, ok := strings.CutSuffix(string(part), "}"); ok {
 		return Key(inner + "|" + filter + "}")

@@ -20,7 +20,7 @@ type Template[T any] struct {
 
 // part is one value of a request, and the literal text before it.
 type part[T any] struct {
-	before  string
+	prefix  string
 	ref     Ref
 	noun    string
 	read    Read[T]
@@ -61,12 +61,12 @@ func (t *Template[T]) Several() bool { return t.many >= 0 }
 
 // Key returns the key of a request. The error is an [*Error] if a part is empty or cannot be read,
 // or if the request has more than one key. ctx goes to the functions that read parts.
-func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
+func (t *Template[T]) Key(ctx context.Context, request T) (string, error) {
 	if len(t.parts) == 0 {
 		return t.tail, nil
 	}
 	if t.Several() {
-		keys, err := t.Keys(ctx, in)
+		keys, err := t.Keys(ctx, request)
 		if err != nil {
 			return "", err
 		}
@@ -76,22 +76,22 @@ func (t *Template[T]) Key(ctx context.Context, in T) (string, error) {
 		return keys[0], nil
 	}
 	var room [128]byte
-	key, err := t.append(room[:0], ctx, in, "")
+	key, err := t.append(room[:0], ctx, request, "")
 	return string(key), err
 }
 
 // Keys returns the keys of a request, sorted and without duplicates. There is at least one key, and
 // there are at most [MaxKeys]. The error is an [*Error]. ctx goes to the functions that read parts.
-func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
+func (t *Template[T]) Keys(ctx context.Context, request T) ([]string, error) {
 	if !t.Several() {
-		key, err := t.Key(ctx, in)
+		key, err := t.Key(ctx, request)
 		if err != nil {
 			return nil, err
 		}
 		return []string{key}, nil
 	}
 	p := &t.parts[t.many]
-	values, err := p.readAll(ctx, in)
+	values, err := p.readAll(ctx, request)
 	switch {
 	case err != nil:
 		return nil, p.fail(err)
@@ -105,7 +105,7 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	}
 	keys := make([]string, len(values))
 	for i, value := range values {
-		key, err := t.append(nil, ctx, in, value)
+		key, err := t.append(nil, ctx, request, value)
 		if err != nil {
 			return nil, err
 		}
@@ -115,15 +115,15 @@ func (t *Template[T]) Keys(ctx context.Context, in T) ([]string, error) {
 	return slices.Compact(keys), nil
 }
 
-// append adds the key of a request to the bytes of key. If a part stands for several values, the
+// append appends the key of request to the bytes of key. If a part stands for several values, the
 // parameter value is the one to use.
-func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
+func (t *Template[T]) append(key []byte, ctx context.Context, request T, value string) ([]byte, error) { //nolint:revive // key is what append adds to
 	for i := range t.parts {
 		p := &t.parts[i]
 		text := value
 		if i != t.many {
 			var err error
-			if text, err = p.read(ctx, in); err != nil {
+			if text, err = p.read(ctx, request); err != nil {
 				return nil, p.fail(err)
 			}
 		}
@@ -136,7 +136,7 @@ func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string
 				return nil, p.fail(err)
 			}
 		}
-		key = append(key, p.before...)
+		key = append(key, p.prefix...)
 		if p.ref.HMAC {
 			key = t.mac.appendSum(key, text)
 		} else {
@@ -146,6 +146,7 @@ func (t *Template[T]) append(key []byte, ctx context.Context, in T, value string
 	return append(key, t.tail...), nil
 }
 
+// fail returns err as the Error of this part.
 func (p *part[T]) fail(err error) error { return &Error{Part: p.ref, Noun: p.noun, Err: err} }
 
 // ErrMissing means that a part of the key is missing in the request, or is empty there.

@@ -46,13 +46,13 @@ func (ts Templates[T]) Several() bool { return len(ts) > 1 || ts[0].Several() }
 
 // Keys returns the keys of a request without duplicates. There is at least one key, and there are
 // at most [MaxKeys]. The error is an [*Error]. ctx goes to the functions that read parts.
-func (ts Templates[T]) Keys(ctx context.Context, in T) ([]string, error) {
+func (ts Templates[T]) Keys(ctx context.Context, request T) ([]string, error) {
 	if len(ts) == 1 {
-		return ts[0].Keys(ctx, in)
+		return ts[0].Keys(ctx, request)
 	}
 	var all []string
 	for _, t := range ts {
-		keys, err := t.Keys(ctx, in)
+		keys, err := t.Keys(ctx, request)
 		if err != nil {
 			return nil, err
 		}

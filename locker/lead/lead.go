@@ -38,7 +38,7 @@ type Leader struct {
 	background sync.WaitGroup // the goroutines that report when fn runs beyond its term
 
 	mu      sync.Mutex
-	begun   bool
+	started bool
 	term    *term // the last term; nil before the first
 	terms   chan Term
 	changed chan struct{} // closed, and made anew, when a term begins or ends
@@ -131,14 +131,14 @@ func (l *Leader) Run(ctx context.Context, fn func(ctx context.Context) error) er
 		case t != nil && t.completed:
 			return err
 		case ctx.Err() != nil:
-			return t.errorBeside(ctx)
+			return t.ownError(ctx)
 		case t != nil && errors.Is(t.cause(), locker.ErrClosed):
-			return errors.Join(t.cause(), t.errorBeside(t.ctx))
+			return errors.Join(t.cause(), t.ownError(t.ctx))
 		case t == nil && isFinal(err):
 			return err
 		}
 		l.warn(t)
-		if !sleep(ctx, p.after(l, t, err)) {
+		if !sleep(ctx, p.afterTerm(l, t, err)) {
 			return nil
 		}
 	}
@@ -150,13 +150,13 @@ func (l *Leader) warn(t *term) {
 	if t == nil {
 		return
 	}
-	if err := t.errorBeside(t.ctx); err != nil {
+	if err := t.ownError(t.ctx); err != nil {
 		l.cfg.logger.Warn("latchkit: the leader's function returned an error after its term", "key", l.rule.Key,
 			"fence", t.lease.Fence(), "error", err)
 	}
 }
 
-// isFinal reports whether another Acquire cannot succeed after this error.
+// isFinal reports whether err is an error after which another Acquire cannot succeed.
 func isFinal(err error) bool {
 	return errors.Is(err, locker.ErrClosed) || errors.Is(err, locker.ErrInvalidKey) ||
 		errors.Is(err, locker.ErrInvalidRule) || errors.Is(err, locker.ErrUnsupported)
@@ -169,10 +169,10 @@ func (l *Leader) begin(fn func(context.Context) error) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.begun {
+	if l.started {
 		return &locker.Error{Op: locker.OpLead, Key: l.rule.Key, Err: errors.New("Run was called before; make a Leader for each call")}
 	}
-	l.begun = true
+	l.started = true
 	return nil
 }
 
@@ -183,7 +183,8 @@ func (l *Leader) end() {
 	close(l.terms)
 }
 
-// serve waits for a term, and runs fn for it. If there was no term, t is nil and err is the reason.
+// serve waits for a term, and runs fn for it. If there was no term, the result t is nil and err is
+// the reason.
 func (l *Leader) serve(ctx context.Context, fn func(context.Context) error) (t *term, err error) {
 	err = locker.Run(ctx, l.locker, l.rule, func(ctx context.Context) error {
 		t = l.newTerm(ctx)
@@ -219,7 +220,7 @@ func (l *Leader) Leading() (Term, bool) {
 	if t == nil || t.isOver() || !time.Now().Before(t.lease.Expires()) {
 		return Term{}, false
 	}
-	return t.public(), true
+	return t.snapshot(), true
 }
 
 // Terms returns a channel on which this process sends its Term when the term begins and when it
@@ -227,8 +228,9 @@ func (l *Leader) Leading() (Term, bool) {
 // when Run returns.
 func (l *Leader) Terms() <-chan Term { return l.terms }
 
-// tell sends news on the channel of Terms, and closes the channel that change has returned.
-func (l *Leader) tell(news Term) {
+// announce sends news on the channel of Terms, and closes the channel that changeSignal has
+// returned.
+func (l *Leader) announce(news Term) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
@@ -240,8 +242,8 @@ func (l *Leader) tell(news Term) {
 	l.changed = make(chan struct{})
 }
 
-// change returns a channel that is closed when a term of this process begins or ends.
-func (l *Leader) change() <-chan struct{} {
+// changeSignal returns a channel that is closed when a term of this process begins or ends.
+func (l *Leader) changeSignal() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.changed

@@ -29,15 +29,15 @@ func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 type candidate struct {
 	*testing.T
 	*lead.Leader
-	terms  chan context.Context // gets the context of fn in each term
-	leads  atomic.Int32         // how many calls of fn are running
-	slow   atomic.Int64         // how long fn runs after its context has ended
-	cancel context.CancelFunc
-	ended  chan error
+	terms   chan context.Context // gets the context of fn in each term
+	running atomic.Int32         // how many calls of fn are running
+	slow    atomic.Int64         // how long fn runs after its context has ended
+	cancel  context.CancelFunc
+	ended   chan error
 }
 
-// stands returns a new candidate for the key "job".
-func stands(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option) *candidate {
+// newCandidate returns a process that wants to lead, with the rule for the key "job".
+func newCandidate(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option) *candidate {
 	t.Helper()
 	rule.Key = "job"
 	leader, err := lead.New(l, rule, append([]lead.Option{lead.WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
@@ -52,18 +52,18 @@ func stands(t *testing.T, l locker.Locker, rule locker.Rule, opts ...lead.Option
 }
 
 func (c *candidate) serve(ctx context.Context) error {
-	if c.leads.Add(1) != 1 {
+	if c.running.Add(1) != 1 {
 		c.Error("fn runs twice at a time")
 	}
-	defer c.leads.Add(-1)
+	defer c.running.Add(-1)
 	c.terms <- ctx
 	<-ctx.Done()
 	time.Sleep(time.Duration(c.slow.Load()))
 	return nil
 }
 
-// elected waits for the next term, and returns its context and its fence.
-func (c *candidate) elected() (ctx context.Context, fence uint64) {
+// awaitTerm waits for the next term, and returns its context and its fence.
+func (c *candidate) awaitTerm() (ctx context.Context, fence uint64) {
 	c.Helper()
 	select {
 	case ctx = <-c.terms:
@@ -77,11 +77,11 @@ func (c *candidate) elected() (ctx context.Context, fence uint64) {
 	return ctx, lease.Fence()
 }
 
-// follows checks that the process does not lead, and that fn does not run.
-func (c *candidate) follows() {
+// checkNotLeading checks that the process does not lead, and that fn does not run.
+func (c *candidate) checkNotLeading() {
 	c.Helper()
 	synctest.Wait()
-	if _, leading := c.Leading(); leading || len(c.terms) > 0 || c.leads.Load() > 0 {
+	if _, leading := c.Leading(); leading || len(c.terms) > 0 || c.running.Load() > 0 {
 		c.Fatal("it leads as well")
 	}
 }
@@ -104,18 +104,18 @@ func TestTheNextProcessLeadsWhenTheLeaderStops(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var all []*candidate
 		for range 3 {
-			all = append(all, stands(t, lockertest.NewLocker(t, store), locker.Rule{}))
+			all = append(all, newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{}))
 			synctest.Wait()
 		}
 		var before uint64
 		for i, c := range all {
-			ctx, fence := c.elected()
+			ctx, fence := c.awaitTerm()
 			term, leading := c.Leading()
 			if !leading || term.Fence != fence || fence <= before {
 				t.Fatalf("it leads: %t, its term is %d, its fence is %d after %d", leading, term.Fence, fence, before)
 			}
 			for _, other := range all[i+1:] {
-				other.follows()
+				other.checkNotLeading()
 			}
 			began := time.Now()
 			if err := c.stop(); err != nil {
@@ -136,18 +136,18 @@ func TestTheNextProcessLeadsWhenTheLeaderStops(t *testing.T) {
 // returned.
 func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
-		first.elected()
-		second := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		first := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
+		first.awaitTerm()
+		second := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
 		first.slow.Store(int64(time.Minute))
 		first.cancel()
 		time.Sleep(59 * time.Second)
-		second.follows()
+		second.checkNotLeading()
 		if _, leading := first.Leading(); leading {
 			t.Error("a process whose function was told to stop still says that it leads")
 		}
 		time.Sleep(time.Second)
-		second.elected()
+		second.awaitTerm()
 		if err := <-first.ended; err != nil {
 			t.Error(err)
 		}
@@ -159,8 +159,8 @@ func TestNoOtherProcessLeadsBeforeTheFunctionHasReturned(t *testing.T) {
 func TestALostTermIsFollowedByAnother(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		c := stands(t, l, locker.Rule{TTL: 3 * time.Second})
-		ctx, fence := c.elected()
+		c := newCandidate(t, l, locker.Rule{TTL: 3 * time.Second})
+		ctx, fence := c.awaitTerm()
 		c.slow.Store(int64(time.Minute))
 		revoke(t, l, fence)
 		<-ctx.Done()
@@ -172,11 +172,11 @@ func TestALostTermIsFollowedByAnother(t *testing.T) {
 			t.Errorf("it stands although fn has not returned: %+v, %v", info, err)
 		}
 		c.slow.Store(0) // affects only the next term, because fn already sleeps
-		if _, again := c.elected(); again <= fence {
+		if _, again := c.awaitTerm(); again <= fence {
 			t.Errorf("the term after %d is %d", fence, again)
 		}
 		store.Wipe()
-		c.elected()
+		c.awaitTerm()
 		if err := c.stop(); err != nil {
 			t.Error(err)
 		}
@@ -292,9 +292,9 @@ func TestAPanicGoesOnAndFreesTheLead(t *testing.T) {
 // other process, it leads again after a second.
 func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		first := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
-		ctx, _ := first.elected()
-		second := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
+		first := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
+		ctx, _ := first.awaitTerm()
+		second := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
 		synctest.Wait()
 		if second.StepDown("it does not lead") {
 			t.Error("a process that does not lead stepped down")
@@ -303,7 +303,7 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 		if !first.StepDown("for an upgrade") {
 			t.Error("the leader did not step down")
 		}
-		second.elected()
+		second.awaitTerm()
 		if cause := context.Cause(ctx); !errors.Is(cause, lead.ErrSteppedDown) || !strings.Contains(cause.Error(), "job: this process has stepped down: for an upgrade") {
 			t.Errorf("fn's context ended by %v", cause)
 		}
@@ -314,16 +314,16 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 			t.Error("a process whose term is over stepped down")
 		}
 		time.Sleep(time.Hour)
-		first.follows()
+		first.checkNotLeading()
 		if err := second.stop(); err != nil {
 			t.Error(err)
 		}
-		first.elected()
+		first.awaitTerm()
 		for _, lasts := range []time.Duration{0, time.Hour} {
 			time.Sleep(lasts)
 			began = time.Now()
 			first.StepDown("again")
-			first.elected()
+			first.awaitTerm()
 			if took := time.Since(began); took != time.Second {
 				t.Errorf("alone, it leads again %v after a term of %v, want 1 s", took, lasts)
 			}
@@ -336,25 +336,25 @@ func TestAProcessStepsDownBehindAllOthers(t *testing.T) {
 func TestTermsRotate(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
-		one, other := stands(t, lockertest.NewLocker(t, store), rule), stands(t, lockertest.NewLocker(t, store), rule)
+		one, other := newCandidate(t, lockertest.NewLocker(t, store), rule), newCandidate(t, lockertest.NewLocker(t, store), rule)
 		synctest.Wait()
 		if len(one.terms) == 0 {
 			one, other = other, one
 		}
 		one.slow.Store(int64(5 * time.Second))
 		for range 10 {
-			ctx, _ := one.elected()
+			ctx, _ := one.awaitTerm()
 			began := time.Now()
 			<-ctx.Done()
 			if took := time.Since(began); took != time.Hour || !errors.Is(context.Cause(ctx), locker.ErrExpired) {
 				t.Errorf("the term ended after %v by %v", took, context.Cause(ctx))
 			}
-			other.follows()
-			other.elected()
+			other.checkNotLeading()
+			other.awaitTerm()
 			if late := time.Since(began) - time.Hour; late > 5*time.Second {
 				t.Errorf("the next term began %v after the end of the last", late)
 			}
-			one.follows()
+			one.checkNotLeading()
 			other.StepDown("back")
 		}
 	})
@@ -364,12 +364,12 @@ func TestTermsRotate(t *testing.T) {
 // does not pause before the process is a candidate again.
 func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second, AtMost: 2 * time.Second})
 		for range 5 {
-			ctx, _ := c.elected()
+			ctx, _ := c.awaitTerm()
 			<-ctx.Done()
 			ended := time.Now()
-			next, _ := c.elected()
+			next, _ := c.awaitTerm()
 			if paused := time.Since(ended); paused > 100*time.Millisecond {
 				t.Errorf("the next term began after %v", paused)
 			}
@@ -383,12 +383,12 @@ func TestARotationWithinATTLIsNoShortTerm(t *testing.T) {
 func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		rule := locker.Rule{AtMost: time.Hour}
-		one := stands(t, lockertest.NewLocker(t, store), rule, lead.WithGrace(time.Minute))
-		one.elected()
+		one := newCandidate(t, lockertest.NewLocker(t, store), rule, lead.WithGrace(time.Minute))
+		one.awaitTerm()
 		one.slow.Store(int64(5 * time.Minute))
-		other := stands(t, lockertest.NewLocker(t, store), rule)
+		other := newCandidate(t, lockertest.NewLocker(t, store), rule)
 		began := time.Now()
-		other.elected()
+		other.awaitTerm()
 		if took := time.Since(began); took < time.Hour+50*time.Second || took > time.Hour+2*time.Minute {
 			t.Errorf("the other process leads after %v, want 1 h 1 min", took)
 		}
@@ -399,11 +399,11 @@ func TestATermThatIsTooLongLosesItsLease(t *testing.T) {
 func TestCloseEndsRun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		closes := lockertest.NewLocker(t, store)
-		leader := stands(t, closes, locker.Rule{})
-		ctx, _ := leader.elected()
+		leader := newCandidate(t, closes, locker.Rule{})
+		ctx, _ := leader.awaitTerm()
 		leader.slow.Store(int64(3 * time.Second))
 		waits := lockertest.NewLocker(t, store)
-		waiter := stands(t, waits, locker.Rule{})
+		waiter := newCandidate(t, waits, locker.Rule{})
 		synctest.Wait()
 		if err := waits.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -432,8 +432,8 @@ func TestCloseEndsRun(t *testing.T) {
 func TestALeaderShowsItsProcess(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		c := stands(t, l, locker.Rule{})
-		c.elected()
+		c := newCandidate(t, l, locker.Rule{})
+		c.awaitTerm()
 		host, err := os.Hostname()
 		if err != nil {
 			t.Fatal(err)
@@ -447,8 +447,8 @@ func TestALeaderShowsItsProcess(t *testing.T) {
 
 func TestALeaderRunsOnce(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{})
-		c.elected()
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{})
+		c.awaitTerm()
 		if err := c.Leader.Run(t.Context(), c.serve); err == nil || !strings.Contains(err.Error(), "make a Leader for each call") {
 			t.Error(err)
 		}

@@ -27,7 +27,7 @@ func (t *term) watch() {
 			return
 		case <-timer.C:
 		}
-		term := t.public()
+		term := t.snapshot()
 		o := Overrun{Term: term, Late: time.Since(term.Ended), Held: time.Now().Before(t.lease.Expires())}
 		l.cfg.logger.Error("latchkit: the leader's function still runs although its term is over", "key", l.rule.Key,
 			"fence", term.Fence, "late", o.Late, "held", o.Held, "cause", term.Cause)

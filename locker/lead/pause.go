@@ -20,9 +20,9 @@ type pauses struct {
 	failed bool          // the last attempt failed
 }
 
-// after returns the pause that follows the term t. If there was no term, it returns the pause
-// that follows the error err.
-func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
+// afterTerm returns the pause that follows the term t. If there was no term, t is nil, and
+// afterTerm returns the pause that follows the error err.
+func (p *pauses) afterTerm(l *Leader, t *term, err error) time.Duration {
 	if t == nil {
 		if !p.failed {
 			l.cfg.logger.Warn("latchkit: this process cannot become leader now, and tries again", "key", l.rule.Key, "error", err)
@@ -38,11 +38,11 @@ func (p *pauses) after(l *Leader, t *term, err error) time.Duration {
 	switch {
 	case t.ended.Sub(t.began) >= whole:
 		p.next = 0
-		if errors.Is(t.why, ErrSteppedDown) {
+		if errors.Is(t.reason, ErrSteppedDown) {
 			return afterStepDown
 		}
 		return 0
-	case errors.Is(t.why, ErrSteppedDown):
+	case errors.Is(t.reason, ErrSteppedDown):
 		return afterStepDown
 	}
 	return p.grow(longestPause)
@@ -55,7 +55,7 @@ func (p *pauses) grow(most time.Duration) time.Duration {
 	return d + rand.N(d/4)
 }
 
-// sleep reports whether d passed before ctx ended.
+// sleep waits for d, and reports whether d passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -56,9 +56,9 @@ var leaderProcess = proc.Register("leader", func(args []string) {
 	_ = l.Close(context.Background())
 })
 
-// leads waits until the process leads. It returns the fence, and the time at which the term
+// awaitTerm waits until the process p leads. It returns the fence, and the time at which the term
 // began.
-func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
+func awaitTerm(t *testing.T, p *proc.Child) (fence uint64, began time.Time) {
 	t.Helper()
 	var micros int64
 	if _, err := fmt.Sscan(p.Expect(t, "leads"), &fence, &micros); err != nil {
@@ -67,9 +67,9 @@ func leads(t *testing.T, p *proc.Child) (fence uint64, at time.Time) {
 	return fence, time.UnixMicro(micros)
 }
 
-// ends waits until the process does not lead any more. It returns the time at which the term
-// ended.
-func ends(t *testing.T, p *proc.Child) time.Time {
+// awaitTermEnd waits until the process p does not lead any more. It returns the time at which the
+// term ended.
+func awaitTermEnd(t *testing.T, p *proc.Child) time.Time {
 	t.Helper()
 	text, _, _ := strings.Cut(p.Expect(t, "stops"), " ")
 	micros, err := strconv.ParseInt(text, 10, 64)
@@ -90,9 +90,9 @@ func terminate(t *testing.T, p *proc.Child) {
 	}
 }
 
-// group starts some processes of one service. The first process leads, and the other processes wait
-// in order.
-func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
+// startGroup starts n processes of one service. The first process leads, and the other processes
+// wait in order.
+func startGroup(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 	t.Helper()
 	server := redistest.Shared(t)
 	key := strings.ReplaceAll(t.Name(), "/", ":")
@@ -100,7 +100,7 @@ func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 		p := leaderProcess.Start(t, server.Addr(), key, ttl)
 		all = append(all, p)
 		if i == 0 {
-			fence, _ = leads(t, p)
+			fence, _ = awaitTerm(t, p)
 			continue
 		}
 		locktest.Eventually(t, "it stands", func() bool { return locktest.Queued(t, server.Client(t), key) == i })
@@ -112,12 +112,12 @@ func group(t *testing.T, n int, ttl string) (all []*proc.Child, fence uint64) {
 // milliseconds.
 func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 	t.Parallel()
-	all, fence := group(t, 4, "10s")
+	all, fence := startGroup(t, 4, "10s")
 	var longest time.Duration
 	for i, next := range all[1:] {
 		terminate(t, all[i])
-		stopped := ends(t, all[i])
-		newer, began := leads(t, next)
+		stopped := awaitTermEnd(t, all[i])
+		newer, began := awaitTerm(t, next)
 		if newer <= fence || began.Before(stopped) {
 			t.Errorf("term %d began %v before the end of term %d", newer, stopped.Sub(began), fence)
 		}
@@ -136,10 +136,10 @@ func TestTheLeadIsHandedOverAtSIGTERM(t *testing.T) {
 // When a leader dies, the next process leads after the TTL.
 func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
 	t.Parallel()
-	all, fence := group(t, 3, "2s")
+	all, fence := startGroup(t, 3, "2s")
 	all[0].Kill()
 	killed := time.Now()
-	newer, began := leads(t, all[1])
+	newer, began := awaitTerm(t, all[1])
 	if took := began.Sub(killed); newer <= fence || took > 2*time.Second+locktest.Slack {
 		t.Errorf("term %d after %d began after %v", newer, fence, took)
 	}
@@ -149,10 +149,10 @@ func TestAKilledLeaderIsReplacedAfterItsTTL(t *testing.T) {
 // before the context has ended.
 func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 	t.Parallel()
-	all, fence := group(t, 2, "2s")
+	all, fence := startGroup(t, 2, "2s")
 	old, next := all[0], all[1]
 	old.Pause()
-	newer, _ := leads(t, next)
+	newer, _ := awaitTerm(t, next)
 	if newer <= fence {
 		t.Errorf("term %d after %d", newer, fence)
 	}
@@ -168,7 +168,7 @@ func TestAStoppedLeaderKnowsThatItLeadsNoLonger(t *testing.T) {
 		t.Errorf("the next one leads: %s", got)
 	}
 	terminate(t, next)
-	if again, _ := leads(t, old); again <= newer {
+	if again, _ := awaitTerm(t, old); again <= newer {
 		t.Errorf("term %d after %d", again, newer)
 	}
 }
@@ -182,13 +182,13 @@ func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close(context.Background()) })
-	all := []*candidate{stands(t, l, locker.Rule{}), stands(t, l, locker.Rule{})}
-	_, one := all[0].elected()
-	_, two := all[1].elected()
+	all := []*candidate{newCandidate(t, l, locker.Rule{}), newCandidate(t, l, locker.Rule{})}
+	_, one := all[0].awaitTerm()
+	_, two := all[1].awaitTerm()
 	if one == two || one == 0 || two == 0 {
 		t.Errorf("two leaders have the fences %d and %d", one, two)
 	}
-	third := stands(t, l, locker.Rule{})
+	third := newCandidate(t, l, locker.Rule{})
 	locktest.Eventually(t, "the third one stands", func() bool {
 		info, err := l.Inspect(t.Context(), "job")
 		return err == nil && info.Waiters == 1
@@ -199,7 +199,7 @@ func TestASemaphoreElectsSeveralLeaders(t *testing.T) {
 	if err := all[0].stop(); err != nil {
 		t.Error(err)
 	}
-	if _, next := third.elected(); next <= max(one, two) {
+	if _, next := third.awaitTerm(); next <= max(one, two) {
 		t.Errorf("the third one has the fence %d after %d and %d", next, one, two)
 	}
 	for _, c := range []*candidate{all[1], third} {
@@ -234,7 +234,7 @@ func TestLeadersOnManyServers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close(t.Context())
-			one, other := stands(t, l, locker.Rule{}), stands(t, l, locker.Rule{})
+			one, other := newCandidate(t, l, locker.Rule{}), newCandidate(t, l, locker.Rule{})
 			var ctx context.Context
 			var first, second *candidate
 			select {
@@ -247,7 +247,7 @@ func TestLeadersOnManyServers(t *testing.T) {
 			if err := first.stop(); err != nil {
 				t.Error(err)
 			}
-			if _, fence := second.elected(); fence <= lease.Fence() {
+			if _, fence := second.awaitTerm(); fence <= lease.Fence() {
 				t.Errorf("term %d after %d", fence, lease.Fence())
 			}
 			if err := second.stop(); err != nil {

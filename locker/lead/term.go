@@ -40,10 +40,10 @@ type term struct {
 	completed bool  // fn returned before its context ended
 	err       error // what fn returned
 
-	once  sync.Once // makes over send its news only once, and before the news of the next term
-	mu    sync.Mutex
-	ended time.Time // when the term ended; zero: this process leads
-	why   error
+	endOnce sync.Once // makes markEnded send its news only once, and before the news of the next term
+	mu      sync.Mutex
+	ended   time.Time // when the term ended; zero: this process leads
+	reason  error
 }
 
 // newTerm makes the term for a granted lease. ctx is the lease's context.
@@ -62,11 +62,11 @@ func (t *term) run(fn func(context.Context) error) error {
 	l.term = t
 	l.mu.Unlock()
 	l.cfg.logger.Info("latchkit: this process leads", "key", l.rule.Key, "process", l.rule.Metadata, "fence", t.lease.Fence())
-	l.tell(t.public())
+	l.announce(t.snapshot())
 	l.background.Add(1)
 	watched := context.AfterFunc(t.ctx, func() {
 		defer l.background.Done()
-		t.over()
+		t.markEnded()
 		t.watch()
 	})
 	if l.longest > 0 {
@@ -78,7 +78,7 @@ func (t *term) run(fn func(context.Context) error) error {
 			l.background.Done()
 		}
 		close(t.returned)
-		t.over()
+		t.markEnded()
 		t.cancel(nil)
 		t.observed(t.outcome())
 	}()
@@ -87,20 +87,20 @@ func (t *term) run(fn func(context.Context) error) error {
 	return t.err
 }
 
-// over marks the term as ended. It is called when fn's context has ended and when fn has
+// markEnded marks the term as ended. It is called when fn's context has ended and when fn has
 // returned, and only the first call has an effect.
-func (t *term) over() {
-	t.once.Do(func() {
+func (t *term) markEnded() {
+	t.endOnce.Do(func() {
 		t.mu.Lock()
-		t.ended, t.why = time.Now(), context.Cause(t.ctx)
+		t.ended, t.reason = time.Now(), context.Cause(t.ctx)
 		t.mu.Unlock()
-		l, news := t.leader, t.public()
+		l, news := t.leader, t.snapshot()
 		l.cfg.logger.Info("latchkit: this process leads no longer", "key", l.rule.Key, "process", l.rule.Metadata, "fence", news.Fence, "cause", news.Cause)
-		l.tell(news)
+		l.announce(news)
 	})
 }
 
-// isOver reports whether this process leads no longer.
+// isOver reports whether the term has ended, so that this process leads no longer.
 func (t *term) isOver() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,18 +111,19 @@ func (t *term) isOver() bool {
 func (t *term) cause() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.why
+	return t.reason
 }
 
-// public returns the term as a Term, for callers outside this package.
-func (t *term) public() Term {
+// snapshot returns the present state of the term as a Term, for callers outside this package.
+func (t *term) snapshot() Term {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.why}
+	return Term{Fence: t.lease.Fence(), Began: t.began, Ended: t.ended, Cause: t.reason}
 }
 
-// errorBeside returns the error of fn, or nil if that error is the error of ctx. t may be nil.
-func (t *term) errorBeside(ctx context.Context) error {
+// ownError returns the error of fn, or nil if that error is the error of ctx. The term t may be
+// nil.
+func (t *term) ownError(ctx context.Context) error {
 	if t == nil || errors.Is(t.err, ctx.Err()) || errors.Is(t.err, context.Cause(ctx)) {
 		return nil
 	}
@@ -133,12 +134,12 @@ func (t *term) wrap(err error) error {
 	return &locker.Error{Op: locker.OpLead, Key: t.leader.rule.Key, Err: err}
 }
 
-// outcome reports the end of the term to the Locker's Observer.
+// outcome returns the outcome of the term for the Locker's Observer.
 func (t *term) outcome() locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultReleased, Err: t.err}
 	cause := t.cause()
 	for _, c := range []struct {
-		is     error
+		target error
 		result locker.Result
 	}{
 		{ErrSteppedDown, locker.ResultSteppedDown},
@@ -146,7 +147,7 @@ func (t *term) outcome() locker.Outcome {
 		{locker.ErrLost, locker.ResultLost},
 		{locker.ErrExpired, locker.ResultExpired},
 	} {
-		if errors.Is(cause, c.is) {
+		if errors.Is(cause, c.target) {
 			o.Result, o.Err = c.result, cause
 			break
 		}

@@ -19,8 +19,8 @@ import (
 func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		l := lockertest.NewLocker(t, store)
-		c := stands(t, l, locker.Rule{})
-		_, fence := c.elected()
+		c := newCandidate(t, l, locker.Rule{})
+		_, fence := c.awaitTerm()
 		synctest.Wait()
 		if news := <-c.Terms(); news.Fence != fence || news.Began.IsZero() || !news.Ended.IsZero() || news.Cause != nil {
 			t.Errorf("at the begin: %+v", news)
@@ -32,13 +32,13 @@ func TestTermsTellsOfTheBeginAndTheEnd(t *testing.T) {
 			t.Errorf("at the end: %+v", news)
 		}
 		for range 3 {
-			_, fence = c.elected()
+			_, fence = c.awaitTerm()
 			revoke(t, l, fence)
 			synctest.Wait()
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		}
-		_, fence = c.elected()
+		_, fence = c.awaitTerm()
 		if news := <-c.Terms(); news.Fence != fence || !news.Ended.IsZero() {
 			t.Errorf("the latest news are %+v, want the begin of %d", news, fence)
 		}
@@ -62,18 +62,18 @@ func TestAnOverrunIsReported(t *testing.T) {
 		var mu sync.Mutex
 		var reports []lead.Overrun
 		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
-		c := stands(t, l, locker.Rule{TTL: 10 * time.Second}, lead.WithGrace(3*time.Second), lead.OnOverrun(func(o lead.Overrun) {
+		c := newCandidate(t, l, locker.Rule{TTL: 10 * time.Second}, lead.WithGrace(3*time.Second), lead.OnOverrun(func(o lead.Overrun) {
 			mu.Lock()
 			defer mu.Unlock()
 			reports = append(reports, o)
 		}))
-		ctx, fence := c.elected()
+		ctx, fence := c.awaitTerm()
 		c.slow.Store(int64(30 * time.Second))
 		revoke(t, l, fence)
 		<-ctx.Done()
 		synctest.Wait() // by now, the function sleeps
 		c.slow.Store(0)
-		c.elected()
+		c.awaitTerm()
 		mu.Lock()
 		if len(reports) != 3 {
 			t.Fatalf("%d reports in 30 s: %v", len(reports), reports)
@@ -103,11 +103,11 @@ func TestAnOverrunIsReported(t *testing.T) {
 func TestRunWaitsForOnOverrun(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var reported time.Time
-		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{}, lead.WithGrace(time.Second), lead.OnOverrun(func(lead.Overrun) {
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{}, lead.WithGrace(time.Second), lead.OnOverrun(func(lead.Overrun) {
 			time.Sleep(5 * time.Second)
 			reported = time.Now()
 		}))
-		c.elected()
+		c.awaitTerm()
 		c.slow.Store(int64(2 * time.Second))
 		began := time.Now()
 		if err := c.stop(); err != nil {
@@ -124,10 +124,10 @@ func TestTheObserverSeesTerms(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		var recorder lockertest.Recorder
 		l := lockertest.NewLocker(t, store, locker.WithObserver(&recorder))
-		c := stands(t, l, locker.Rule{Name: "outbox", AtMost: time.Hour})
+		c := newCandidate(t, l, locker.Rule{Name: "outbox", AtMost: time.Hour})
 		var fences []uint64
 		elected := func() {
-			_, fence := c.elected()
+			_, fence := c.awaitTerm()
 			fences = append(fences, fence)
 		}
 		elected()
@@ -159,18 +159,18 @@ func TestTheObserverSeesTerms(t *testing.T) {
 func TestPausesGrow(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		store.Fail(locker.OpAcquire, errors.New("i/o timeout"))
-		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second})
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{TTL: 10 * time.Second})
 		time.Sleep(time.Hour)
 		store.Fail(locker.OpAcquire, nil)
 		back := time.Now()
-		c.elected()
+		c.awaitTerm()
 		if took := time.Since(back); took > 14*time.Second {
 			t.Errorf("the server is back, and has a leader after %v", took)
 		}
 		terms := 0
 		for until := time.Now().Add(time.Hour); time.Now().Before(until); terms++ {
 			store.Wipe()
-			c.elected()
+			c.awaitTerm()
 		}
 		if terms < 50 || terms > 160 { // after each loss, a pause of 30 to 37 s follows
 			t.Errorf("%d short terms in an hour", terms)
@@ -179,7 +179,7 @@ func TestPausesGrow(t *testing.T) {
 		for _, after := range []string{"a term of a minute", "a short term behind it"} {
 			began := time.Now()
 			store.Wipe()
-			c.elected()
+			c.awaitTerm()
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("after %s the next one began after %v", after, took)
 			}
@@ -192,8 +192,8 @@ func TestWatchYieldsEachLeader(t *testing.T) {
 		observer := lockertest.NewLocker(t, store)
 		type seen struct {
 			locker.Info
-			err error
-			at  time.Time
+			err  error
+			time time.Time
 		}
 		heard, ctx := make(chan seen, 100), t.Context()
 		ctx, cancel := context.WithCancel(ctx)
@@ -207,22 +207,22 @@ func TestWatchYieldsEachLeader(t *testing.T) {
 		if first := <-heard; first.Held || first.err != nil {
 			t.Errorf("nobody leads: %+v", first)
 		}
-		one := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "one"})
-		_, fence := one.elected()
+		one := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "one"})
+		_, fence := one.awaitTerm()
 		began := time.Now()
-		if led := <-heard; !led.Held || led.Metadata != "one" || led.Fence != fence || led.at.Sub(began) > time.Second {
+		if led := <-heard; !led.Held || led.Metadata != "one" || led.Fence != fence || led.time.Sub(began) > time.Second {
 			t.Errorf("one leads: %+v", led)
 		}
 		time.Sleep(time.Hour)
 		if len(heard) != 0 {
 			t.Errorf("news without a change: %+v", <-heard)
 		}
-		other := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "other"})
+		other := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "other"})
 		synctest.Wait()
 		one.StepDown("on purpose")
-		other.elected()
+		other.awaitTerm()
 		began = time.Now()
-		if led := <-heard; led.Metadata != "other" || led.at.Sub(began) > 4*time.Second {
+		if led := <-heard; led.Metadata != "other" || led.time.Sub(began) > 4*time.Second {
 			t.Errorf("the other one leads: %+v", led)
 		}
 		cancel()
@@ -239,7 +239,7 @@ func TestAProcessWatchesItsOwnTermsWithoutDelay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := stands(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "own"})
+		c := newCandidate(t, lockertest.NewLocker(t, store), locker.Rule{Metadata: "own"})
 		heard := make(chan locker.Info, 10)
 		go func() {
 			for info, err := range c.Watch(t.Context()) {

@@ -38,18 +38,18 @@ func (l *Leader) Watch(ctx context.Context) iter.Seq2[locker.Info, error] {
 	if !ok {
 		return refuseToWatch(l.rule.Key, fmt.Sprintf("%T cannot show the holder of a key; call lead.Watch with the *locker.Engine inside it", l.locker))
 	}
-	return watch(ctx, i, l.rule.Key, l.change)
+	return watch(ctx, i, l.rule.Key, l.changeSignal)
 }
 
-// refuseToWatch returns a sequence of one error.
-func refuseToWatch(key, why string) iter.Seq2[locker.Info, error] {
+// refuseToWatch returns a sequence of one error, which names key and the reason.
+func refuseToWatch(key, reason string) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
-		yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: key, Err: fmt.Errorf("%w: %s", locker.ErrUnsupported, why)})
+		yield(locker.Info{}, &locker.Error{Op: locker.OpInspect, Key: key, Err: fmt.Errorf("%w: %s", locker.ErrUnsupported, reason)})
 	}
 }
 
-// watch asks i again and again until ctx ends. The function change returns a channel that is closed
-// when watch should ask at once.
+// watch asks i for the holder of key again and again until ctx ends, and yields each change. The
+// function change returns a channel that is closed when watch should ask at once.
 func watch(ctx context.Context, i Inspector, key string, change func() <-chan struct{}) iter.Seq2[locker.Info, error] {
 	return func(yield func(locker.Info, error) bool) {
 		var last locker.Info
@@ -78,17 +78,19 @@ func watch(ctx context.Context, i Inspector, key string, change func() <-chan st
 	}
 }
 
+// sameLeader reports whether a and b show the same leader.
 func sameLeader(a, b locker.Info) bool {
 	return a.Held == b.Held && a.Kept == b.Kept && a.Foreign == b.Foreign && a.Fence == b.Fence && a.Metadata == b.Metadata
 }
 
-// untilNext returns the pause before Watch asks the server again.
+// untilNext returns the pause before Watch asks the server again, after the answer info.
 func untilNext(info locker.Info) time.Duration {
 	const shortest, longest = time.Second, 10 * time.Second
 	return min(max(shortest, info.Left/3), longest)
 }
 
-// wait waits until d has passed or a change comes. It returns false if ctx ended first.
+// wait waits until d has passed or the channel changed is closed. It returns false if ctx ended
+// first.
 func wait(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -17,7 +17,7 @@ import (
 type inbox struct {
 	listeners []*listener
 	open      bool // the process has subscribed
-	cut       bool // the server has forgotten the subscription, and the process has not noticed this
+	cutOff    bool // the server has forgotten the subscription, and the process has not noticed this
 	mail      []letter
 	notifying chan struct{} // closed when the goroutine has ended; nil: there is no goroutine
 	silent    chan struct{} // closed when no Engine listens any more
@@ -34,6 +34,7 @@ type listener struct {
 	notify func(store.Event) // nil when the Engine does not listen any more
 }
 
+// receive passes event to the Engine, unless the Engine does not listen any more.
 func (e *listener) receive(event store.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,6 +43,7 @@ func (e *listener) receive(event store.Event) {
 	}
 }
 
+// close makes the Engine receive no further events.
 func (e *listener) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +74,7 @@ func (p *Process) Listen(notify func(store.Event)) (stop func()) {
 	})
 }
 
-// forget removes a listener. When no listener is left, the goroutine that delivers events ends.
+// forget removes the listener e. When no listener is left, the goroutine that delivers events ends.
 // forget returns a channel that is closed when this goroutine has ended, or nil if there is none.
 func (p *Process) forget(e *listener) <-chan struct{} {
 	p.memory.mu.Lock()
@@ -87,8 +89,8 @@ func (p *Process) forget(e *listener) <-chan struct{} {
 	return b.notifying
 }
 
-// taken reports whether an Engine already listens to this Process.
-func (p *Process) taken() bool {
+// hasListener reports whether an Engine already listens to this Process.
+func (p *Process) hasListener() bool {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
 	return len(p.inbox.listeners) > 0
@@ -124,7 +126,7 @@ func (p *Process) Open(ctx context.Context, _ string) (string, error) {
 	case b.refusal != nil:
 		return "", b.refusal
 	case !b.open:
-		m.pass(b.delay)
+		m.sleep(b.delay)
 		b.open = len(b.listeners) > 0
 	}
 	if err := p.alive(); err != nil {
@@ -144,29 +146,30 @@ func (p *Process) Reset(inbox string) {
 
 // subscribed reports whether the server can send events to the process. The result may be true even
 // if the inbox is not open.
-func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cut && !p.dead }
+func (p *Process) subscribed() bool { return len(p.inbox.listeners) > 0 && !p.inbox.cutOff && !p.dead }
 
 // reopen subscribes again.
 func (p *Process) reopen() {
-	p.inbox.cut = false
+	p.inbox.cutOff = false
 	if p.subscribed() {
-		p.post(store.Event{Kind: store.EventReopened})
+		p.enqueue(store.Event{Kind: store.EventReopened})
 	}
 }
 
-// send puts an event that the server has published on its way to the process.
+// send puts e, an event that the server has published, on its way to the process.
 func (p *Process) send(e store.Event) {
 	if p.inbox.lose > 0 {
 		p.inbox.lose--
 		return
 	}
-	p.post(e)
+	p.enqueue(e)
 	if p.inbox.repeat {
-		p.post(e)
+		p.enqueue(e)
 	}
 }
 
-func (p *Process) post(e store.Event) {
+// enqueue adds e to the events on their way.
+func (p *Process) enqueue(e store.Event) {
 	b := &p.inbox
 	b.mail = append(b.mail, letter{event: e, due: time.Now().Add(b.delay)})
 	if b.notifying == nil {
@@ -199,9 +202,8 @@ func (p *Process) deliver() {
 	b.notifying = nil
 }
 
-// If the process is paused, wait waits until it is resumed. Otherwise wait waits for d. It returns
-// early when no Engine listens any more. The caller holds memory.mu, which is unlocked during the
-// wait.
+// wait waits for d, or, if the process is paused, until it is resumed. It returns early when no
+// Engine listens any more. The caller holds memory.mu, which is unlocked during the wait.
 func (p *Process) wait(d time.Duration) {
 	goOn, silent := p.paused, p.inbox.silent
 	var due <-chan time.Time

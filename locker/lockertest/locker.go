@@ -13,7 +13,7 @@ import (
 // Engine inside the bubble. A second Locker on the same [Memory] needs a [Process] of its own.
 func NewLocker(t testing.TB, s locker.Store, opts ...locker.Option) *locker.Engine {
 	t.Helper()
-	if m, ok := s.(*Memory); ok && m.taken() {
+	if m, ok := s.(*Memory); ok && m.hasListener() {
 		s = m.NewProcess()
 	}
 	e, err := locker.New(s, opts...)

@@ -22,11 +22,11 @@ type Memory struct {
 	mu        sync.Mutex
 	leases    map[string]lease
 	queues    map[string]queue
-	notes     map[owned]note       // tombstones
-	done      map[string]time.Time // until when each done mark lasts
+	notes     map[keyOwner]note    // tombstones
+	doneMarks map[string]time.Time // until when each done mark lasts
 	joins     map[string]joins     // the delegated leases, by key
 	counter   uint64               // the last fence
-	ahead     time.Duration        // how much the server's clock is ahead of time.Now
+	clockLead time.Duration        // how far the server's clock is ahead of time.Now
 	releaser  string               // the traceparent of the lease that is being released
 	faults    map[locker.Op]fault
 	calls     map[locker.Op]int
@@ -35,20 +35,20 @@ type Memory struct {
 
 // lease is the holder of a key.
 type lease struct {
-	owner    string // "" for a foreign holder, and for a key that only Rule.AtLeast keeps locked
-	fence    uint64
-	block    int
-	metadata string
-	ends     time.Time // zero: the lease has no end
-	since    time.Time
-	foreign  bool
-	kept     bool
-	readers  map[string]reader // by owner; nil: no phase of readers
-	permits  *permits          // nil: no semaphore
+	owner     string // "" for a foreign holder, and for a key that only Rule.AtLeast keeps locked
+	fence     uint64
+	block     int
+	metadata  string
+	ends      time.Time // zero: the lease has no end
+	grantedAt time.Time
+	foreign   bool
+	kept      bool
+	readers   map[string]reader // by owner; nil: no phase of readers
+	permits   *permits          // nil: no semaphore
 }
 
-// owned is a key and one of its owners.
-type owned struct{ key, owner string }
+// keyOwner is a key and one of its owners.
+type keyOwner struct{ key, owner string }
 
 // note is a tombstone.
 type note struct {
@@ -68,18 +68,19 @@ func NewMemory() *Memory {
 // forget deletes everything except the fence counter. The caller holds m.mu.
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
-	m.notes, m.done = make(map[owned]note), make(map[string]time.Time)
+	m.notes, m.doneMarks = make(map[keyOwner]note), make(map[string]time.Time)
 	m.joins = make(map[string]joins)
 }
 
 // now returns the time of the server's clock. The caller holds m.mu.
-func (m *Memory) now() time.Time { return time.Now().Add(m.ahead) }
+func (m *Memory) now() time.Time { return time.Now().Add(m.clockLead) }
 
-// at returns the server's clock as a client reads it. The result has no monotonic part, so that no
-// caller compares it with a local time.
-func (m *Memory) at() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
+// clock returns the server's clock as a client reads it. The result has no monotonic part, so that
+// no caller compares it with a local time.
+func (m *Memory) clock() time.Time { return time.UnixMicro(m.now().UnixMicro()) }
 
-// lease returns key's lease unless it has run out. The caller holds m.mu.
+// lease returns the lease of key, and whether there is one that has not run out. The caller holds
+// m.mu.
 func (m *Memory) lease(key string) (lease, bool) {
 	l, ok := m.leases[key]
 	if ok && !l.ends.IsZero() && !m.now().Before(l.ends) {
@@ -93,26 +94,26 @@ func (m *Memory) lease(key string) (lease, bool) {
 	return l, ok
 }
 
-// left returns how long l still lasts, or -1 when l has no end. The caller holds m.mu.
-func (m *Memory) left(l lease) time.Duration {
+// timeLeft returns how long l still lasts, or -1 when l has no end. The caller holds m.mu.
+func (m *Memory) timeLeft(l lease) time.Duration {
 	if l.ends.IsZero() {
 		return -1
 	}
 	return l.ends.Sub(m.now())
 }
 
-// lengthen makes l last at least ttl from now. The caller holds m.mu.
+// lengthen makes l, the lease of key, last at least ttl from now. The caller holds m.mu.
 func (m *Memory) lengthen(key string, l lease, ttl time.Duration) {
-	if m.left(l) < ttl {
+	if m.timeLeft(l) < ttl {
 		l.ends = m.now().Add(ttl)
 		m.leases[key] = l
 	}
 }
 
-// noteFor returns the tombstone of an owner unless the tombstone has run out. The caller holds
-// m.mu.
+// noteFor returns the tombstone of owner under key, and whether there is one that has not run out.
+// The caller holds m.mu.
 func (m *Memory) noteFor(key, owner string) (note, bool) {
-	id := owned{key, owner}
+	id := keyOwner{key, owner}
 	n, ok := m.notes[id]
 	if ok && !m.now().Before(n.ends) {
 		delete(m.notes, id)
@@ -121,9 +122,9 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// thrownOut returns the note that a revocation has left for c's owner, or for the phase in which c
-// reads. The caller holds m.mu.
-func (m *Memory) thrownOut(c store.Claim) (note, bool) {
+// revocationOf returns the note that a revocation has left for c's owner, or for the phase in which
+// c reads. The caller holds m.mu.
+func (m *Memory) revocationOf(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true
 	}
@@ -131,15 +132,15 @@ func (m *Memory) thrownOut(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf returns the name of a phase, which is the same for all its readers. When the phase is
-// revoked, the note of the revocation has this name.
+// phaseOf returns the name of the phase with the given fence, which is the same for all its
+// readers. When the phase is revoked, the note of the revocation has this name.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone reports whether key has a done mark. The caller holds m.mu.
-func (m *Memory) isDone(key string) bool { return m.now().Before(m.done[key]) }
+func (m *Memory) isDone(key string) bool { return m.now().Before(m.doneMarks[key]) }
 
-// mint reserves n fences. As in the Redis Stores, a fence is at most 100 ms ahead of the clock. The
-// caller holds m.mu.
+// mint reserves n fences, and returns the first of them and their number. As in the Redis Stores, a
+// fence is at most 100 ms ahead of the clock. The caller holds m.mu.
 func (m *Memory) mint(n int) (fence uint64, block int) {
 	n = max(n, 1)
 	now := uint64(m.now().UnixMicro())

@@ -13,10 +13,10 @@ var ErrReplyLost = errors.New("lockertest: the call ran, its answer was lost")
 
 // fault holds the faults that are set for one operation.
 type fault struct {
-	err   error
-	lost  int           // replies to lose
-	delay time.Duration // the delay before the call runs
-	late  time.Duration // the delay of the answer
+	err           error
+	repliesToLose int           // replies to lose
+	delay         time.Duration // the delay before the call runs
+	replyDelay    time.Duration // the delay of the answer
 }
 
 // Fail makes every call of op (OpAcquire, OpRenew, OpRelease, OpInspect, OpRevoke, OpRaiseFence)
@@ -29,7 +29,7 @@ func (m *Memory) Fail(op locker.Op, err error) {
 
 // LoseReplies makes the next n calls of op run and then return [ErrReplyLost].
 func (m *Memory) LoseReplies(op locker.Op, n int) {
-	m.setFault(op, func(f *fault) { f.lost = n })
+	m.setFault(op, func(f *fault) { f.repliesToLose = n })
 }
 
 // Delay makes every call of op wait for d before it runs. The wait continues even if the context of
@@ -41,7 +41,7 @@ func (m *Memory) Delay(op locker.Op, d time.Duration) {
 // DelayReplies makes every call of op run at once, and delays the answer by d. So an event can come
 // before the answer. 0 ends the delay.
 func (m *Memory) DelayReplies(op locker.Op, d time.Duration) {
-	m.setFault(op, func(f *fault) { f.late = d })
+	m.setFault(op, func(f *fault) { f.replyDelay = d })
 }
 
 // Calls returns how often op was called, including the calls that failed by a fault.
@@ -51,16 +51,18 @@ func (m *Memory) Calls(op locker.Op) int {
 	return m.calls[op]
 }
 
-func (m *Memory) setFault(op locker.Op, set func(*fault)) {
+// setFault calls change with the faults of op, and stores the result.
+func (m *Memory) setFault(op locker.Op, change func(*fault)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := m.faults[op]
-	set(&f)
+	change(&f)
 	m.faults[op] = f
 }
 
-// step runs one call of a process, with the faults that are set for the call. If the process is
-// paused or killed after it has sent the call, the call still runs, but the process gets no answer.
+// step runs the function run, one call of the process p, with the faults that are set for op. If
+// the process is paused or killed after it has sent the call, the call still runs, but the process
+// gets no answer.
 func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, error) {
 	m := p.memory
 	m.mu.Lock()
@@ -70,24 +72,24 @@ func step[T any](p *Process, op locker.Op, run func(m *Memory) (T, error)) (T, e
 	if err := p.alive(); err != nil {
 		return none, err
 	}
-	m.pass(m.faults[op].delay)
+	m.sleep(m.faults[op].delay)
 	if err := m.faults[op].err; err != nil {
 		return none, err
 	}
 	answer, err := run(m)
-	if f := m.faults[op]; f.lost > 0 {
-		m.faults[op] = fault{err: f.err, lost: f.lost - 1, delay: f.delay, late: f.late}
+	if f := m.faults[op]; f.repliesToLose > 0 {
+		m.faults[op] = fault{err: f.err, repliesToLose: f.repliesToLose - 1, delay: f.delay, replyDelay: f.replyDelay}
 		return none, ErrReplyLost
 	}
-	m.pass(m.faults[op].late)
+	m.sleep(m.faults[op].replyDelay)
 	if err := p.alive(); err != nil {
 		return none, err
 	}
 	return answer, err
 }
 
-// pass waits for d. The caller holds m.mu, which is unlocked during the wait.
-func (m *Memory) pass(d time.Duration) {
+// sleep waits for d. The caller holds m.mu, which is unlocked during the wait.
+func (m *Memory) sleep(d time.Duration) {
 	if d > 0 {
 		m.mu.Unlock()
 		defer m.mu.Lock()

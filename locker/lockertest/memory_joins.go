@@ -24,8 +24,8 @@ type admission struct {
 }
 
 // Delegate implements store.Joiner.
-func (p *Process) Delegate(_ context.Context, c store.Claim, pass locker.Delegation, within time.Duration) (store.Grant, error) {
-	return step(p, locker.OpDelegate, func(m *Memory) (store.Grant, error) { return m.delegate(c, pass, within), nil })
+func (p *Process) Delegate(_ context.Context, c store.Claim, pass locker.Delegation, timeout time.Duration) (store.Grant, error) {
+	return step(p, locker.OpDelegate, func(m *Memory) (store.Grant, error) { return m.delegate(c, pass, timeout), nil })
 }
 
 // Join implements store.Joiner.
@@ -55,48 +55,51 @@ func (m *Memory) joinsOf(key string) (lease, joins, bool) {
 	return l, j, true
 }
 
-func (m *Memory) delegate(c store.Claim, p locker.Delegation, within time.Duration) store.Grant {
+// delegate executes the step Delegate.
+func (m *Memory) delegate(c store.Claim, p locker.Delegation, timeout time.Duration) store.Grant {
 	l, j, ok := m.joinsOf(c.Key)
 	if !ok {
-		return store.Grant{State: store.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.clock()}
 	}
 	if l.owner != c.Owner {
 		joined, ok := j.tokens[c.Owner]
 		if !ok || joined.depth < 1 {
-			return store.Grant{State: store.NotOurs, At: m.at()}
+			return store.Grant{State: store.NotOurs, At: m.clock()}
 		}
 		p.Depth = min(p.Depth, joined.depth-1)
 	}
-	j.secrets[p.Secret] = admission{hold: l.fence, fence: p.Fence, depth: p.Depth, ends: m.now().Add(within)}
-	return store.Grant{State: store.Granted, At: m.at(), FenceCount: 1}
+	j.secrets[p.Secret] = admission{hold: l.fence, fence: p.Fence, depth: p.Depth, ends: m.now().Add(timeout)}
+	return store.Grant{State: store.Granted, At: m.clock(), FenceCount: 1}
 }
 
+// join executes the step Join.
 func (m *Memory) join(c store.Claim) store.Grant {
 	l, j, ok := m.joinsOf(c.Key)
 	if !ok {
-		return store.Grant{State: store.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.clock()}
 	}
 	a, joined := j.tokens[c.Owner]
 	switch {
 	case joined:
 	case c.Delegation.Secret != [32]byte{}:
 		if a, ok = j.secrets[c.Delegation.Secret]; !ok {
-			return store.Grant{State: store.NotOurs, At: m.at()}
+			return store.Grant{State: store.NotOurs, At: m.clock()}
 		}
 	case c.Delegation.Hold == l.fence:
 		a = admission{hold: l.fence, fence: c.Delegation.Fence, depth: c.Delegation.Depth}
 	default:
-		return store.Grant{State: store.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.clock()}
 	}
 	j.tokens[c.Owner] = a
-	return store.Grant{State: store.Granted, At: m.at(), Fence: a.fence, FenceCount: 1, Left: m.left(l)}
+	return store.Grant{State: store.Granted, At: m.clock(), Fence: a.fence, FenceCount: 1, Left: m.timeLeft(l)}
 }
 
+// leaveJoin executes the step Leave.
 func (m *Memory) leaveJoin(c store.Claim) store.Grant {
 	_, j, ok := m.joinsOf(c.Key)
 	if _, joined := j.tokens[c.Owner]; !ok || !joined {
-		return store.Grant{State: store.NotOurs, At: m.at()}
+		return store.Grant{State: store.NotOurs, At: m.clock()}
 	}
 	delete(j.tokens, c.Owner)
-	return store.Grant{State: store.Released, At: m.at()}
+	return store.Grant{State: store.Released, At: m.clock()}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// keys returns the keys that match a pattern and have a holder or a waiter. The caller holds m.mu,
-// as for all methods below.
+// keys returns the keys that match pattern and have a holder or a waiter. The caller holds m.mu, as
+// for all methods below.
 func (m *Memory) keys(pattern string) ([]string, error) {
 	names := make(map[string]struct{})
 	for key := range m.leases {
@@ -37,12 +37,12 @@ func (m *Memory) keys(pattern string) ([]string, error) {
 	return found, nil
 }
 
-// line returns the queue of a key in the form that operators get.
+// line returns the queue of key in the form that operators get.
 func (m *Memory) line(key string) []locker.Waiter {
 	var all []locker.Waiter
 	processes := make(map[string]int)
 	for _, w := range m.queue(key) {
-		shown := locker.Waiter{Mode: w.mode, Since: w.since, Handed: w.handed, Metadata: w.metadata, Weight: w.weight, Limit: w.limit}
+		shown := locker.Waiter{Mode: w.mode, Since: w.queuedAt, Handed: w.handed, Metadata: w.metadata, Weight: w.weight, Limit: w.limit}
 		if w.inbox != "" {
 			if processes[w.inbox] == 0 {
 				processes[w.inbox] = len(processes) + 1

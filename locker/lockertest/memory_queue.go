@@ -27,8 +27,8 @@ type waiter struct {
 	hand     time.Duration
 	block    int
 	metadata string
-	once     bool
-	since    time.Time
+	asksOnce bool
+	queuedAt time.Time
 	handed   bool
 }
 
@@ -37,8 +37,8 @@ const (
 	longWait  = 500 * time.Millisecond // a waiter that has waited for longer is notified of grants to other waiters
 )
 
-// queue returns key's queue unless it was forgotten. The caller holds m.mu, as for all methods
-// below.
+// queue returns the queue of key, or nil if it was forgotten. The caller holds m.mu, as for all
+// methods below.
 func (m *Memory) queue(key string) []waiter {
 	q, ok := m.queues[key]
 	if ok && !m.now().Before(q.ends) {
@@ -48,6 +48,7 @@ func (m *Memory) queue(key string) []waiter {
 	return q.waiting
 }
 
+// setQueue stores waiting as the queue of key.
 func (m *Memory) setQueue(key string, waiting []waiter) {
 	if len(waiting) == 0 {
 		delete(m.queues, key)
@@ -67,20 +68,21 @@ func (m *Memory) enqueue(c store.Claim) {
 		waiting[i].handed = false
 	} else {
 		w := waiterOf(c)
-		w.since = m.now()
+		w.queuedAt = m.now()
 		waiting = append(waiting, w)
 	}
 	m.queues[c.Key] = queue{waiting: waiting, ends: m.now().Add(queueLife)}
 }
 
+// waiterOf returns the entry in the queue for the claim c.
 func waiterOf(c store.Claim) waiter {
 	return waiter{
 		owner: c.Owner, inbox: c.Inbox, mode: c.Mode, weight: c.Weight, limit: c.Limit, hand: c.HandoffTTL, block: c.FenceCount,
-		metadata: c.Metadata, once: c.Once > 0,
+		metadata: c.Metadata, asksOnce: c.Once > 0,
 	}
 }
 
-// leave removes owner from the queue, and reports whether owner was in the queue.
+// leave removes owner from the queue of key, and reports whether owner was in the queue.
 func (m *Memory) leave(key, owner string) bool {
 	waiting := m.queue(key)
 	if indexOf(waiting, owner) < 0 {
@@ -90,17 +92,17 @@ func (m *Memory) leave(key, owner string) bool {
 	return true
 }
 
-// dismiss removes the waiters for work that is done, and notifies them.
+// dismiss removes the waiters of key, because their work is done, and notifies them.
 func (m *Memory) dismiss(key string) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(w waiter) bool {
-		if w.once {
+		if w.asksOnce {
 			m.publish(w.inbox, store.Event{Kind: store.EventDone, Key: key, Owner: w.owner})
 		}
-		return w.once
+		return w.asksOnce
 	}))
 }
 
-// waiters counts the waiters that were not handed the key.
+// waiters returns the number of waiters of key that were not handed the key.
 func (m *Memory) waiters(key string) int {
 	n := 0
 	for _, w := range m.queue(key) {
@@ -111,7 +113,7 @@ func (m *Memory) waiters(key string) int {
 	return n
 }
 
-// place returns owner's place among the waiters, or the place that it would get.
+// place returns the place of owner among the waiters of key, or the place that it would get.
 func (m *Memory) place(key, owner string) int {
 	place := 1
 	for _, w := range m.queue(key) {
@@ -125,9 +127,10 @@ func (m *Memory) place(key, owner string) int {
 	return place
 }
 
-// freed is called when key may be free. It serves the queue. If the queue is empty, freed notifies
-// the waiters that are not in the queue that they should ask again.
-func (m *Memory) freed(key string, turn locker.Mode) {
+// serveQueue is called when key may be free. It serves the queue. If it is the turn of the readers,
+// turn is Shared. If the queue is empty, serveQueue notifies the waiters that are not in the queue
+// that they should ask again.
+func (m *Memory) serveQueue(key string, turn locker.Mode) {
 	m.hand(key, "", turn)
 	m.hint(key)
 }
@@ -163,7 +166,7 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 			return
 		}
 		head := waiting[0]
-		if m.dead(head, asker) {
+		if m.isDead(head, asker) {
 			m.drop(key, head)
 			continue
 		}
@@ -180,9 +183,9 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 		}
 		waiting = m.queue(key)
 		waiting[0].handed = true
-		l := m.put(key, head.owner, head.metadata, head.block, head.hand)
+		l := m.grantKey(key, head.owner, head.metadata, head.block, head.hand)
 		m.publish(head.inbox, store.Event{
-			Kind: store.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, FenceCount: l.block, HandoffTTL: head.hand, At: m.at(),
+			Kind: store.EventGranted, Key: key, Owner: head.owner, Fence: l.fence, FenceCount: l.block, HandoffTTL: head.hand, At: m.clock(),
 			ReleasedBy: m.releaser,
 		})
 		m.notifyNext(key, head.inbox, head.hand)
@@ -190,36 +193,36 @@ func (m *Memory) hand(key, asker string, turn locker.Mode) {
 	}
 }
 
-// by is called when c releases the key. From then on, the events of grants carry c's traceparent,
-// until the function that by returns is called.
-func (m *Memory) by(c store.Claim) func() {
+// setReleaser is called when c releases the key. From then on, the events of grants carry c's
+// traceparent, until the function that setReleaser returns is called.
+func (m *Memory) setReleaser(c store.Claim) func() {
 	m.releaser, _ = store.Signature(c.Metadata)
 	return func() { m.releaser = "" }
 }
 
-// notifyNext is called when another waiter has the turn. It looks for the first waiter whose inbox
-// differs from the parameter except. If this waiter has waited for longWait, notifyNext notifies it
-// that the key is free after the duration hand at the latest.
+// notifyNext is called when another waiter of key has the turn. It looks for the first waiter whose
+// inbox is not except. If this waiter has waited for longWait, notifyNext notifies it that the key
+// is free after the duration hand at the latest.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
-	if next, ok := m.next(key, except); ok && m.now().Sub(next.since) > longWait {
+	if next, ok := m.next(key, except); ok && m.now().Sub(next.queuedAt) > longWait {
 		m.notifyHead(key, next, hand)
 	}
 }
 
-// dead reports whether the waiter w will not react. The asker always reacts.
-func (m *Memory) dead(w waiter, asker string) bool {
+// isDead reports whether the waiter w will not react. The owner asker always reacts.
+func (m *Memory) isDead(w waiter, asker string) bool {
 	return w.owner != asker && (w.handed || w.inbox != "" && m.listener(w.inbox) == nil)
 }
 
-// drop removes w from the queue, and also all other entries of the process of w.
+// drop removes w from the queue of key, and also all other entries of the process of w.
 func (m *Memory) drop(key string, w waiter) {
 	m.setQueue(key, slices.DeleteFunc(m.queue(key), func(other waiter) bool {
 		return other.owner == w.owner || w.inbox != "" && other.inbox == w.inbox
 	}))
 }
 
-// next returns the first waiter whose inbox has a listener and differs from the parameter except.
-// So if the process with the inbox except does not react, another process can.
+// next returns the first waiter of key whose inbox has a listener and is not except, and whether
+// there is one. So if the process with the inbox except does not react, another process can.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {
@@ -234,6 +237,7 @@ func (m *Memory) notifyHead(key string, w waiter, hand time.Duration) {
 	m.publish(w.inbox, store.Event{Kind: store.EventHead, Key: key, Owner: w.owner, HandoffTTL: hand})
 }
 
+// indexOf returns the index of owner in waiting, or -1.
 func indexOf(waiting []waiter, owner string) int {
 	return slices.IndexFunc(waiting, func(w waiter) bool { return w.owner == owner })
 }

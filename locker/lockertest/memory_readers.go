@@ -24,6 +24,7 @@ func (p *Process) Downgrade(_ context.Context, c store.Claim) (store.Grant, erro
 	return step(p, locker.OpDowngrade, func(m *Memory) (store.Grant, error) { return m.downgrade(c), nil })
 }
 
+// downgrade executes the step Downgrade.
 func (m *Memory) downgrade(c store.Claim) store.Grant {
 	l, held := m.lease(c.Key)
 	if held && l.owner == c.Owner {
@@ -34,15 +35,15 @@ func (m *Memory) downgrade(c store.Claim) store.Grant {
 		m.enter(c.Key, c.Owner, c.Inbox, c.TTL)
 		m.letIn(c.Key, m.readersIn(c.Key, ""), "")
 	}
-	if l, reads := m.reads(c); reads && l.fence == c.Fence {
+	if l, reads := m.phaseFor(c); reads && l.fence == c.Fence {
 		return m.lengthenReader(c, l)
 	}
 	return m.notOurs(c)
 }
 
-// reads reports whether c's owner has a part in the phase of l. The caller holds m.mu, as for all
-// methods below.
-func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
+// phaseFor returns the lease of c's key, and whether c's owner reads in its phase. The caller holds
+// m.mu, as for all methods below.
+func (m *Memory) phaseFor(c store.Claim) (l lease, phaseFor bool) {
 	l, held := m.lease(c.Key)
 	if !held {
 		return l, false
@@ -51,11 +52,11 @@ func (m *Memory) reads(c store.Claim) (l lease, reads bool) {
 	return l, there && m.now().Before(r.ends)
 }
 
-// If c may enter, read makes c a reader. If c is a reader already, read lengthens its part of the
-// phase.
-func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
+// tryRead makes c a reader, if c may enter, and returns the grant. If c is a reader already,
+// tryRead lengthens its part of the phase. If c may not enter, the result ok is false.
+func (m *Memory) tryRead(c store.Claim) (g store.Grant, ok bool) {
 	l, held := m.lease(c.Key)
-	_, reads := m.reads(c) // after a downgrade, a reader's claim may still be a writer's
+	_, reads := m.phaseFor(c) // after a downgrade, a reader's claim may still be a writer's
 	switch {
 	case c.Mode != locker.Shared && !reads:
 		return g, false
@@ -71,7 +72,7 @@ func (m *Memory) read(c store.Claim) (g store.Grant, ok bool) {
 	}
 	m.leave(c.Key, c.Owner)
 	m.enter(c.Key, c.Owner, c.Inbox, c.TTL)
-	g = m.granted(m.leases[c.Key])
+	g = m.grantOf(m.leases[c.Key])
 	g.Writer = m.waiters(c.Key) > 0
 	return g, true
 }
@@ -90,16 +91,17 @@ func (m *Memory) enter(key, owner, inbox string, ttl time.Duration) {
 	m.lengthen(key, l, ttl)
 }
 
+// lengthenReader makes the part of the reader c in the phase l last at least c.TTL from now.
 func (m *Memory) lengthenReader(c store.Claim, l lease) store.Grant {
 	m.enter(c.Key, c.Owner, l.readers[c.Owner].inbox, c.TTL)
-	g := m.granted(l)
+	g := m.grantOf(l)
 	g.Writer = m.waiters(c.Key) > 0
 	return g
 }
 
-// openPhase begins a phase for the given waiting readers.
+// openPhase begins a phase of key for the waiting readers. The asker is not notified.
 func (m *Memory) openPhase(key string, readers []waiter, asker string) {
-	l := lease{since: m.now(), ends: m.now(), readers: make(map[string]reader)}
+	l := lease{grantedAt: m.now(), ends: m.now(), readers: make(map[string]reader)}
 	l.fence, l.block = m.mint(1)
 	if len(readers) > 0 {
 		l.metadata = readers[0].metadata
@@ -123,7 +125,7 @@ func (m *Memory) letIn(key string, readers []waiter, asker string) (longest time
 	for _, w := range readers {
 		if w.owner != asker {
 			m.publish(w.inbox, store.Event{
-				Kind: store.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, FenceCount: 1, HandoffTTL: w.hand, At: m.at(),
+				Kind: store.EventGranted, Key: key, Owner: w.owner, Fence: l.fence, FenceCount: 1, HandoffTTL: w.hand, At: m.clock(),
 				Writer: m.waiters(key) > 0, ReleasedBy: m.releaser,
 			})
 		}
@@ -141,7 +143,7 @@ func (m *Memory) readersIn(key, asker string) (readers []waiter) {
 	return readers
 }
 
-// blocked reports whether a live writer waits.
+// blocked reports whether a live writer waits for key.
 func (m *Memory) blocked(key string) bool {
 	return slices.ContainsFunc(m.living(key, ""), func(w waiter) bool { return w.mode == locker.Exclusive })
 }
@@ -155,7 +157,7 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 		switch {
 		case indexOf(m.queue(key), w.owner) < 0: // w was removed together with another entry of its process
 		case writer && w.mode == locker.Exclusive: // a writer behind a live writer is checked when its turn has come
-		case m.dead(w, asker):
+		case m.isDead(w, asker):
 			m.drop(key, w)
 		default:
 			living = append(living, w)
@@ -165,26 +167,26 @@ func (m *Memory) living(key, asker string) (living []waiter) {
 	return living
 }
 
-// admit lets the waiting readers into the phase unless a writer waits.
+// admit lets the waiting readers of key into the phase unless a writer waits.
 func (m *Memory) admit(key, asker string) {
 	if len(m.queue(key)) > 0 && !m.blocked(key) {
 		m.letIn(key, m.readersIn(key, asker), asker)
 	}
 }
 
-// announce notifies the readers of l that a writer waits.
+// announce notifies the readers of l, the lease of key, that a writer waits.
 func (m *Memory) announce(key string, l lease) {
 	for owner, r := range l.readers {
 		m.publish(r.inbox, store.Event{Kind: store.EventWriter, Key: key, Owner: owner})
 	}
 }
 
-// leavePhase releases a reader. The last reader frees the key. With KeepFor, the reader's part
-// stays in the phase, but without an owner.
+// leavePhase releases the reader c of the phase l. The last reader frees the key. With KeepFor, the
+// reader's part stays in the phase, but without an owner.
 func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
-	defer m.by(c)()
+	defer m.setReleaser(c)()
 	if c.Complete && c.Once > 0 {
-		m.done[c.Key] = m.now().Add(c.Once)
+		m.doneMarks[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)
 	}
 	delete(l.readers, c.Owner)
@@ -209,12 +211,12 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 	case c.Complete && c.Once > 0: // the work is done, so the waiters ahead of the waiting readers have left the queue
 		m.admit(c.Key, "")
 	}
-	m.freed(c.Key, locker.Exclusive)
-	return store.Grant{State: store.Released, At: m.at()}
+	m.serveQueue(c.Key, locker.Exclusive)
+	return store.Grant{State: store.Released, At: m.clock()}
 }
 
-// reading returns the readers whose time is not over, in the order in which they run out.
-func (m *Memory) reading(l lease) (all []locker.Reader) {
+// readersOf returns the readers of l whose time is not over, in the order in which they run out.
+func (m *Memory) readersOf(l lease) (all []locker.Reader) {
 	processes := make(map[string]int)
 	for _, owner := range slices.Sorted(maps.Keys(l.readers)) {
 		r := l.readers[owner]

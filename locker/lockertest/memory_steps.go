@@ -92,31 +92,31 @@ func (p *Process) RaiseFence(_ context.Context, _ string, atLeast uint64) error 
 func (m *Memory) acquire(c store.Claim, turn locker.Mode) store.Grant {
 	if n, ok := m.noteFor(c.Key, c.Owner); ok {
 		if n.revoked {
-			return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
+			return store.Grant{State: store.Revoked, Reason: n.reason, At: m.clock()}
 		}
-		return store.Grant{State: store.Undone, At: m.at()}
+		return store.Grant{State: store.Undone, At: m.clock()}
 	}
 	if c.Once > 0 && m.isDone(c.Key) {
-		return store.Grant{State: store.Done, At: m.at()}
+		return store.Grant{State: store.Done, At: m.clock()}
 	}
 	if l, held := m.lease(c.Key); held && l.owner == c.Owner {
 		m.lengthen(c.Key, l, c.TTL)
 		m.leave(c.Key, c.Owner)
-		return m.granted(l)
+		return m.grantOf(l)
 	}
 	if c.Limit > 0 {
 		return m.acquirePermit(c)
 	}
 	m.reap(c.Key)
 	m.hand(c.Key, c.Owner, turn)
-	if g, ok := m.read(c); ok {
+	if g, ok := m.tryRead(c); ok {
 		return g
 	}
 	if _, held := m.lease(c.Key); held {
-		return m.busy(c)
+		return m.refuse(c)
 	}
 	m.leave(c.Key, c.Owner)
-	return m.granted(m.put(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
+	return m.grantOf(m.grantKey(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
 }
 
 func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
@@ -130,36 +130,38 @@ func (m *Memory) acquireAll(cs []store.Claim) []store.Grant {
 			grants[i] = m.acquire(c, locker.Exclusive)
 		case held:
 			c.Queue = false
-			grants[i] = m.busy(c)
+			grants[i] = m.refuse(c)
 		case len(m.queue(c.Key)) > 0:
-			grants[i] = store.Grant{State: store.Busy, At: m.at(), Place: m.place(c.Key, c.Owner)}
+			grants[i] = store.Grant{State: store.Busy, At: m.clock(), Place: m.place(c.Key, c.Owner)}
 		default:
-			grants[i] = store.Grant{State: store.NotOurs, At: m.at()}
+			grants[i] = store.Grant{State: store.NotOurs, At: m.clock()}
 		}
 		whole = whole && (ours || grants[i].State == store.NotOurs)
 	}
 	for i, c := range cs {
 		if whole && grants[i].State == store.NotOurs {
-			grants[i] = m.granted(m.put(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
+			grants[i] = m.grantOf(m.grantKey(c.Key, c.Owner, c.Metadata, c.FenceCount, c.TTL))
 		}
 	}
 	return grants
 }
 
-// put grants a free key to owner.
-func (m *Memory) put(key, owner, metadata string, block int, ttl time.Duration) lease {
-	l := lease{owner: owner, metadata: metadata, since: m.now(), ends: m.now().Add(ttl)}
+// grantKey grants key, which is free, to owner, and returns the lease.
+func (m *Memory) grantKey(key, owner, metadata string, block int, ttl time.Duration) lease {
+	l := lease{owner: owner, metadata: metadata, grantedAt: m.now(), ends: m.now().Add(ttl)}
 	l.fence, l.block = m.mint(block)
 	m.leases[key] = l
 	return l
 }
 
-func (m *Memory) granted(l lease) store.Grant {
-	return store.Grant{State: store.Granted, At: m.at(), Fence: l.fence, FenceCount: l.block}
+// grantOf returns the answer Granted for the lease l.
+func (m *Memory) grantOf(l lease) store.Grant {
+	return store.Grant{State: store.Granted, At: m.clock(), Fence: l.fence, FenceCount: l.block}
 }
 
-// busy puts c into the queue if c may wait, and returns the holder of the key.
-func (m *Memory) busy(c store.Claim) store.Grant {
+// refuse puts c into the queue if c may wait, and returns the answer Busy with the holder of the
+// key.
+func (m *Memory) refuse(c store.Claim) store.Grant {
 	if c.Queue {
 		m.enqueue(c)
 	}
@@ -168,8 +170,8 @@ func (m *Memory) busy(c store.Claim) store.Grant {
 		m.announce(c.Key, l)
 	}
 	return store.Grant{
-		State: store.Busy, At: m.at(),
-		Holder:       store.Holder{Fence: l.fence, Left: m.leftOf(l, c.Owner), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
+		State: store.Busy, At: m.clock(),
+		Holder:       store.Holder{Fence: l.fence, Left: m.waitTime(l, c.Owner), Metadata: l.metadata, Foreign: l.foreign, Kept: l.kept},
 		Place:        m.place(c.Key, c.Owner),
 		NotListening: c.Queue && c.Inbox != "" && m.listener(c.Inbox) == nil,
 	}
@@ -181,22 +183,23 @@ func (m *Memory) renew(c store.Claim) store.Grant {
 		if c.ByHandoff {
 			m.leave(c.Key, c.Owner)
 		}
-		return store.Grant{State: store.Granted, At: m.at()}
+		return store.Grant{State: store.Granted, At: m.clock()}
 	}
 	if _, ok := m.confirm(c); ok {
-		return store.Grant{State: store.Granted, At: m.at()}
+		return store.Grant{State: store.Granted, At: m.clock()}
 	}
-	if l, reads := m.reads(c); reads && l.fence == c.Fence {
+	if l, reads := m.phaseFor(c); reads && l.fence == c.Fence {
 		return m.lengthenReader(c, l)
 	}
 	return m.notOurs(c)
 }
 
+// notOurs returns the answer to a step of c whose owner does not hold the key: Revoked or NotOurs.
 func (m *Memory) notOurs(c store.Claim) store.Grant {
-	if n, ok := m.thrownOut(c); ok {
-		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
+	if n, ok := m.revocationOf(c); ok {
+		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.clock()}
 	}
-	return store.Grant{State: store.NotOurs, At: m.at()}
+	return store.Grant{State: store.NotOurs, At: m.clock()}
 }
 
 func (m *Memory) release(c store.Claim) store.Grant {
@@ -206,18 +209,18 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	}
 	ours := held && l.owner == c.Owner
 	left := (ours || c.Queue) && m.leave(c.Key, c.Owner)
-	_, reads := m.reads(c)
+	_, reads := m.phaseFor(c)
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
 	case l.readers != nil && !reads && left: // perhaps a writer has left, and readers have waited behind it
 		m.admit(c.Key, "")
 	}
-	n, thrownOut := m.thrownOut(c)
+	n, thrownOut := m.revocationOf(c)
 	// A reader needs a note of its own, because the note of its phase does not refuse a late
 	// acquire.
 	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) {
-		m.notes[owned{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
+		m.notes[keyOwner{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}
 	switch {
 	case reads:
@@ -225,37 +228,37 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	case ours:
 		return m.giveUp(c, l)
 	case thrownOut:
-		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.at()}
+		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.clock()}
 	case c.Complete && m.isDone(c.Key):
-		return store.Grant{State: store.Done, At: m.at()}
+		return store.Grant{State: store.Done, At: m.clock()}
 	}
-	return store.Grant{State: store.NotOurs, At: m.at()}
+	return store.Grant{State: store.NotOurs, At: m.clock()}
 }
 
-// giveUp ends the lease l. It frees the key, or keeps it locked without an owner, and serves the
-// queue.
+// giveUp ends l, the lease of c. It frees the key, or keeps it locked without an owner, and serves
+// the queue.
 func (m *Memory) giveUp(c store.Claim, l lease) store.Grant {
-	defer m.by(c)()
+	defer m.setReleaser(c)()
 	if c.Complete && c.Once > 0 {
-		m.done[c.Key] = m.now().Add(c.Once)
+		m.doneMarks[c.Key] = m.now().Add(c.Once)
 		m.dismiss(c.Key)
 	}
 	if c.KeepFor > 0 {
-		m.leases[c.Key] = lease{kept: true, fence: l.fence, since: l.since, ends: m.now().Add(c.KeepFor)}
+		m.leases[c.Key] = lease{kept: true, fence: l.fence, grantedAt: l.grantedAt, ends: m.now().Add(c.KeepFor)}
 		if head, ok := m.next(c.Key, ""); ok {
 			m.notifyHead(c.Key, head, c.KeepFor)
 		}
 	} else {
 		delete(m.leases, c.Key)
 	}
-	g := store.Grant{State: store.Released, At: m.at()}
+	g := store.Grant{State: store.Released, At: m.clock()}
 	if c.Next != nil {
 		next := *c.Next
 		next.Key = c.Key
 		answer := m.acquire(next, locker.Shared)
 		g.Next = &answer
 	}
-	m.freed(c.Key, locker.Shared)
+	m.serveQueue(c.Key, locker.Shared)
 	return g
 }
 
@@ -266,15 +269,15 @@ func (m *Memory) inspect(key string) locker.Info {
 		return info
 	}
 	info.Held, info.Kept, info.Foreign = true, l.kept, l.foreign
-	info.Fence, info.Left, info.Metadata = l.fence, m.left(l), l.metadata
+	info.Fence, info.Left, info.Metadata = l.fence, m.timeLeft(l), l.metadata
 	if !l.foreign {
-		info.Since = l.since
+		info.Since = l.grantedAt
 	}
 	if l.permits != nil {
 		m.permitsOf(l, &info)
 	}
 	if l.readers != nil {
-		info.Mode, info.Reading = locker.Shared, m.reading(l)
+		info.Mode, info.Reading = locker.Shared, m.readersOf(l)
 		info.Readers = len(info.Reading)
 	}
 	return info
@@ -289,19 +292,19 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (store.Gra
 		return m.breakPermit(key, fence, reason), nil
 	}
 	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // all fences of a block belong to one holder
-		return store.Grant{State: store.NotOurs, At: m.at()}, nil
+		return store.Grant{State: store.NotOurs, At: m.clock()}, nil
 	}
 	delete(m.leases, key)
 	m.leave(key, l.owner)
-	revoked := note{revoked: true, reason: reason, ends: m.now().Add(max(m.left(l), time.Minute))}
+	revoked := note{revoked: true, reason: reason, ends: m.now().Add(max(m.timeLeft(l), time.Minute))}
 	turn := locker.Shared
 	switch {
 	case l.readers != nil:
-		m.notes[owned{key, phaseOf(l.fence)}] = revoked
+		m.notes[keyOwner{key, phaseOf(l.fence)}] = revoked
 		turn = locker.Exclusive
 	case !l.kept:
-		m.notes[owned{key, l.owner}] = revoked
+		m.notes[keyOwner{key, l.owner}] = revoked
 	}
-	m.freed(key, turn)
-	return store.Grant{State: store.Released, At: m.at()}, nil
+	m.serveQueue(key, turn)
+	return store.Grant{State: store.Released, At: m.clock()}, nil
 }

@@ -11,7 +11,7 @@ import "time"
 func (m *Memory) Steal(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := lease{owner: "stranger", since: m.now()}
+	l := lease{owner: "stranger", grantedAt: m.now()}
 	l.fence, l.block = m.mint(1)
 	m.leases[key] = l
 }
@@ -20,7 +20,7 @@ func (m *Memory) Steal(key string) {
 func (m *Memory) Occupy(key string, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	l := lease{foreign: true, since: m.now()}
+	l := lease{foreign: true, grantedAt: m.now()}
 	if ttl > 0 {
 		l.ends = m.now().Add(ttl)
 	}
@@ -52,7 +52,7 @@ func (m *Memory) Wipe() {
 func (m *Memory) StepClock(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ahead += d
+	m.clockLead += d
 }
 
 // Len returns how many keys are held or kept.

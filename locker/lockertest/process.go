@@ -78,10 +78,10 @@ func (p *Process) resume() {
 func (p *Process) Deafen(cut bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	if p.inbox.cut && !cut {
+	if p.inbox.cutOff && !cut {
 		p.reopen()
 	}
-	p.inbox.cut = cut
+	p.inbox.cutOff = cut
 }
 
 // DelayEvents makes the subscription's connection slow. Every event, and every confirmation of Open
@@ -99,12 +99,12 @@ func (p *Process) LoseEvents(n int) {
 	p.inbox.lose = n
 }
 
-// RepeatEvents makes every event for this process arrive twice if on is true, and once if on is
-// false.
-func (p *Process) RepeatEvents(on bool) {
+// RepeatEvents makes every event for this process arrive twice if repeat is true, and once if
+// repeat is false.
+func (p *Process) RepeatEvents(repeat bool) {
 	p.memory.mu.Lock()
 	defer p.memory.mu.Unlock()
-	p.inbox.repeat = on
+	p.inbox.repeat = repeat
 }
 
 // FailOpen makes Open return err, as on a server whose users may not subscribe. FailOpen(nil) makes
@@ -130,7 +130,7 @@ func (p *Process) alive() error {
 	return nil
 }
 
-// listener returns the process that subscribes to an inbox, or nil when there is none, like PUBSUB
+// listener returns the process that subscribes to inbox, or nil when there is none, like PUBSUB
 // NUMSUB on Redis.
 func (m *Memory) listener(inbox string) *Process {
 	for _, p := range m.processes {
@@ -141,7 +141,7 @@ func (m *Memory) listener(inbox string) *Process {
 	return nil
 }
 
-// publish notifies the subscriber of an inbox.
+// publish sends e to the subscriber of inbox.
 func (m *Memory) publish(inbox string, e store.Event) {
 	if p := m.listener(inbox); p != nil {
 		p.send(e)

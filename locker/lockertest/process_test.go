@@ -21,7 +21,7 @@ import (
 type world struct {
 	*testing.T
 	memory *lockertest.Memory
-	other  *lockertest.Process
+	second *lockertest.Process
 	stop   func() // ends the other process's Listen
 	began  time.Time
 
@@ -39,13 +39,13 @@ func inWorld(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{T: t, memory: lockertest.NewMemory(), began: time.Now()}
-		w.other = w.memory.NewProcess()
-		w.stop = w.other.Listen(w.receive)
+		w.second = w.memory.NewProcess()
+		w.stop = w.second.Listen(w.receive)
 		defer w.stop()
-		if _, err := w.other.Open(t.Context(), "a"); err != nil {
+		if _, err := w.second.Open(t.Context(), "a"); err != nil {
 			t.Fatal(err)
 		}
-		w.want(w.acquire(w.memory, w.holder()), store.Granted)
+		w.checkState(w.acquire(w.memory, w.holder()), store.Granted)
 		test(w)
 	})
 }
@@ -56,7 +56,7 @@ func (w *world) holder() store.Claim {
 
 func (w *world) waiter(owner string) store.Claim {
 	return store.Claim{
-		Key: "a", Owner: owner, TTL: time.Hour, FenceCount: 1, Queue: true, Inbox: w.other.Inbox("a"), HandoffTTL: 2 * time.Second,
+		Key: "a", Owner: owner, TTL: time.Hour, FenceCount: 1, Queue: true, Inbox: w.second.Inbox("a"), HandoffTTL: 2 * time.Second,
 	}
 }
 
@@ -69,7 +69,8 @@ func (w *world) acquire(s locker.Store, c store.Claim) store.Grant {
 	return g
 }
 
-func (w *world) want(g store.Grant, s store.State) {
+// checkState fails the test unless the answer g has the state s.
+func (w *world) checkState(g store.Grant, s store.State) {
 	w.Helper()
 	if g.State != s {
 		w.Fatalf("answered %q, want %q", g.State, s)
@@ -82,11 +83,11 @@ func (w *world) free() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.want(g, store.Released)
+	w.checkState(g, store.Released)
 }
 
-// wantEvents checks which events the other process has received so far.
-func (w *world) wantEvents(kinds ...store.EventKind) {
+// checkEvents fails the test unless the second process has received events of these kinds so far.
+func (w *world) checkEvents(kinds ...store.EventKind) {
 	w.Helper()
 	synctest.Wait()
 	w.mu.Lock()
@@ -100,21 +101,21 @@ func (w *world) wantEvents(kinds ...store.EventKind) {
 	}
 }
 
-func pass(d time.Duration) { <-time.After(d) }
+func sleep(d time.Duration) { <-time.After(d) }
 
 func TestEventsComeLateAndInOrder(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.other.DelayEvents(time.Second)
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		w.want(w.acquire(w.other, w.waiter("c")), store.Busy)
+		w.second.DelayEvents(time.Second)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		w.checkState(w.acquire(w.second, w.waiter("c")), store.Busy)
 		w.free()
-		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
+		if _, err := w.second.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Second - 1)
-		w.wantEvents()
-		pass(1)
-		w.wantEvents(store.EventGranted, store.EventGranted)
+		sleep(time.Second - 1)
+		w.checkEvents()
+		sleep(1)
+		w.checkEvents(store.EventGranted, store.EventGranted)
 		if w.events[0].Owner != "b" || w.events[1].Owner != "c" {
 			t.Errorf("told %+v", w.events)
 		}
@@ -125,11 +126,11 @@ func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.memory.DelayReplies(locker.OpAcquire, time.Second)
 		answered := make(chan store.Grant)
-		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
+		go func() { answered <- w.acquire(w.second, w.waiter("b")) }()
 		synctest.Wait()
 		w.free()
-		w.wantEvents(store.EventGranted)
-		w.want(<-answered, store.Busy)
+		w.checkEvents(store.EventGranted)
+		w.checkState(<-answered, store.Busy)
 		if took := time.Since(w.began); took < time.Second {
 			t.Errorf("answered after %v", took)
 		}
@@ -138,65 +139,65 @@ func TestAnEventMayComeBeforeTheAnswer(t *testing.T) {
 
 func TestEventsAreLostAndRepeated(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.other.LoseEvents(1)
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
+		w.second.LoseEvents(1)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
 		w.free()
-		w.wantEvents()
-		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
-		w.want(w.acquire(w.other, w.waiter("c")), store.Busy)
-		w.other.RepeatEvents(true)
-		if _, err := w.other.Release(w.Context(), w.waiter("b")); err != nil {
+		w.checkEvents()
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Granted)
+		w.checkState(w.acquire(w.second, w.waiter("c")), store.Busy)
+		w.second.RepeatEvents(true)
+		if _, err := w.second.Release(w.Context(), w.waiter("b")); err != nil {
 			t.Fatal(err)
 		}
-		w.wantEvents(store.EventGranted, store.EventGranted)
+		w.checkEvents(store.EventGranted, store.EventGranted)
 	})
 }
 
 func TestAPausedProcessHangsAndCountsAsListening(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		w.other.Pause()
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		w.second.Pause()
 		answered := make(chan store.Grant, 1)
-		go func() { answered <- w.acquire(w.other, w.waiter("b")) }()
+		go func() { answered <- w.acquire(w.second, w.waiter("b")) }()
 		w.free()
-		pass(time.Hour)
-		w.wantEvents()
+		sleep(time.Hour)
+		w.checkEvents()
 		if len(answered) > 0 {
 			t.Error("a paused process was answered")
 		}
 		// The next owner gets the key, because the hand-off to the waiter has lapsed.
-		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted)
-		w.other.Resume()
-		w.want(<-answered, store.Busy)
-		w.wantEvents(store.EventGranted)
+		w.checkState(w.acquire(w.memory, store.Claim{Key: "a", Owner: "next", TTL: time.Hour}), store.Granted)
+		w.second.Resume()
+		w.checkState(<-answered, store.Busy)
+		w.checkEvents(store.EventGranted)
 	})
 }
 
 func TestAKilledProcessIsSilentAndItsCallsUnclear(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		w.other.Pause()
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		w.second.Pause()
 		failed := make(chan error)
 		go func() {
-			_, err := w.other.Acquire(t.Context(), w.waiter("c"))
+			_, err := w.second.Acquire(t.Context(), w.waiter("c"))
 			failed <- err
 		}()
 		synctest.Wait()
-		w.other.Die()
+		w.second.Die()
 		var no *store.Refusal
 		if err := <-failed; err == nil || errors.As(err, &no) {
 			t.Errorf("the call that hung: %v", err)
 		}
-		if _, err := w.other.Renew(t.Context(), nil); err == nil || errors.As(err, &no) {
+		if _, err := w.second.Renew(t.Context(), nil); err == nil || errors.As(err, &no) {
 			t.Errorf("a call: %v", err)
 		}
-		if _, err := w.other.Open(t.Context(), "a"); err == nil {
+		if _, err := w.second.Open(t.Context(), "a"); err == nil {
 			t.Error("it opened an inbox")
 		}
 		w.free()
 		w.memory.Wipe()
-		w.other.Deafen(false)
-		w.wantEvents()
+		w.second.Deafen(false)
+		w.checkEvents()
 	})
 }
 
@@ -205,11 +206,11 @@ func TestACallThatHasLeftAKilledProcessRuns(t *testing.T) {
 		w.memory.Delay(locker.OpAcquire, time.Second)
 		failed := make(chan error)
 		go func() {
-			_, err := w.other.Acquire(t.Context(), store.Claim{Key: "zombie", Owner: "z", TTL: time.Hour})
+			_, err := w.second.Acquire(t.Context(), store.Claim{Key: "zombie", Owner: "z", TTL: time.Hour})
 			failed <- err
 		}()
 		synctest.Wait()
-		w.other.Die()
+		w.second.Die()
 		if err := <-failed; err == nil {
 			t.Error("the killed process was answered")
 		}
@@ -230,15 +231,15 @@ func TestTheServersClockSteps(t *testing.T) {
 			t.Errorf("the server's clock is %v ahead", ahead)
 		}
 		w.memory.StepClock(2 * time.Hour)
-		w.want(w.acquire(w.memory, store.Claim{Key: "a", Owner: "b", TTL: time.Second}), store.Granted)
+		w.checkState(w.acquire(w.memory, store.Claim{Key: "a", Owner: "b", TTL: time.Second}), store.Granted)
 	})
 }
 
 func TestARestartIsTold(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
 		w.memory.Wipe()
-		w.wantEvents(store.EventReopened)
+		w.checkEvents(store.EventReopened)
 		if w.memory.Len() != 0 || w.memory.Queued() != 0 {
 			t.Errorf("%d leases and %d waiters outlived it", w.memory.Len(), w.memory.Queued())
 		}
@@ -247,15 +248,15 @@ func TestARestartIsTold(t *testing.T) {
 
 func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.other.Deafen(true)
-		if g := w.acquire(w.other, w.waiter("b")); !g.NotListening || w.other.Inbox("a") == "" {
+		w.second.Deafen(true)
+		if g := w.acquire(w.second, w.waiter("b")); !g.NotListening || w.second.Inbox("a") == "" {
 			t.Error("the server must know, the process must not")
 		}
-		w.other.Reset("another inbox")
+		w.second.Reset("another inbox")
 		w.free()
-		w.wantEvents()
-		w.other.Deafen(false)
-		w.wantEvents(store.EventReopened)
+		w.checkEvents()
+		w.second.Deafen(false)
+		w.checkEvents(store.EventReopened)
 		if n := w.memory.Queued(); n != 0 {
 			t.Errorf("%d entries in a queue whose only waiter had lost its subscription", n)
 		}
@@ -264,12 +265,12 @@ func TestADeafProcessIsToldNothingUntilItHearsAgain(t *testing.T) {
 
 func TestAKeyThatIsFreedByHandIsNoNewsForTheQueue(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
 		w.memory.Free("a")
-		w.wantEvents()
-		w.want(w.acquire(w.other, w.waiter("b")), store.Granted)
+		w.checkEvents()
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Granted)
 		w.memory.Free("a")
-		w.wantEvents(store.EventFree) // the queue is empty, so each process is notified that its waiters may ask again
+		w.checkEvents(store.EventFree) // the queue is empty, so each process is notified that its waiters may ask again
 	})
 }
 
@@ -298,16 +299,16 @@ func TestAServerThatRefusesSubscriptions(t *testing.T) {
 func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 	inWorld(t, func(w *world) {
 		waiter := w.waiter("b")
-		stop := w.other.Listen(func(store.Event) {})
-		if inbox := w.other.Inbox("a"); inbox != "" {
+		stop := w.second.Listen(func(store.Event) {})
+		if inbox := w.second.Inbox("a"); inbox != "" {
 			t.Errorf("inbox %q", inbox)
 		}
-		if g := w.acquire(w.other, waiter); !g.NotListening {
+		if g := w.acquire(w.second, waiter); !g.NotListening {
 			t.Error("one process would receive the events of the other")
 		}
 		stop()
 		stop()
-		if g := w.acquire(w.other, waiter); g.NotListening {
+		if g := w.acquire(w.second, waiter); g.NotListening {
 			t.Error("no subscription after the other has stopped")
 		}
 	})
@@ -315,31 +316,31 @@ func TestTwoEnginesOnOneProcessHaveNoInbox(t *testing.T) {
 
 func TestNothingIsToldAfterStop(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		w.other.DelayEvents(time.Second)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		w.second.DelayEvents(time.Second)
 		w.free()
 		w.stop()
-		pass(time.Minute)
-		w.wantEvents()
-		w.stop = w.other.Listen(w.receive)
-		w.other.Pause()
+		sleep(time.Minute)
+		w.checkEvents()
+		w.stop = w.second.Listen(w.receive)
+		w.second.Pause()
 		w.memory.Wipe()
 		w.stop() // stop returns, although the listener hangs
-		w.other.Resume()
-		w.wantEvents()
+		w.second.Resume()
+		w.checkEvents()
 	})
 }
 
 func TestAQueueThatNobodyAsksForIsForgotten(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		pass(59 * time.Second)
-		w.want(w.acquire(w.other, w.waiter("b")), store.Busy)
-		pass(59 * time.Second)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		sleep(59 * time.Second)
+		w.checkState(w.acquire(w.second, w.waiter("b")), store.Busy)
+		sleep(59 * time.Second)
 		if n := w.memory.Queued(); n != 1 {
 			t.Errorf("%d in the queue of a waiter that asks", n)
 		}
-		pass(2 * time.Second)
+		sleep(2 * time.Second)
 		if n := w.memory.Queued(); n != 0 {
 			t.Errorf("%d entries in the queue of an unused key", n)
 		}
@@ -362,7 +363,7 @@ func TestLockersOverOneMemoryAreProcesses(t *testing.T) {
 			}
 			granted <- err
 		}()
-		pass(100 * time.Millisecond)
+		sleep(100 * time.Millisecond)
 		start := time.Now()
 		if err := lease.Release(t.Context()); err != nil {
 			t.Fatal(err)

@@ -19,13 +19,13 @@ type Record struct {
 // Recorder is an Observer that records operations, waits, renewals and warnings. Its zero value is
 // ready to use.
 type Recorder struct {
-	mu       sync.Mutex
-	begun    map[locker.Op]int
-	records  []Record
-	waits    []locker.WaitEvent
-	renewals []locker.RenewalEvent
-	warnings []locker.Warning
-	changed  chan struct{} // closed at the next change
+	mu         sync.Mutex
+	begunCount map[locker.Op]int
+	records    []Record
+	waits      []locker.WaitEvent
+	renewals   []locker.RenewalEvent
+	warnings   []locker.Warning
+	changed    chan struct{} // closed at the next change
 }
 
 var _ interface {
@@ -37,10 +37,10 @@ var _ interface {
 // Begin implements [locker.Observer].
 func (r *Recorder) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	r.change(func() {
-		if r.begun == nil {
-			r.begun = make(map[locker.Op]int)
+		if r.begunCount == nil {
+			r.begunCount = make(map[locker.Op]int)
 		}
-		r.begun[op]++
+		r.begunCount[op]++
 	})
 	return ctx, func(o locker.Outcome) {
 		r.change(func() { r.records = append(r.records, Record{op, rule, o}) })
@@ -79,7 +79,7 @@ func (r *Recorder) Renewals() []locker.RenewalEvent {
 func (r *Recorder) Begun(op locker.Op) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.begun[op]
+	return r.begunCount[op]
 }
 
 // Records returns the operations that have ended, in the order of their ends. With ops, it returns
@@ -87,7 +87,7 @@ func (r *Recorder) Begun(op locker.Op) int {
 func (r *Recorder) Records(ops ...locker.Op) []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.of(ops)
+	return r.filter(ops)
 }
 
 // Warnings returns the warnings so far.
@@ -97,9 +97,8 @@ func (r *Recorder) Warnings() []locker.Warning {
 	return append([]locker.Warning(nil), r.warnings...)
 }
 
-// Await waits until the function "holds" returns true for r. If that takes more than a minute, the
-// test fails.
-func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
+// Await waits until cond returns true for r. If that takes more than a minute, the test fails.
+func (r *Recorder) Await(t testing.TB, cond func(*Recorder) bool) {
 	t.Helper()
 	bound := time.After(time.Minute)
 	for {
@@ -109,7 +108,7 @@ func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 		}
 		changed := r.changed
 		r.mu.Unlock()
-		if holds(r) {
+		if cond(r) {
 			return
 		}
 		select {
@@ -120,7 +119,9 @@ func (r *Recorder) Await(t testing.TB, holds func(*Recorder) bool) {
 	}
 }
 
-func (r *Recorder) of(ops []locker.Op) []Record {
+// filter returns the records of the operations in ops, or all records if ops is empty. The caller
+// holds r.mu.
+func (r *Recorder) filter(ops []locker.Op) []Record {
 	var found []Record
 	for _, rec := range r.records {
 		for _, op := range ops {
@@ -135,6 +136,7 @@ func (r *Recorder) of(ops []locker.Op) []Record {
 	return found
 }
 
+// change calls do under the mutex, and wakes the callers of Await.
 func (r *Recorder) change(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 // context of the call ends. The function fn runs on the caller's goroutine.
 type attempt struct {
 	*update
-	read  chan map[string][]byte // the values that fn gets
-	write chan map[string][]byte // the values that fn returns
-	over  chan struct{}          // closed when the caller does not wait any more
-	ended chan error
+	read      chan map[string][]byte // the values that fn gets
+	write     chan map[string][]byte // the values that fn returns
+	abandoned chan struct{}          // closed when the caller does not wait any more
+	ended     chan error
 }
 
 // call makes the steps WATCH, GET and EXEC. The server executes EXEC only if no key was written
@@ -46,12 +46,12 @@ func (a *attempt) call(ctx context.Context) error {
 		var values map[string][]byte
 		select {
 		case a.read <- old:
-		case <-a.over:
+		case <-a.abandoned:
 			return context.Canceled
 		}
 		select {
 		case values = <-a.write:
-		case <-a.over: // fn failed
+		case <-a.abandoned: // fn failed
 			return context.Canceled
 		}
 		if sent = true; len(values) == 0 {
@@ -91,7 +91,7 @@ func (a *attempt) watch(ctx context.Context, fn func(tx *redis.Tx) error) error 
 	return a.client.Watch(ctx, fn, a.keys...)
 }
 
-// values watches the keys, and reads them.
+// values makes tx watch the keys, and returns their values.
 func (a *attempt) values(ctx context.Context, tx *redis.Tx) (map[string][]byte, error) {
 	cmds := make([]*redis.StringCmd, len(a.keys))
 	// GET returns an error for data of another type, and nil if there is no data.

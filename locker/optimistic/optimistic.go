@@ -68,7 +68,7 @@ func UpdateAll(ctx context.Context, c redis.UniversalClient, keys []string, fn f
 	if u.attempts < 1 || u.backoff == nil {
 		return errors.New("optimistic: WithAttempts needs at least 1, and WithBackoff needs a Backoff; leave these options out for the defaults")
 	}
-	return u.observed(ctx)
+	return u.runObserved(ctx)
 }
 
 // An Option sets up [Update] and [UpdateAll].
@@ -97,11 +97,11 @@ type update struct {
 	observer locker.Observer
 	name     string
 
-	made int // the number of attempts
+	attemptCount int // the number of attempts
 }
 
-// observed runs the update, and notifies the Observer.
-func (u *update) observed(ctx context.Context) error {
+// runObserved runs the update, and notifies the Observer.
+func (u *update) runObserved(ctx context.Context) error {
 	if u.observer == nil {
 		return u.run(ctx)
 	}
@@ -117,7 +117,7 @@ func (u *update) observed(ctx context.Context) error {
 		case err != nil:
 			result = locker.ResultError
 		}
-		end(locker.Outcome{Result: result, Err: err, Calls: u.made})
+		end(locker.Outcome{Result: result, Err: err, Calls: u.attemptCount})
 	}
 	return err
 }
@@ -128,11 +128,11 @@ func (u *update) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		u.made++
+		u.attemptCount++
 		if err := u.attempt(ctx); !errors.Is(err, redis.TxFailedErr) {
 			return err
 		}
-		if u.made == u.attempts {
+		if u.attemptCount == u.attempts {
 			break
 		}
 		timer := time.NewTimer(pause)
@@ -143,14 +143,14 @@ func (u *update) run(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", ctx.Err(), ErrConflict)
 		}
 	}
-	return fmt.Errorf("%w: %d attempts at %s", ErrConflict, u.made, u.keys[0])
+	return fmt.Errorf("%w: %d attempts at %s", ErrConflict, u.attemptCount, u.keys[0])
 }
 
 // attempt reads the values, calls fn, and writes the values that fn returns. The error is
 // redis.TxFailedErr if another client wrote a key meanwhile.
 func (u *update) attempt(ctx context.Context) error {
-	a := &attempt{update: u, read: make(chan map[string][]byte), write: make(chan map[string][]byte), over: make(chan struct{}), ended: make(chan error, 1)}
-	defer close(a.over)
+	a := &attempt{update: u, read: make(chan map[string][]byte), write: make(chan map[string][]byte), abandoned: make(chan struct{}), ended: make(chan error, 1)}
+	defer close(a.abandoned)
 	go func() { a.ended <- a.call(context.WithoutCancel(ctx)) }()
 	var old map[string][]byte
 	select {

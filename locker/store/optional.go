@@ -151,9 +151,9 @@ type Warning struct {
 // A Joiner is a Store whose leases can be joined by calls in other processes.
 type Joiner interface {
 	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined the lease of c.Key and may
-	// delegate it. A call must use the secret for its first Join before the duration within is
+	// delegate it. A call must use the secret for its first Join before timeout is
 	// over. Delegate returns Granted or NotOurs.
-	Delegate(ctx context.Context, c Claim, p Delegation, within time.Duration) (Grant, error)
+	Delegate(ctx context.Context, c Claim, p Delegation, timeout time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
 	// NotOurs. It never lengthens the lease.

@@ -17,26 +17,26 @@ import (
 // idempotency.Transactor, Run also checks the rules of its transactions.
 func Run(t *testing.T, setup func(t *testing.T) idempotency.Store) {
 	for name, law := range map[string]func(*testing.T, bench){
-		"an unknown key has no Record":                               unknown,
+		"an unknown key has no Record":                               unknownKey,
 		"a request in progress shows its fingerprint and fence":      inProgress,
 		"an answer comes back as it was saved":                       comesBack,
 		"an answer that was not kept leaves the mark done":           doneOnly,
 		"a later run takes over from one that was interrupted":       takesOver,
 		"a run with a smaller fence does not begin":                  smallerFence,
 		"a different request does not begin":                         differentRequest,
-		"no request begins after the answer":                         answered,
-		"a holder that was overtaken cannot save":                    overtaken,
+		"no request begins after the answer":                         keepsAnswer,
+		"a holder that was overtaken cannot save":                    overtakenRun,
 		"a Save whose Record was lost writes it":                     lostRecord,
-		"calls that are executed twice change nothing":               twice,
-		"only the run that has begun is forgotten":                   forgets,
+		"calls that are executed twice change nothing":               repeatedCalls,
+		"only the run that has begun is forgotten":                   forgottenRecord,
 		"a request without fences begins, is saved and is forgotten": withoutFences,
-		"keys are separate":                                          separate,
+		"keys are separate":                                          separateKeys,
 		"an ended context ends a call":                               endedContext,
-		"a Record expires":                                           expires,
-		"a transaction commits work and answer together":             commits,
+		"a Record expires":                                           expiredRecord,
+		"a transaction commits work and answer together":             commitTogether,
 		"a transaction that fails leaves no answer":                  rollsBack,
 		"a transaction of an overtaken holder fails":                 overtakenTransaction,
-		"a panic rolls back, and goes on":                            panics,
+		"a panic rolls back, and goes on":                            panickingWork,
 	} {
 		t.Run(name, func(t *testing.T) { law(t, bench{t, setup(t)}) })
 	}
@@ -100,35 +100,37 @@ func (b bench) forget(key string, fence uint64) {
 	}
 }
 
-// want checks what Load returns.
-func (b bench) want(key string, want idempotency.Record) {
+// checkRecord fails the test unless Load returns the Record want for key.
+func (b bench) checkRecord(key string, checkRecord idempotency.Record) {
 	b.Helper()
-	if got, found := b.load(key); !found || !reflect.DeepEqual(got, want) {
-		b.Errorf("Load: %+v, %v; want %+v", got, found, want)
+	if got, found := b.load(key); !found || !reflect.DeepEqual(got, checkRecord) {
+		b.Errorf("Load: %+v, %v; want %+v", got, found, checkRecord)
 	}
 }
 
-func (b bench) wantNone(key string) {
+// checkNone fails the test if Load finds a Record for key.
+func (b bench) checkNone(key string) {
 	b.Helper()
 	if got, found := b.load(key); found {
 		b.Errorf("Load: %+v; want no Record", got)
 	}
 }
 
-func (b bench) wantBody(key, body string) {
+// checkBody fails the test unless the Record of key has an answer with the given body.
+func (b bench) checkBody(key, body string) {
 	b.Helper()
 	if got, found := b.load(key); !found || got.State != idempotency.Answered || string(got.Response.Body) != body {
 		b.Errorf("Load: %+v, %v; want the answer %q", got, found, body)
 	}
 }
 
-func unknown(t *testing.T, b bench) { b.wantNone("a") }
+func unknownKey(t *testing.T, b bench) { b.checkNone("a") }
 
 func inProgress(t *testing.T, b bench) {
 	if earlier, found, began := b.begin("a", request, 7); found || !began {
 		t.Fatalf("Begin: %+v, %v, %v", earlier, found, began)
 	}
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
 }
 
 func comesBack(t *testing.T, b bench) {
@@ -158,7 +160,7 @@ func doneOnly(t *testing.T, b bench) {
 	b.begin("a", request, 7)
 	want := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
 	b.save("a", want)
-	b.want("a", want)
+	b.checkRecord("a", want)
 }
 
 func takesOver(t *testing.T, b bench) {
@@ -168,7 +170,7 @@ func takesOver(t *testing.T, b bench) {
 		t.Errorf("Begin: %+v, %v, %v; want the Record of fence 7, which was replaced", earlier, found, began)
 	}
 	b.save("a", record(8, "of the later run"))
-	b.wantBody("a", "of the later run")
+	b.checkBody("a", "of the later run")
 }
 
 func smallerFence(t *testing.T, b bench) {
@@ -177,7 +179,7 @@ func smallerFence(t *testing.T, b bench) {
 	if !found || began || earlier.Fence != 1<<60 {
 		t.Errorf("Begin: %+v, %v, %v; want the Record of the larger fence", earlier, found, began)
 	}
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 1 << 60, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 1 << 60, State: idempotency.InProgress})
 }
 
 func differentRequest(t *testing.T, b bench) {
@@ -187,20 +189,20 @@ func differentRequest(t *testing.T, b bench) {
 		t.Errorf("Begin: %+v, %v, %v; want the Record of the first request", earlier, found, began)
 	}
 	b.save("a", record(7, "of the first request"))
-	b.wantBody("a", "of the first request")
+	b.checkBody("a", "of the first request")
 }
 
-func answered(t *testing.T, b bench) {
+func keepsAnswer(t *testing.T, b bench) {
 	b.begin("a", request, 7)
 	b.save("a", record(7, "first"))
 	earlier, found, began := b.begin("a", request, 8)
 	if !found || began || !reflect.DeepEqual(earlier, record(7, "first")) {
 		t.Errorf("Begin: %+v, %v, %v; want the answer", earlier, found, began)
 	}
-	b.wantBody("a", "first")
+	b.checkBody("a", "first")
 }
 
-func overtaken(t *testing.T, b bench) {
+func overtakenRun(t *testing.T, b bench) {
 	b.begin("a", request, 7)
 	b.begin("a", request, 8)
 	for range 2 { // both before and after the later run has stored its answer
@@ -210,21 +212,21 @@ func overtaken(t *testing.T, b bench) {
 		}
 		b.save("a", record(8, "of the later run"))
 	}
-	b.wantBody("a", "of the later run")
+	b.checkBody("a", "of the later run")
 }
 
 func lostRecord(t *testing.T, b bench) {
 	b.save("a", record(7, "without a Record before"))
-	b.wantBody("a", "without a Record before")
+	b.checkBody("a", "without a Record before")
 	if _, found, began := b.begin("a", request, 8); !found || began {
 		t.Errorf("Begin: %v, %v; want the answer", found, began)
 	}
 	done := idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.DoneOnly}
 	b.save("b", done)
-	b.want("b", done)
+	b.checkRecord("b", done)
 }
 
-func twice(t *testing.T, b bench) {
+func repeatedCalls(t *testing.T, b bench) {
 	for range 2 {
 		if _, _, began := b.begin("a", request, 7); !began {
 			t.Error("Begin: a second execution has not begun")
@@ -236,20 +238,20 @@ func twice(t *testing.T, b bench) {
 	if _, found, began := b.begin("a", request, 7); !found || began {
 		t.Error("Begin: a late execution has begun again")
 	}
-	b.wantBody("a", "first")
+	b.checkBody("a", "first")
 	for range 2 {
 		b.forget("a", 7)
 	}
-	b.wantBody("a", "first")
+	b.checkBody("a", "first")
 }
 
-func forgets(t *testing.T, b bench) {
+func forgottenRecord(t *testing.T, b bench) {
 	b.forget("a", 7)
 	b.begin("a", request, 7)
 	b.forget("a", 6)
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
 	b.forget("a", 7)
-	b.wantNone("a")
+	b.checkNone("a")
 	if _, found, began := b.begin("a", different, 8); found || !began {
 		t.Errorf("Begin: %v, %v; want a beginning without a Record before", found, began)
 	}
@@ -261,20 +263,20 @@ func withoutFences(t *testing.T, b bench) {
 		t.Errorf("Begin: %v, %v; want that a later run takes over", found, began)
 	}
 	b.forget("a", 0)
-	b.wantNone("a")
+	b.checkNone("a")
 	b.begin("a", request, 0)
 	b.save("a", record(0, "x"))
-	b.wantBody("a", "x")
+	b.checkBody("a", "x")
 	b.forget("a", 0)
-	b.wantBody("a", "x")
+	b.checkBody("a", "x")
 }
 
-func separate(t *testing.T, b bench) {
+func separateKeys(t *testing.T, b bench) {
 	b.begin("a", request, 7)
-	b.wantNone("A")
-	b.wantNone("a ")
+	b.checkNone("A")
+	b.checkNone("a ")
 	b.begin("b", different, 3)
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
 }
 
 func endedContext(t *testing.T, b bench) {
@@ -291,7 +293,7 @@ func endedContext(t *testing.T, b bench) {
 	}
 }
 
-func expires(t *testing.T, b bench) {
+func expiredRecord(t *testing.T, b bench) {
 	const short = 50 * time.Millisecond
 	gone := func(key string) {
 		t.Helper()
@@ -327,7 +329,7 @@ func (b bench) transactor() (idempotency.Transactor, bool) {
 	return tr, ok
 }
 
-func commits(t *testing.T, b bench) {
+func commitTogether(t *testing.T, b bench) {
 	tr, ok := b.transactor()
 	if !ok {
 		return // the rules below concern only a Transactor
@@ -339,7 +341,7 @@ func commits(t *testing.T, b bench) {
 	if err != nil {
 		t.Fatalf("Transact: %v", err)
 	}
-	b.wantBody("a", "committed")
+	b.checkBody("a", "committed")
 }
 
 func rollsBack(t *testing.T, b bench) {
@@ -357,9 +359,9 @@ func rollsBack(t *testing.T, b bench) {
 	if err != errWork {
 		t.Errorf("Transact: %v; want the error of the work, unchanged", err)
 	}
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
 	b.save("a", record(7, "saved by itself"))
-	b.wantBody("a", "saved by itself")
+	b.checkBody("a", "saved by itself")
 }
 
 func overtakenTransaction(t *testing.T, b bench) {
@@ -375,10 +377,10 @@ func overtakenTransaction(t *testing.T, b bench) {
 	if !errors.Is(err, idempotency.ErrOvertaken) {
 		t.Errorf("Transact: %v; want ErrOvertaken", err)
 	}
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 8, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 8, State: idempotency.InProgress})
 }
 
-func panics(t *testing.T, b bench) {
+func panickingWork(t *testing.T, b bench) {
 	tr, ok := b.transactor()
 	if !ok {
 		return
@@ -397,5 +399,5 @@ func panics(t *testing.T, b bench) {
 			panic("of the work")
 		})
 	}()
-	b.want("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
+	b.checkRecord("a", idempotency.Record{Fingerprint: request, Fence: 7, State: idempotency.InProgress})
 }

@@ -23,8 +23,10 @@ type bench struct {
 // ttl is so long that a lease runs out only where a law waits for that, even on a slow machine.
 const ttl = 30 * time.Second
 
+// owner returns the token of a new owner.
 func owner() string { return rand.Text() }
 
+// claim returns a claim of owner for the law's key.
 func (b *bench) claim(owner string) store.Claim {
 	return store.Claim{Key: b.key, Owner: owner, TTL: ttl, FenceCount: 1}
 }
@@ -59,50 +61,54 @@ func (b *bench) release(c store.Claim) store.Grant {
 	return g
 }
 
-// want fails the law unless the answer has the expected state.
-func (b *bench) want(g store.Grant, s store.State, when string) store.Grant {
+// checkState fails the law unless the answer g has the state s, and returns g. The parameter step
+// names the step in the failure.
+func (b *bench) checkState(g store.Grant, s store.State, step string) store.Grant {
 	b.Helper()
 	if g.State != s {
-		b.Fatalf("%s: the Store answered %q, the law says %q", when, g.State, s)
+		b.Fatalf("%s: the Store answered %q, the law says %q", step, g.State, s)
 	}
 	return g
 }
 
-// gets acquires a key that is free, or soon will be. In a Store without queues, a refused owner may
-// still have the vote of a node. It gives the vote back, so the key is free a moment later.
-func (b *bench) gets(c store.Claim, when string) store.Grant {
+// acquireSoon acquires a key that is free, or soon will be. In a Store without queues, a refused
+// owner may still have the vote of a node. It gives the vote back, so the key is free a moment
+// later. The parameter step names the step in a failure.
+func (b *bench) acquireSoon(c store.Claim, step string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
 	for until := time.Now().Add(5 * time.Second); g.State == store.Busy && !b.Can.Queue && time.Now().Before(until); g = b.acquire(c) {
 		<-time.After(5 * time.Millisecond)
 	}
-	return b.want(g, store.Granted, when)
+	return b.checkState(g, store.Granted, step)
 }
 
-// granted acquires the key for a new owner. If the owner does not get the key, the law fails.
-func (b *bench) granted() (store.Claim, store.Grant) {
+// newHolder acquires the key for a new owner, and returns its claim and the grant. If the owner
+// does not get the key, the law fails.
+func (b *bench) newHolder() (store.Claim, store.Grant) {
 	b.Helper()
 	c := b.claim(owner())
-	return c, b.gets(c, "acquire of a free key")
+	return c, b.acquireSoon(c, "acquire of a free key")
 }
 
-// left returns how long the holder's lease still lasts, from the answer to a refused caller.
-func (b *bench) left() time.Duration {
+// holderLeft returns how long the holder's lease still lasts, from the answer to a refused caller.
+func (b *bench) holderLeft() time.Duration {
 	b.Helper()
-	g := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
+	g := b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire of a held key")
 	if b.Left != nil {
 		return b.Left(b.TB, b.key)
 	}
 	return g.Holder.Left
 }
 
-// eventually waits until a condition holds, at most for bound.
-func (b *bench) eventually(bound time.Duration, what string, holds func() bool) {
+// eventually waits until cond returns true, at most for limit. The parameter desc describes the
+// condition in a failure.
+func (b *bench) eventually(limit time.Duration, desc string, cond func() bool) {
 	b.Helper()
-	deadline := time.Now().Add(bound)
-	for !holds() {
+	deadline := time.Now().Add(limit)
+	for !cond() {
 		if time.Now().After(deadline) {
-			b.Fatalf("not within %v: %s", bound, what)
+			b.Fatalf("not within %v: %s", limit, desc)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
@@ -114,7 +120,7 @@ func (b *bench) locker(opts ...locker.Option) *locker.Engine {
 	return lockertest.NewLocker(b.TB, b.Store, opts...)
 }
 
-// info inspects the key.
+// info returns what Inspect shows of the key.
 func (b *bench) info() locker.Info {
 	b.Helper()
 	s, ok := b.Store.(store.Inspector)
@@ -142,55 +148,58 @@ func (b *bench) waiter(inbox string) store.Claim {
 	return c
 }
 
-// queue makes a claim wait for the key, which is held.
+// queue makes the claim c wait for the key, which is held, and returns the answer.
 func (b *bench) queue(c store.Claim) store.Grant {
 	b.Helper()
-	return b.want(b.acquire(c), store.Busy, "acquire of a held key")
+	return b.checkState(b.acquire(c), store.Busy, "acquire of a held key")
 }
 
-// queued makes a new owner wait for the key, which is held.
-func (b *bench) queued(inbox string) store.Claim {
+// newWaiter makes a new owner wait for the key, which is held, and returns its claim. The owner is
+// notified at inbox.
+func (b *bench) newWaiter(inbox string) store.Claim {
 	b.Helper()
 	c := b.waiter(inbox)
 	b.queue(c)
 	return c
 }
 
-// free releases the key.
+// free releases the key, which c holds.
 func (b *bench) free(c store.Claim) {
 	b.Helper()
-	b.want(b.release(c), store.Released, "release by the holder")
+	b.checkState(b.release(c), store.Released, "release by the holder")
 }
 
-// owns fails the law unless c holds the key. If c was handed the key, owns confirms the hand-off.
-func (b *bench) owns(c store.Claim, when string) {
+// checkHolds fails the law unless c holds the key. If c was handed the key, checkHolds confirms the
+// hand-off. The parameter step names the step in a failure.
+func (b *bench) checkHolds(c store.Claim, step string) {
 	b.Helper()
 	c.ByHandoff = true
-	b.want(b.renew(c), store.Granted, when)
+	b.checkState(b.renew(c), store.Granted, step)
 }
 
-// pass waits until the duration d has passed on the server's clock.
-func (b *bench) pass(d time.Duration) { <-time.After(d + d/10) }
+// sleep waits until the duration d has passed on the server's clock.
+func (b *bench) sleep(d time.Duration) { <-time.After(d + d/10) }
 
-// delegate registers a secret.
-func (b *bench) delegate(c store.Claim, p locker.Delegation, within time.Duration) store.Grant {
+// delegate delegates the lease of c by p for timeout, and returns the answer.
+func (b *bench) delegate(c store.Claim, p locker.Delegation, timeout time.Duration) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, within) //nolint:forcetypeassert // Can has Join
+	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, timeout) //nolint:forcetypeassert // Can has Join
 	if err != nil {
 		b.Fatalf("delegate: %v", err)
 	}
 	return g
 }
 
-// delegatedFor delegates the lease of c with a secret, and returns the Delegation that a caller
-// must present to join.
-func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, within time.Duration) locker.Delegation {
+// delegatedFor delegates the lease of c with secret for timeout, and returns the Delegation that a
+// caller must present to join.
+func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, timeout time.Duration) locker.Delegation {
 	b.Helper()
 	p.Secret = sha256.Sum256([]byte(secret))
-	b.want(b.delegate(c, p, within), store.Granted, "delegation by the holder")
+	b.checkState(b.delegate(c, p, timeout), store.Granted, "delegation by the holder")
 	return locker.Delegation{Secret: p.Secret}
 }
 
+// delegated does the work of delegatedFor with a time that does not end before the law.
 func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) locker.Delegation {
 	b.Helper()
 	return b.delegatedFor(c, p, secret, ttl)
@@ -221,4 +230,5 @@ func (b *bench) leave(c store.Claim) store.Grant {
 	return g
 }
 
+// endedAsLost reports whether err is ErrLost.
 func endedAsLost(err error) bool { return errors.Is(err, locker.ErrLost) }

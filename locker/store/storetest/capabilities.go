@@ -28,13 +28,13 @@ var All = Capabilities{
 }
 
 // Each function below stands for a need of some laws, and reports whether a Harness meets it.
-func fence(h Harness) bool        { return h.Can.Fence }
-func undo(h Harness) bool         { return h.Can.Tombstone }
+func mintsFences(h Harness) bool  { return h.Can.Fence }
+func refusesLate(h Harness) bool  { return h.Can.Tombstone }
 func atLeast(h Harness) bool      { return h.Can.AtLeast }
-func once(h Harness) bool         { return h.Can.Once }
+func marksDone(h Harness) bool    { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Revoke && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
-func left(h Harness) bool         { return h.Can.Left }
+func showsLeft(h Harness) bool    { return h.Can.Left }
 func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
@@ -44,8 +44,8 @@ func notifies(h Harness) bool     { return h.Can.Queue && h.Can.Notify }
 func follows(h Harness) bool      { return h.Can.Queue && h.Can.Next }
 func permits(h Harness) bool      { return h.Can.Queue && h.Can.Permits }
 func readers(h Harness) bool      { return h.Can.Readers }
-func several(h Harness) bool      { return h.Another != nil }
-func together(h Harness) bool {
+func hasProcesses(h Harness) bool { return h.Another != nil }
+func takesTogether(h Harness) bool {
 	_, ok := h.Store.(store.BatchAcquirer)
 	return ok
 }
@@ -62,8 +62,8 @@ func kills(h Harness) bool              { return h.Another != nil && h.Kill != n
 func losesSubscriptions(h Harness) bool { return h.Deafen != nil }
 func counts(h Harness) bool             { return h.Queued != nil }
 
-// all combines several needs into one: a Harness must meet each of them.
-func all(needs ...func(Harness) bool) func(Harness) bool {
+// allOf combines several needs into one: a Harness must meet each of them.
+func allOf(needs ...func(Harness) bool) func(Harness) bool {
 	return func(h Harness) bool {
 		for _, need := range needs {
 			if !need(h) {

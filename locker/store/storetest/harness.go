@@ -50,7 +50,7 @@ func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	for _, l := range laws {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()
-			l.hold(t, setup(t))
+			l.run(t, setup(t))
 		})
 	}
 }
@@ -61,7 +61,7 @@ func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {
 		t.Run(l.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { l.hold(t, setup(t)) })
+			synctest.Test(t, func(t *testing.T) { l.run(t, setup(t)) })
 		})
 	}
 }
@@ -73,7 +73,8 @@ type law struct {
 	check func(b *bench)
 }
 
-func (l law) hold(t *testing.T, h Harness) {
+// run checks the law with the Harness h, or skips it if h does not meet its needs.
+func (l law) run(t *testing.T, h Harness) {
 	if h.Store == nil {
 		t.Fatal("lockertest: the Harness has no Store")
 	}

@@ -17,47 +17,47 @@ var laws = slices.Concat(stepLaws, keepLaws, revokeLaws, faultLaws, togetherLaws
 var stepLaws = []law{
 	// laws about acquire
 	{name: "a free key is granted", check: func(b *bench) {
-		b.granted()
+		b.newHolder()
 	}},
-	{name: "a held key is busy and says how long its holder has", needs: left, check: func(b *bench) {
-		b.granted()
-		if left := b.left(); left <= 0 || left > ttl {
+	{name: "a held key is busy and says how long its holder has", needs: showsLeft, check: func(b *bench) {
+		b.newHolder()
+		if left := b.holderLeft(); left <= 0 || left > ttl {
 			b.Fatalf("the holder has %v left of %v", left, ttl)
 		}
 	}},
 	{name: "an owner that asks again gets the same grant again", check: func(b *bench) {
-		c, first := b.granted()
-		again := b.gets(c, "second acquire of the same owner")
+		c, first := b.newHolder()
+		again := b.acquireSoon(c, "second acquire of the same owner")
 		if again.Fence != first.Fence || again.FenceCount != first.FenceCount {
 			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.FenceCount, again.Fence, again.FenceCount)
 		}
 	}},
 	{name: "an owner that asks again for longer gets longer", check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		c.TTL *= 2
-		b.gets(c, "second acquire of the same owner")
-		if left := b.left(); left <= ttl {
+		b.acquireSoon(c, "second acquire of the same owner")
+		if left := b.holderLeft(); left <= ttl {
 			b.Fatalf("%v left after asking for %v", left, c.TTL)
 		}
 	}},
 	{name: "an owner whose name begins or continues the holder's owns nothing", check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		for _, other := range []string{c.Owner[:len(c.Owner)-1], c.Owner[:1], c.Owner + "X"} {
-			b.want(b.acquire(b.claim(other)), store.Busy, "acquire with a part of the holder's name")
-			b.want(b.renew(b.claim(other)), store.NotOurs, "renewal with a part of the holder's name")
-			b.want(b.release(b.claim(other)), store.NotOurs, "release with a part of the holder's name")
+			b.checkState(b.acquire(b.claim(other)), store.Busy, "acquire with a part of the holder's name")
+			b.checkState(b.renew(b.claim(other)), store.NotOurs, "renewal with a part of the holder's name")
+			b.checkState(b.release(b.claim(other)), store.NotOurs, "release with a part of the holder's name")
 		}
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
 	}},
 	{name: "a lease without renewals expires", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 50 * time.Millisecond
-		b.gets(c, "acquire of a free key")
+		b.acquireSoon(c, "acquire of a free key")
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == store.Granted })
-		b.want(b.renew(c), store.NotOurs, "renewal after the lease ran out")
-		b.want(b.release(c), store.NotOurs, "release after the lease ran out")
-		b.want(b.renew(next), store.Granted, "renewal by the next holder")
+		b.checkState(b.renew(c), store.NotOurs, "renewal after the lease ran out")
+		b.checkState(b.release(c), store.NotOurs, "release after the lease ran out")
+		b.checkState(b.renew(next), store.Granted, "renewal by the next holder")
 	}},
 	{name: "owners that ask at the same time are granted one at a time", check: func(b *bench) {
 		var inside, served atomic.Int32
@@ -87,57 +87,57 @@ var stepLaws = []law{
 		}
 	}},
 	{name: "keys do not concern each other", check: func(b *bench) {
-		b.granted()
+		b.newHolder()
 		b.key += ":other"
-		b.granted()
+		b.newHolder()
 	}},
 
 	// laws about fences
-	{name: "fences grow with every grant of a key", needs: fence, check: func(b *bench) {
+	{name: "fences grow with every grant of a key", needs: mintsFences, check: func(b *bench) {
 		var last uint64
 		for i := range 20 {
-			c, g := b.granted()
+			c, g := b.newHolder()
 			if g.Fence <= last {
 				b.Fatalf("grant %d has fence %d after %d", i, g.Fence, last)
 			}
 			last = g.Fence + uint64(g.FenceCount) - 1
-			b.want(b.release(c), store.Released, "release by the holder")
+			b.checkState(b.release(c), store.Released, "release by the holder")
 		}
 	}},
-	{name: "fences grow also when a lease ran out", needs: fence, check: func(b *bench) {
+	{name: "fences grow also when a lease ran out", needs: mintsFences, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 20 * time.Millisecond
-		first := b.gets(c, "acquire of a free key")
+		first := b.acquireSoon(c, "acquire of a free key")
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the lease ran out", func() bool { return b.acquire(next).State == store.Granted })
 		if again := b.acquire(next); again.Fence <= first.Fence {
 			b.Fatalf("fence %d after %d", again.Fence, first.Fence)
 		}
 	}},
-	{name: "a block of fences is reserved whole", needs: fence, check: func(b *bench) {
+	{name: "a block of fences is reserved whole", needs: mintsFences, check: func(b *bench) {
 		// The block reaches 90 ms ahead of the clock. If it were smaller, the clock could advance
 		// beyond it, and hide that a block was given twice.
 		const block = 90_000
 		c := b.claim(owner())
 		c.FenceCount = block
-		g := b.gets(c, "acquire of a block")
+		g := b.acquireSoon(c, "acquire of a block")
 		if g.FenceCount != block {
 			b.Fatalf("%d fences reserved of %d", g.FenceCount, block)
 		}
 		b.release(c)
-		if _, next := b.granted(); next.Fence < g.Fence+block {
+		if _, next := b.newHolder(); next.Fence < g.Fence+block {
 			b.Fatalf("fence %d lies in the block %d…%d", next.Fence, g.Fence, g.Fence+block-1)
 		}
 	}},
-	{name: "a block does not run far ahead of the clock", needs: fence, check: func(b *bench) {
+	{name: "a block does not run far ahead of the clock", needs: mintsFences, check: func(b *bench) {
 		c := b.claim(owner())
 		c.FenceCount = 10_000_000
-		if g := b.gets(c, "acquire of a block"); g.FenceCount != 1 {
+		if g := b.acquireSoon(c, "acquire of a block"); g.FenceCount != 1 {
 			b.Fatalf("%d fences reserved: after a failover the counter would be ahead of the clock by 10 s", g.FenceCount)
 		}
 	}},
-	{name: "a raised fence is never lowered", needs: all(fence, raises), check: func(b *bench) {
-		c, g := b.granted()
+	{name: "a raised fence is never lowered", needs: allOf(mintsFences, raises), check: func(b *bench) {
+		c, g := b.newHolder()
 		b.release(c)
 		f := b.Store.(store.Fencer)
 		least := g.Fence + 10_000_000 // 10 s later than the fence, which is a clock in µs
@@ -146,7 +146,7 @@ var stepLaws = []law{
 				b.Fatal(err)
 			}
 		}
-		if _, next := b.granted(); next.Fence <= least {
+		if _, next := b.newHolder(); next.Fence <= least {
 			b.Fatalf("fence %d after raising to %d", next.Fence, least)
 		}
 	}},
@@ -155,29 +155,29 @@ var stepLaws = []law{
 	{name: "a renewal lengthens a lease", check: func(b *bench) {
 		c := b.claim(owner())
 		c.TTL = 5 * time.Second
-		b.gets(c, "acquire of a free key")
+		b.acquireSoon(c, "acquire of a free key")
 		c.TTL = ttl
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
-		if left := b.left(); left <= 5*time.Second {
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
+		if left := b.holderLeft(); left <= 5*time.Second {
 			b.Fatalf("%v left after a renewal by %v", left, ttl)
 		}
 	}},
 	{name: "a renewal never shortens a lease", check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		c.TTL = time.Second
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
-		if left := b.left(); left <= 5*time.Second {
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
+		if left := b.holderLeft(); left <= 5*time.Second {
 			b.Fatalf("%v left after a late, short renewal of a lease of %v", left, ttl)
 		}
 	}},
 	{name: "a renewal never creates a lease", check: func(b *bench) {
 		c := b.claim(owner())
-		b.want(b.renew(c), store.NotOurs, "renewal of a free key")
-		b.granted()
+		b.checkState(b.renew(c), store.NotOurs, "renewal of a free key")
+		b.newHolder()
 	}},
 	{name: "a stranger cannot renew", check: func(b *bench) {
-		b.granted()
-		b.want(b.renew(b.claim(owner())), store.NotOurs, "renewal by a stranger")
+		b.newHolder()
+		b.checkState(b.renew(b.claim(owner())), store.NotOurs, "renewal by a stranger")
 	}},
 	{name: "a batch of renewals is answered one by one, in order", check: func(b *bench) {
 		base := b.key
@@ -186,7 +186,7 @@ var stepLaws = []law{
 			b.key = base + string(rune('a'+i%26)) + string(rune('a'+i/26))
 			c := b.claim(owner())
 			if i%3 != 0 {
-				b.gets(c, "acquire of a free key")
+				b.acquireSoon(c, "acquire of a free key")
 			}
 			claims = append(claims, c)
 		}
@@ -199,47 +199,47 @@ var stepLaws = []law{
 			if i%3 == 0 {
 				want = store.NotOurs
 			}
-			b.want(g, want, "renewal in a batch")
+			b.checkState(g, want, "renewal in a batch")
 		}
 	}},
 
 	// laws about release
 	{name: "a released key is free", check: func(b *bench) {
-		c, _ := b.granted()
-		b.want(b.release(c), store.Released, "release by the holder")
-		b.granted()
+		c, _ := b.newHolder()
+		b.checkState(b.release(c), store.Released, "release by the holder")
+		b.newHolder()
 	}},
 	{name: "a second release finds no lease and has no effect", check: func(b *bench) {
-		c, _ := b.granted()
-		b.want(b.release(c), store.Released, "release by the holder")
-		next, _ := b.granted()
-		b.want(b.release(c), store.NotOurs, "second release")
-		b.want(b.renew(next), store.Granted, "renewal by the next holder")
+		c, _ := b.newHolder()
+		b.checkState(b.release(c), store.Released, "release by the holder")
+		next, _ := b.newHolder()
+		b.checkState(b.release(c), store.NotOurs, "second release")
+		b.checkState(b.renew(next), store.Granted, "renewal by the next holder")
 	}},
 	{name: "a stranger cannot release the lease", check: func(b *bench) {
-		c, _ := b.granted()
-		b.want(b.release(b.claim(owner())), store.NotOurs, "release by a stranger")
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
+		c, _ := b.newHolder()
+		b.checkState(b.release(b.claim(owner())), store.NotOurs, "release by a stranger")
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
 	}},
-	{name: "an undo frees the lease", needs: undo, check: func(b *bench) {
-		c, _ := b.granted()
+	{name: "an undo frees the lease", needs: refusesLate, check: func(b *bench) {
+		c, _ := b.newHolder()
 		c.TombstoneTTL = time.Minute
-		b.want(b.release(c), store.Released, "undo by the holder")
-		b.granted()
+		b.checkState(b.release(c), store.Released, "undo by the holder")
+		b.newHolder()
 	}},
-	{name: "an acquire that comes after its undo takes nothing", needs: undo, check: func(b *bench) {
+	{name: "an acquire that comes after its undo takes nothing", needs: refusesLate, check: func(b *bench) {
 		c := b.claim(owner())
 		c.TombstoneTTL = time.Minute
-		b.want(b.release(c), store.NotOurs, "undo before the acquire")
-		b.want(b.acquire(c), store.Undone, "late acquire")
-		b.want(b.acquire(c), store.Undone, "late acquire, again")
-		b.granted()
+		b.checkState(b.release(c), store.NotOurs, "undo before the acquire")
+		b.checkState(b.acquire(c), store.Undone, "late acquire")
+		b.checkState(b.acquire(c), store.Undone, "late acquire, again")
+		b.newHolder()
 	}},
-	{name: "an undo never harms another owner", needs: undo, check: func(b *bench) {
+	{name: "an undo never harms another owner", needs: refusesLate, check: func(b *bench) {
 		late := b.claim(owner())
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		late.TombstoneTTL = time.Minute
-		b.want(b.release(late), store.NotOurs, "undo by an owner that never held")
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
+		b.checkState(b.release(late), store.NotOurs, "undo by an owner that never held")
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
 	}},
 }

@@ -13,18 +13,18 @@ var faultLaws = []law{
 	{name: "a foreign holder is respected, and never disturbed", needs: foreign, check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)
 		c := b.claim(owner())
-		if g := b.want(b.acquire(c), store.Busy, "acquire of a foreign key"); b.Can.Left && (!g.Holder.Foreign || g.Holder.Left <= 0) {
+		if g := b.checkState(b.acquire(c), store.Busy, "acquire of a foreign key"); b.Can.Left && (!g.Holder.Foreign || g.Holder.Left <= 0) {
 			b.Fatalf("holder %+v is not foreign", g.Holder)
 		}
-		b.want(b.renew(c), store.NotOurs, "renewal of a foreign key")
+		b.checkState(b.renew(c), store.NotOurs, "renewal of a foreign key")
 		c.TombstoneTTL = time.Minute
-		if b.release(c); b.left() <= 0 {
+		if b.release(c); b.holderLeft() <= 0 {
 			b.Fatal("the foreign holder is gone")
 		}
 	}},
 	{name: "a foreign holder without end is busy without end", needs: foreign, check: func(b *bench) {
 		b.Occupy(b.TB, b.key, 0)
-		if left := b.left(); left >= 0 {
+		if left := b.holderLeft(); left >= 0 {
 			b.Fatalf("%v left", left)
 		}
 	}},
@@ -36,9 +36,9 @@ var faultLaws = []law{
 			b.Fatalf("acquire: %v, want a refusal that is ErrInvalidKey", err)
 		}
 		c := b.claim(owner())
-		b.want(b.renew(c), store.NotOurs, "renewal of data that is no lock")
+		b.checkState(b.renew(c), store.NotOurs, "renewal of data that is no lock")
 		c.TombstoneTTL = time.Minute
-		b.want(b.release(c), store.NotOurs, "undo of data that is no lock")
+		b.checkState(b.release(c), store.NotOurs, "undo of data that is no lock")
 		if !intact() {
 			b.Fatal("the data is gone")
 		}
@@ -52,17 +52,17 @@ var faultLaws = []law{
 			b.Fatalf("acquire: %v, want an error that leaves it open whether the call ran", err)
 		}
 		held := b.acquire(b.claim(owner()))
-		b.want(held, store.Busy, "acquire by a stranger meanwhile")
-		if g := b.gets(c, "repeated acquire"); g.Fence != held.Holder.Fence {
+		b.checkState(held, store.Busy, "acquire by a stranger meanwhile")
+		if g := b.acquireSoon(c, "repeated acquire"); g.Fence != held.Holder.Fence {
 			b.Fatalf("fence %d became %d", held.Holder.Fence, g.Fence)
 		}
 	}},
 	{name: "a release whose answer was lost has happened", needs: losesReplies, check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		b.LoseReply(b.TB, locker.OpRelease, b.key)
 		if g, err := b.Store.Release(b.Context(), c); err == nil {
 			b.Fatalf("release answered %v although its answer was lost", g.State)
 		}
-		b.want(b.release(c), store.NotOurs, "repeated release")
+		b.checkState(b.release(c), store.NotOurs, "repeated release")
 	}},
 }

@@ -10,69 +10,69 @@ import (
 // done.
 var keepLaws = []law{
 	{name: "a kept key stays busy without an owner, and runs out", needs: atLeast, check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		c.KeepFor = 100 * time.Millisecond
-		b.want(b.release(c), store.Released, "release with Keep")
+		b.checkState(b.release(c), store.Released, "release with Keep")
 		other := b.claim(owner())
 		g := b.acquire(other)
 		if g.State == store.Busy && g.Holder.Foreign {
 			b.Fatal("the kept key looks as if another library held it")
 		}
-		b.want(b.renew(c), store.NotOurs, "renewal after the release")
+		b.checkState(b.renew(c), store.NotOurs, "renewal after the release")
 		if g.State == store.Granted { // on a slow machine, the kept key has run out already
 			b.release(other)
 		}
-		b.want(b.release(c), store.NotOurs, "second release")
+		b.checkState(b.release(c), store.NotOurs, "second release")
 		next := b.claim(owner())
 		b.eventually(10*time.Second, "the kept key ran out", func() bool { return b.acquire(next).State == store.Granted })
 	}},
 	{name: "keeping a key does not shorten or lengthen what was asked", needs: atLeast, check: func(b *bench) {
-		c, _ := b.granted()
+		c, _ := b.newHolder()
 		c.KeepFor = 10 * time.Second
-		b.want(b.release(c), store.Released, "release with Keep")
-		if left := b.left(); left > 10*time.Second || left < 5*time.Second {
+		b.checkState(b.release(c), store.Released, "release with Keep")
+		if left := b.holderLeft(); left > 10*time.Second || left < 5*time.Second {
 			b.Fatalf("%v left of 10s", left)
 		}
 	}},
-	{name: "work that is done is not granted again to an acquire with Once", needs: once, check: func(b *bench) {
+	{name: "work that is done is not granted again to an acquire with Once", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
+		b.acquireSoon(c, "acquire with Once")
 		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
+		b.checkState(b.release(c), store.Released, "release with Complete")
 		second := b.claim(owner())
 		second.Once = time.Minute
-		b.want(b.acquire(second), store.Done, "acquire with Once after Complete")
-		b.granted() // an owner without Once is not affected
+		b.checkState(b.acquire(second), store.Done, "acquire with Once after Complete")
+		b.newHolder() // an owner without Once is not affected
 	}},
-	{name: "work that failed is granted again", needs: once, check: func(b *bench) {
+	{name: "work that failed is granted again", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
-		b.want(b.release(c), store.Released, "release without Complete")
-		b.want(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
+		b.acquireSoon(c, "acquire with Once")
+		b.checkState(b.release(c), store.Released, "release without Complete")
+		b.checkState(b.acquire(b.claim(owner())), store.Granted, "acquire after a failure")
 	}},
-	{name: "an owner that lost the lease cannot mark the work as done", needs: once, check: func(b *bench) {
+	{name: "an owner that lost the lease cannot mark the work as done", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once, c.Complete = time.Minute, true
-		b.want(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
+		b.checkState(b.release(c), store.NotOurs, "Complete by an owner that does not hold")
 		c.Owner, c.Complete = owner(), false
-		b.gets(c, "acquire with Once")
+		b.acquireSoon(c, "acquire with Once")
 	}},
-	{name: "a repeated Complete learns that the mark is there", needs: once, check: func(b *bench) {
+	{name: "a repeated Complete learns that the mark is there", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = time.Minute
-		b.gets(c, "acquire with Once")
+		b.acquireSoon(c, "acquire with Once")
 		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
-		b.want(b.release(c), store.Done, "repeated release with Complete")
+		b.checkState(b.release(c), store.Released, "release with Complete")
+		b.checkState(b.release(c), store.Done, "repeated release with Complete")
 	}},
-	{name: "a done mark runs out", needs: once, check: func(b *bench) {
+	{name: "a done mark runs out", needs: marksDone, check: func(b *bench) {
 		c := b.claim(owner())
 		c.Once = 50 * time.Millisecond
-		b.gets(c, "acquire with Once")
+		b.acquireSoon(c, "acquire with Once")
 		c.Complete = true
-		b.want(b.release(c), store.Released, "release with Complete")
+		b.checkState(b.release(c), store.Released, "release with Complete")
 		next := b.claim(owner())
 		next.Once = time.Minute
 		b.eventually(time.Minute, "the mark ran out", func() bool {

@@ -96,7 +96,7 @@ var lockerLaws = []law{
 		}
 		first := lease.Expires()
 		b.eventually(10*time.Second, "the time of a lease that is not renewed passed", func() bool { return time.Now().After(first.Add(100 * time.Millisecond)) })
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire of the key by another")
+		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire of the key by another")
 		if lease.Context().Err() != nil {
 			b.Fatal(context.Cause(lease.Context()))
 		}
@@ -115,11 +115,11 @@ var lockerLaws = []law{
 		if err := lease.Release(ctx); err != nil {
 			b.Fatal(err)
 		}
-		b.granted()
+		b.newHolder()
 	}},
 
 	// laws about several processes
-	{name: "waiters of two processes are all served, one at a time", needs: several, check: func(b *bench) {
+	{name: "waiters of two processes are all served, one at a time", needs: hasProcesses, check: func(b *bench) {
 		ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
 		defer cancel()
 		counter, inside := 0, new(atomic.Int32)
@@ -148,7 +148,7 @@ var lockerLaws = []law{
 			b.Fatalf("%d of 40 runs counted", counter)
 		}
 	}},
-	{name: "fair Lockers grant in the order in which the callers of all processes began to wait", needs: all(queues, several, breaks), check: func(b *bench) {
+	{name: "fair Lockers grant in the order in which the callers of all processes began to wait", needs: allOf(queues, hasProcesses, breaks), check: func(b *bench) {
 		one, other := b.locker(locker.WithFair()), b.another(locker.WithFair())
 		lease := b.hold(one)
 		var waits []*wait
@@ -158,14 +158,14 @@ var lockerLaws = []law{
 		}
 		for i, w := range waits {
 			b.end(lease)
-			lease = w.served(10 * time.Second)
+			lease = w.awaitLease(10 * time.Second)
 			for _, later := range waits[i+1:] {
-				later.stillWaits()
+				later.checkWaiting()
 			}
 		}
 		b.end(lease)
 	}},
-	{name: "a process that was killed while it waited does not hold up the others", needs: all(notifies, kills, breaks), check: func(b *bench) {
+	{name: "a process that was killed while it waited does not hold up the others", needs: allOf(notifies, kills, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		killed := b.mortal(backend)
 		lease := b.hold(b.locker())
@@ -177,9 +177,9 @@ var lockerLaws = []law{
 		b.eventually(10*time.Second, "the caller is in the queue", func() bool { return b.info().Waiters > before })
 		b.Kill(b.TB, backend)
 		b.end(lease)
-		b.end(next.served(2 * time.Second)) // the killed process delays no other waiter
+		b.end(next.awaitLease(2 * time.Second)) // the killed process delays no other waiter
 	}},
-	{name: "a process that was killed while it held costs the others its lease only", needs: all(queues, kills), check: func(b *bench) {
+	{name: "a process that was killed while it held costs the others its lease only", needs: allOf(queues, kills), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		killed := b.mortal(backend)
 		_, err := killed.Acquire(b.Context(), locker.Rule{Key: b.key, TTL: 2 * time.Second})
@@ -187,11 +187,11 @@ var lockerLaws = []law{
 			b.Fatal(err)
 		}
 		next := b.begin(b.locker())
-		next.stillWaits()
+		next.checkWaiting()
 		b.Kill(b.TB, backend)
-		b.end(next.served(4 * time.Second))
+		b.end(next.awaitLease(4 * time.Second))
 	}},
-	{name: "a process that cannot subscribe is served, and does not delay the others", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
+	{name: "a process that cannot subscribe is served, and does not delay the others", needs: allOf(notifies, hasProcesses, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		unsubscribed, other := lockertest.NewLocker(b.TB, backend), b.another()
 		lease := b.hold(b.locker())
@@ -211,7 +211,7 @@ var lockerLaws = []law{
 			}
 		}
 	}},
-	{name: "a process that has lost its subscription notices it while it waits, and subscribes again", needs: all(notifies, several, losesSubscriptions, breaks), check: func(b *bench) {
+	{name: "a process that has lost its subscription notices it while it waits, and subscribes again", needs: allOf(notifies, hasProcesses, losesSubscriptions, breaks), check: func(b *bench) {
 		backend := b.Another(b.TB)
 		unsubscribed := lockertest.NewLocker(b.TB, backend)
 		lease := b.hold(b.locker())
@@ -221,13 +221,13 @@ var lockerLaws = []law{
 		b.eventually(20*time.Second, "a process listens at the inbox", func() bool {
 			probe := b.waiter(backend.(store.Notifier).Inbox(b.key))
 			g := b.queue(probe)
-			b.want(b.release(probe), store.NotOurs, "release by a waiter")
+			b.checkState(b.release(probe), store.NotOurs, "release by a waiter")
 			return probe.Inbox != "" && !g.NotListening
 		})
 		b.end(lease)
-		b.end(first.served(10 * time.Second))
+		b.end(first.awaitLease(10 * time.Second))
 	}},
-	{name: "waiters that were cancelled leave nothing", needs: all(queues, several, breaks, counts), check: func(b *bench) {
+	{name: "waiters that were cancelled leave nothing", needs: allOf(queues, hasProcesses, breaks, counts), check: func(b *bench) {
 		one, other := b.locker(), b.another()
 		lease := b.hold(one)
 		var waits []*wait
@@ -254,7 +254,7 @@ func (b *bench) another(opts ...locker.Option) *locker.Engine {
 	return lockertest.NewLocker(b.TB, b.Another(b.TB), opts...)
 }
 
-// mortal returns a Locker whose process will be killed, so that it cannot be closed normally.
+// mortal returns a Locker on s whose process will be killed, so that it cannot be closed normally.
 func (b *bench) mortal(s locker.Store) *locker.Engine {
 	b.Helper()
 	e, err := locker.New(s)
@@ -269,7 +269,7 @@ func (b *bench) mortal(s locker.Store) *locker.Engine {
 	return e
 }
 
-// hold acquires the key, which is free.
+// hold acquires the key, which is free, through l, and returns the lease.
 func (b *bench) hold(l locker.Locker) *locker.Lease {
 	b.Helper()
 	lease, err := l.Acquire(b.Context(), locker.Rule{Key: b.key, Wait: 10 * time.Second})
@@ -279,7 +279,7 @@ func (b *bench) hold(l locker.Locker) *locker.Lease {
 	return lease
 }
 
-// end releases the key.
+// end releases the lease l.
 func (b *bench) end(l *locker.Lease) {
 	b.Helper()
 	if err := l.Release(b.Context()); err != nil {
@@ -296,7 +296,8 @@ type wait struct {
 	err    error
 }
 
-// begin begins a wait. If the waiter is not served before the law ends, it gives up.
+// begin begins a wait for the key through l. If the waiter is not served before the law ends, it
+// gives up.
 func (b *bench) begin(l locker.Locker) *wait {
 	ctx, cancel := context.WithCancel(b.Context())
 	w := &wait{b: b, cancel: cancel, ended: make(chan struct{})}
@@ -308,13 +309,14 @@ func (b *bench) begin(l locker.Locker) *wait {
 	return w
 }
 
-// served waits until the call of Acquire has its lease.
-func (w *wait) served(bound time.Duration) *locker.Lease {
+// awaitLease waits until the call of Acquire has its lease, at most for limit, and returns the
+// lease.
+func (w *wait) awaitLease(limit time.Duration) *locker.Lease {
 	w.b.Helper()
 	select {
 	case <-w.ended:
-	case <-time.After(bound):
-		w.b.Fatalf("not served within %v", bound)
+	case <-time.After(limit):
+		w.b.Fatalf("not served within %v", limit)
 	}
 	if w.err != nil {
 		w.b.Fatalf("acquire: %v", w.err)
@@ -322,8 +324,8 @@ func (w *wait) served(bound time.Duration) *locker.Lease {
 	return w.lease
 }
 
-// stillWaits fails the law if the wait is over.
-func (w *wait) stillWaits() {
+// checkWaiting fails the law if the wait is over.
+func (w *wait) checkWaiting() {
 	w.b.Helper()
 	select {
 	case <-w.ended:

@@ -11,28 +11,28 @@ import (
 // lookLaws concern what an operator sees: the keys, and the queue of a key.
 var lookLaws = []law{
 	{name: "a held key is listed, and a free key is not", needs: lists, check: func(b *bench) {
-		c, _ := b.granted()
-		b.listed(b.key, true)
-		b.listed(b.key+"*", true)
-		b.listed(b.key+"?", false)
+		c, _ := b.newHolder()
+		b.checkListed(b.key, true)
+		b.checkListed(b.key+"*", true)
+		b.checkListed(b.key+"?", false)
 		b.free(c)
-		b.listed(b.key, false)
+		b.checkListed(b.key, false)
 	}},
-	{name: "a key that is kept is listed", needs: all(lists, atLeast), check: func(b *bench) {
-		c, _ := b.granted()
+	{name: "a key that is kept is listed", needs: allOf(lists, atLeast), check: func(b *bench) {
+		c, _ := b.newHolder()
 		c.KeepFor = time.Minute
-		b.want(b.release(c), store.Released, "release that keeps the key")
-		b.listed(b.key, true)
+		b.checkState(b.release(c), store.Released, "release that keeps the key")
+		b.checkListed(b.key, true)
 	}},
-	{name: "a key that readers share is listed", needs: all(lists, readers), check: func(b *bench) {
+	{name: "a key that readers share is listed", needs: allOf(lists, readers), check: func(b *bench) {
 		c := b.claim(owner())
 		c.Mode = locker.Shared
-		b.gets(c, "acquire by a reader")
-		b.listed(b.key, true)
+		b.acquireSoon(c, "acquire by a reader")
+		b.checkListed(b.key, true)
 	}},
-	{name: "permits are listed, and a waiter is shown with its weight and its limit", needs: all(lists, shows, permits), check: func(b *bench) {
+	{name: "permits are listed, and a waiter is shown with its weight and its limit", needs: allOf(lists, shows, permits), check: func(b *bench) {
 		c, _ := b.permit(3, 4)
-		b.listed(b.key, true)
+		b.checkListed(b.key, true)
 		w := b.units(2, 4)
 		w.Queue, w.HandoffTTL = true, hand
 		b.queue(w)
@@ -41,23 +41,23 @@ var lookLaws = []law{
 		}
 		b.free(c)
 	}},
-	{name: "a key of another library is listed while a waiter waits for it", needs: all(lists, queues, foreign), check: func(b *bench) {
+	{name: "a key of another library is listed while a waiter waits for it", needs: allOf(lists, queues, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, time.Minute)
-		b.listed(b.key, false)
-		w := b.queued("")
-		b.listed(b.key, true)
-		b.want(b.release(w), store.NotOurs, "release by the waiter")
-		b.listed(b.key, false)
+		b.checkListed(b.key, false)
+		w := b.newWaiter("")
+		b.checkListed(b.key, true)
+		b.checkState(b.release(w), store.NotOurs, "release by the waiter")
+		b.checkListed(b.key, false)
 	}},
-	{name: "data that is no lock is not listed, and stays", needs: all(lists, spoils), check: func(b *bench) {
+	{name: "data that is no lock is not listed, and stays", needs: allOf(lists, spoils), check: func(b *bench) {
 		intact := b.Spoil(b.TB, b.key)
-		b.listed(b.key, false)
+		b.checkListed(b.key, false)
 		if !intact() {
 			b.Fatal("the data is gone")
 		}
 	}},
-	{name: "the queue shows the waiters in order, and no holder", needs: all(shows, queues), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "the queue shows the waiters in order, and no holder", needs: allOf(shows, queues), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		if line := b.line(); len(line) != 0 {
 			b.Fatalf("%d waiters in an empty queue", len(line))
 		}
@@ -67,7 +67,7 @@ var lookLaws = []law{
 			if b.Can.Metadata {
 				w.Metadata = name
 			}
-			b.want(b.queue(w), store.Busy, "acquire of a held key")
+			b.checkState(b.queue(w), store.Busy, "acquire of a held key")
 			names = append(names, w.Metadata)
 		}
 		line := b.line()
@@ -100,12 +100,12 @@ var lookLaws = []law{
 			b.Fatalf("the queue after a hand-off: %+v", line)
 		}
 	}},
-	{name: "the queue shows which waiters belong to one process, and that a process is gone", needs: all(shows, notifies, kills), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "the queue shows which waiters belong to one process, and that a process is gone", needs: allOf(shows, notifies, kills), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		here, other := b.listen(b.Store).inbox, b.Another(b.TB)
-		b.queued(here)
-		b.queued(b.listen(other).inbox)
-		b.queued(here)
+		b.newWaiter(here)
+		b.newWaiter(b.listen(other).inbox)
+		b.newWaiter(here)
 		line := b.line()
 		if len(line) != 3 || line[0].Process == 0 || line[0].Process != line[2].Process || line[0].Process == line[1].Process {
 			b.Fatalf("processes: %+v", line)
@@ -119,9 +119,10 @@ var lookLaws = []law{
 	}},
 }
 
-// listed checks whether the keys that match a pattern include the law's key. Where the nodes of a
-// Store have no queue, a node may still show the key for a moment after its release.
-func (b *bench) listed(pattern string, want bool) {
+// checkListed fails the law unless want reports whether the keys that match pattern include the
+// law's key. Where the nodes of a Store have no queue, a node may still show the key for a moment
+// after its release.
+func (b *bench) checkListed(pattern string, want bool) {
 	b.Helper()
 	var keys []string
 	holds := func() bool {

@@ -54,19 +54,19 @@ var permitLaws = []law{
 	}},
 	{name: "an owner that asks again has one permit, with the same fence", needs: permits, check: func(b *bench) {
 		c, first := b.permit(1, 2)
-		again := b.gets(c, "second acquire of the same owner")
+		again := b.acquireSoon(c, "second acquire of the same owner")
 		if again.Fence != first.Fence || again.FenceCount != first.FenceCount {
 			b.Fatalf("fence %d block %d became %d, %d", first.Fence, first.FenceCount, again.Fence, again.FenceCount)
 		}
 		b.permit(1, 2)
 		b.queue(b.units(1, 2))
 	}},
-	{name: "every permit has a fence of its own, larger than those before", needs: all(permits, fence), check: func(b *bench) {
+	{name: "every permit has a fence of its own, larger than those before", needs: allOf(permits, mintsFences), check: func(b *bench) {
 		last := uint64(0)
 		for range 5 {
 			c := b.units(1, 5)
 			c.FenceCount = 3
-			g := b.gets(c, "acquire of a free unit")
+			g := b.acquireSoon(c, "acquire of a free unit")
 			if g.Fence <= last {
 				b.Fatalf("fence %d after %d", g.Fence, last)
 			}
@@ -77,68 +77,68 @@ var permitLaws = []law{
 		stays, _ := b.permit(1, 2)
 		c := b.units(1, 2)
 		c.TTL = blink
-		b.gets(c, "acquire of a free unit")
-		if left := b.want(b.acquire(b.units(1, 2)), store.Busy, "acquire of a full semaphore").Holder.Left; left > blink || left <= 0 {
+		b.acquireSoon(c, "acquire of a free unit")
+		if left := b.checkState(b.acquire(b.units(1, 2)), store.Busy, "acquire of a full semaphore").Holder.Left; left > blink || left <= 0 {
 			b.Fatalf("the answer says that a unit may come back in %v, want at most %v", left, blink)
 		}
-		b.pass(blink)
+		b.sleep(blink)
 		next, _ := b.permit(1, 2)
-		b.want(b.renew(c), store.NotOurs, "renewal of a permit that ran out")
-		b.want(b.release(c), store.NotOurs, "release of a permit that ran out")
-		b.owns(stays, "renewal by an earlier holder")
-		b.owns(next, "renewal by the next")
+		b.checkState(b.renew(c), store.NotOurs, "renewal of a permit that ran out")
+		b.checkState(b.release(c), store.NotOurs, "release of a permit that ran out")
+		b.checkHolds(stays, "renewal by an earlier holder")
+		b.checkHolds(next, "renewal by the next")
 		b.queue(b.units(1, 2))
 	}},
 	{name: "a renewal makes its own permit last, and shortens none", needs: permits, check: func(b *bench) {
 		c, other := b.units(1, 2), b.units(1, 2)
 		c.TTL, other.TTL = 2*blink, blink
-		b.gets(c, "acquire of a free unit")
-		b.gets(other, "acquire of the other")
+		b.acquireSoon(c, "acquire of a free unit")
+		b.acquireSoon(other, "acquire of the other")
 		short := c
 		short.TTL = time.Millisecond
-		b.want(b.renew(short), store.Granted, "renewal for less")
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
-		b.pass(blink)
-		b.want(b.renew(c), store.Granted, "renewal by the holder")
-		b.pass(2*blink - blink/5)
+		b.checkState(b.renew(short), store.Granted, "renewal for less")
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
+		b.sleep(blink)
+		b.checkState(b.renew(c), store.Granted, "renewal by the holder")
+		b.sleep(2*blink - blink/5)
 		b.permit(1, 2) // the second holder's permit
 	}},
 	{name: "no newcomer overtakes a heavy waiter", needs: permits, check: func(b *bench) {
 		one, _ := b.permit(2, 4)
 		two, _ := b.permit(1, 4)
-		heavy := b.waits(4, 4, "")
-		light := b.waits(1, 4, "")
+		heavy := b.newUnitWaiter(4, 4, "")
+		light := b.newUnitWaiter(1, 4, "")
 		b.queue(b.units(1, 4)) // one unit is free, and the first waiter needs four
 		b.free(one)
-		b.want(b.renew(heavy), store.NotOurs, "renewal by a waiter")
-		b.want(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
+		b.checkState(b.renew(heavy), store.NotOurs, "renewal by a waiter")
+		b.checkState(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
 		b.free(two)
-		b.owns(heavy, "renewal by the heavy waiter")
-		b.want(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
+		b.checkHolds(heavy, "renewal by the heavy waiter")
+		b.checkState(b.renew(light), store.NotOurs, "renewal by the waiter behind it")
 	}},
 	{name: "a release serves all waiters for which its units suffice, in their order", needs: permits, check: func(b *bench) {
 		heavy, _ := b.permit(4, 4)
 		var served []store.Claim
 		for range 4 {
-			served = append(served, b.waits(1, 4, ""))
+			served = append(served, b.newUnitWaiter(1, 4, ""))
 		}
-		last := b.waits(1, 4, "")
+		last := b.newUnitWaiter(1, 4, "")
 		b.free(heavy)
 		for _, c := range served {
-			b.owns(c, "renewal by the owner that has waited")
+			b.checkHolds(c, "renewal by the owner that has waited")
 		}
-		b.want(b.renew(last), store.NotOurs, "renewal by the fifth")
+		b.checkState(b.renew(last), store.NotOurs, "renewal by the fifth")
 		b.free(served[1])
-		b.owns(last, "renewal by the fifth")
+		b.checkHolds(last, "renewal by the fifth")
 	}},
 	{name: "a heavy waiter that leaves lets those behind it in", needs: permits, check: func(b *bench) {
 		b.permit(1, 3)
-		heavy := b.waits(3, 3, "")
-		one, two, three := b.waits(1, 3, ""), b.waits(1, 3, ""), b.waits(1, 3, "")
-		b.want(b.release(heavy), store.NotOurs, "release by a waiter")
-		b.owns(one, "renewal by the first behind it")
-		b.owns(two, "renewal by the second behind it")
-		b.want(b.renew(three), store.NotOurs, "renewal by a waiter that does not fit")
+		heavy := b.newUnitWaiter(3, 3, "")
+		one, two, three := b.newUnitWaiter(1, 3, ""), b.newUnitWaiter(1, 3, ""), b.newUnitWaiter(1, 3, "")
+		b.checkState(b.release(heavy), store.NotOurs, "release by a waiter")
+		b.checkHolds(one, "renewal by the first behind it")
+		b.checkHolds(two, "renewal by the second behind it")
+		b.checkState(b.renew(three), store.NotOurs, "renewal by a waiter that does not fit")
 	}},
 	{name: "a permit that is handed over and not confirmed comes back after its claim", needs: permits, check: func(b *bench) {
 		stays, _ := b.permit(1, 2)
@@ -146,149 +146,149 @@ var permitLaws = []law{
 		first := b.units(1, 2)
 		first.Queue, first.HandoffTTL = true, blink
 		b.queue(first)
-		second := b.waits(1, 2, "")
+		second := b.newUnitWaiter(1, 2, "")
 		b.free(holder)
-		b.pass(blink)
-		b.gets(second, "acquire by the next, after the claim")
-		b.want(b.renew(first), store.NotOurs, "renewal by an owner that did not confirm in time")
-		b.owns(stays, "renewal by an earlier holder")
+		b.sleep(blink)
+		b.acquireSoon(second, "acquire by the next, after the claim")
+		b.checkState(b.renew(first), store.NotOurs, "renewal by an owner that did not confirm in time")
+		b.checkHolds(stays, "renewal by an earlier holder")
 	}},
-	{name: "a process that lets a permit lapse loses its other places", needs: all(permits, notifies), check: func(b *bench) {
+	{name: "a process that lets a permit lapse loses its other places", needs: allOf(permits, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		stays, _ := b.permit(1, 2)
 		holder, _ := b.permit(1, 2)
 		first := b.units(1, 2)
 		first.Queue, first.HandoffTTL, first.Inbox = true, blink, at.inbox
 		b.queue(first)
-		b.waits(1, 2, at.inbox)
-		other := b.waits(1, 2, "")
+		b.newUnitWaiter(1, 2, at.inbox)
+		other := b.newUnitWaiter(1, 2, "")
 		b.free(holder)
 		b.free(stays) // now the units suffice for the process's second waiter, which does not react either
-		b.pass(blink)
+		b.sleep(blink)
 		b.queue(b.units(2, 2))
-		b.owns(other, "renewal by the other process's waiter")
+		b.checkHolds(other, "renewal by the other process's waiter")
 	}},
-	{name: "a waiter is told its grant at its inbox", needs: all(permits, notifies, fence), check: func(b *bench) {
+	{name: "a waiter is told its grant at its inbox", needs: allOf(permits, notifies, mintsFences), check: func(b *bench) {
 		at := b.listen(b.Store)
 		holder, before := b.permit(2, 2)
-		first, second := b.waits(1, 2, at.inbox), b.waits(1, 2, at.inbox)
+		first, second := b.newUnitWaiter(1, 2, at.inbox), b.newUnitWaiter(1, 2, at.inbox)
 		b.free(holder)
-		one, two := at.granted(first), at.granted(second)
+		one, two := at.expectGrant(first), at.expectGrant(second)
 		if one.Fence <= before.Fence || two.Fence <= one.Fence {
 			b.Fatalf("fences %d and %d after %d", one.Fence, two.Fence, before.Fence)
 		}
-		if g := b.gets(first, "acquire by an owner that was handed the permit"); g.Fence != one.Fence {
+		if g := b.acquireSoon(first, "acquire by an owner that was handed the permit"); g.Fence != one.Fence {
 			b.Fatalf("told of fence %d, the permit has %d", one.Fence, g.Fence)
 		}
 	}},
-	{name: "a waiter whose process is gone keeps no units from the others", needs: all(permits, notifies), check: func(b *bench) {
+	{name: "a waiter whose process is gone keeps no units from the others", needs: allOf(permits, notifies), check: func(b *bench) {
 		holder, _ := b.permit(1, 2)
-		heavy := b.waits(2, 2, "nobody:"+owner())
+		heavy := b.newUnitWaiter(2, 2, "nobody:"+owner())
 		light, _ := b.permit(1, 2) // this acquire notices that the process of heavy is gone
 		b.free(holder)
 		b.free(light)
-		b.want(b.renew(heavy), store.NotOurs, "renewal by a waiter whose process is gone")
+		b.checkState(b.renew(heavy), store.NotOurs, "renewal by a waiter whose process is gone")
 	}},
-	{name: "a head that stands still while units are free loses its place", needs: all(permits, notifies), check: func(b *bench) {
+	{name: "a head that stands still while units are free loses its place", needs: allOf(permits, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		b.permit(1, 2)
-		heavy := b.waits(2, 2, at.inbox) // the process of heavy is subscribed, but never asks again
-		light := b.waits(1, 2, "")
+		heavy := b.newUnitWaiter(2, 2, at.inbox) // the process of heavy is subscribed, but never asks again
+		light := b.newUnitWaiter(1, 2, "")
 		b.queue(light)
-		at.head(heavy, time.Millisecond) // the head is notified to ask at once
-		b.pass(3100 * time.Millisecond)
-		b.gets(light, "acquire by the waiter behind the head")
+		at.expectHead(heavy, time.Millisecond) // the head is notified to ask at once
+		b.sleep(3100 * time.Millisecond)
+		b.acquireSoon(light, "acquire by the waiter behind the head")
 	}},
-	{name: "the process behind a head that does not fit is notified when to look after it", needs: all(permits, notifies, several), check: func(b *bench) {
+	{name: "the process behind a head that does not fit is notified when to look after it", needs: allOf(permits, notifies, hasProcesses), check: func(b *bench) {
 		at, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		b.permit(1, 2)
 		holder, _ := b.permit(1, 2)
-		heavy := b.waits(2, 2, at.inbox)
-		b.waits(1, 2, at.inbox) // this waiter is of the same process: if that process does not react, neither does the waiter
-		next := b.waits(1, 2, other.inbox)
+		heavy := b.newUnitWaiter(2, 2, at.inbox)
+		b.newUnitWaiter(1, 2, at.inbox) // this waiter is of the same process: if that process does not react, neither does the waiter
+		next := b.newUnitWaiter(1, 2, other.inbox)
 		b.free(holder)
-		at.head(heavy, time.Millisecond)
-		other.head(next, 3*time.Second)
+		at.expectHead(heavy, time.Millisecond)
+		other.expectHead(next, 3*time.Second)
 	}},
-	{name: "the waiter behind a head that leaves is notified", needs: all(permits, notifies, several), check: func(b *bench) {
+	{name: "the waiter behind a head that leaves is notified", needs: allOf(permits, notifies, hasProcesses), check: func(b *bench) {
 		at, other := b.listen(b.Store), b.listen(b.Another(b.TB))
 		b.permit(2, 2)
-		first, next := b.waits(1, 2, at.inbox), b.waits(1, 2, other.inbox)
-		b.want(b.release(first), store.NotOurs, "release by a waiter")
-		e := other.next("the event for the new head")
+		first, next := b.newUnitWaiter(1, 2, at.inbox), b.newUnitWaiter(1, 2, other.inbox)
+		b.checkState(b.release(first), store.NotOurs, "release by a waiter")
+		e := other.nextEvent("the event for the new head")
 		if e.Kind != store.EventHead || e.Owner != next.Owner || e.HandoffTTL <= 0 || e.HandoffTTL > ttl {
 			b.Fatalf("%v, want an event for the waiter behind it, within %v", e, ttl)
 		}
 	}},
-	{name: "a permit that is kept keeps its units", needs: all(permits, atLeast), check: func(b *bench) {
+	{name: "a permit that is kept keeps its units", needs: allOf(permits, atLeast), check: func(b *bench) {
 		heavy, g := b.permit(2, 3)
 		b.permit(1, 3)
 		heavy.KeepFor = 2 * blink
 		b.free(heavy)
-		b.want(b.release(heavy), store.NotOurs, "second release")
+		b.checkState(b.release(heavy), store.NotOurs, "second release")
 		b.queue(b.units(1, 3))
 		for _, p := range b.info().Permits {
 			if p.Fence == g.Fence && !p.Kept {
 				b.Fatalf("%+v is not kept", p)
 			}
 		}
-		b.pass(2 * blink)
+		b.sleep(2 * blink)
 		b.permit(2, 3)
 	}},
-	{name: "work that is done sends away the waiters with Once, and the holders go on", needs: all(permits, once), check: func(b *bench) {
+	{name: "work that is done sends away the waiters with Once, and the holders go on", needs: allOf(permits, marksDone), check: func(b *bench) {
 		worker, other := b.units(1, 2), b.units(1, 2)
 		worker.Once, other.Once = ttl, ttl
-		b.gets(worker, "acquire with Once")
-		b.gets(other, "acquire with Once")
+		b.acquireSoon(worker, "acquire with Once")
+		b.acquireSoon(other, "acquire with Once")
 		worker.Complete = true
 		b.free(worker)
-		b.want(b.renew(other), store.Granted, "renewal by the other holder")
+		b.checkState(b.renew(other), store.Granted, "renewal by the other holder")
 		late := b.units(1, 2)
 		late.Once = ttl
-		b.want(b.acquire(late), store.Done, "acquire of work that is done")
+		b.checkState(b.acquire(late), store.Done, "acquire of work that is done")
 		b.permit(1, 2) // an owner without Once can still get a permit
 	}},
-	{name: "an undone owner takes no unit later", needs: all(permits, undo), check: func(b *bench) {
+	{name: "an undone owner takes no unit later", needs: allOf(permits, refusesLate), check: func(b *bench) {
 		c := b.units(1, 2)
 		c.TombstoneTTL = time.Minute
-		b.want(b.release(c), store.NotOurs, "undo before the acquire")
-		b.want(b.acquire(c), store.Undone, "late acquire")
+		b.checkState(b.release(c), store.NotOurs, "undo before the acquire")
+		b.checkState(b.acquire(c), store.Undone, "late acquire")
 		b.permit(2, 2)
 	}},
-	{name: "one permit is revoked, and the others stay", needs: all(permits, breaks), check: func(b *bench) {
+	{name: "one permit is revoked, and the others stay", needs: allOf(permits, breaks), check: func(b *bench) {
 		c, g := b.permit(1, 2)
 		other, _ := b.permit(1, 2)
-		first := b.waits(1, 2, "")
-		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
-		b.want(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
-		b.owns(first, "renewal by the owner that has waited")
+		first := b.newUnitWaiter(1, 2, "")
+		b.checkState(b.breakHolder(g.Fence, "drill"), store.Released, "break")
+		b.checkState(b.breakHolder(g.Fence, "drill"), store.NotOurs, "second break")
+		b.checkHolds(first, "renewal by the owner that has waited")
 		c.TombstoneTTL = time.Minute // as for an undo, which must not hide the reason
 		for _, told := range []store.Grant{b.renew(c), b.release(c), b.acquire(c)} {
-			if b.want(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
+			if b.checkState(told, store.Revoked, "call of a broken holder"); told.Reason != "drill" {
 				b.Fatalf("the reason is %q", told.Reason)
 			}
 		}
-		b.owns(other, "renewal by the other holder")
+		b.checkHolds(other, "renewal by the other holder")
 	}},
-	{name: "a permit that has run out is not shown, and a revocation takes it back", needs: all(permits, breaks), check: func(b *bench) {
+	{name: "a permit that has run out is not shown, and a revocation takes it back", needs: allOf(permits, breaks), check: func(b *bench) {
 		c := b.units(1, 2)
 		c.TTL = blink
-		b.gets(c, "acquire of a free unit")
+		b.acquireSoon(c, "acquire of a free unit")
 		_, other := b.permit(1, 2)
-		heavy := b.waits(2, 2, "")
-		b.pass(blink)
+		heavy := b.newUnitWaiter(2, 2, "")
+		b.sleep(blink)
 		if i := b.info(); len(i.Permits) != 1 || i.Used != 1 || i.Permits[0].Fence != other.Fence {
 			b.Fatalf("%+v, want the other permit only", i)
 		}
-		b.want(b.breakHolder(other.Fence, "drill"), store.Released, "break")
-		b.owns(heavy, "renewal by the owner that has waited for both units")
+		b.checkState(b.breakHolder(other.Fence, "drill"), store.Released, "break")
+		b.checkHolds(heavy, "renewal by the owner that has waited for both units")
 	}},
-	{name: "inspection shows all permits", needs: all(permits, breaks), check: func(b *bench) {
+	{name: "inspection shows all permits", needs: allOf(permits, breaks), check: func(b *bench) {
 		c := b.units(2, 5)
 		c.Metadata = "who: me|1 ü \n"
-		first := b.gets(c, "acquire of free units")
+		first := b.acquireSoon(c, "acquire of free units")
 		_, second := b.permit(1, 4)
-		b.waits(3, 4, "")
+		b.newUnitWaiter(3, 4, "")
 		i := b.info()
 		if !i.Held || i.Used != 3 || i.Limit != 4 || len(i.Permits) != 2 || i.Waiters != 1 {
 			b.Fatalf("%+v, want 3 units of 4 in 2 permits", i)
@@ -305,27 +305,27 @@ var permitLaws = []law{
 			b.Fatal("inspection shows a token")
 		}
 	}},
-	{name: "a foreign holder keeps all permits out", needs: all(permits, foreign), check: func(b *bench) {
+	{name: "a foreign holder keeps all permits out", needs: allOf(permits, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, blink)
-		c := b.waits(1, 3, "")
-		b.pass(blink)
-		b.gets(c, "acquire after the foreign holder")
+		c := b.newUnitWaiter(1, 3, "")
+		b.sleep(blink)
+		b.acquireSoon(c, "acquire after the foreign holder")
 		b.permit(2, 3)
 	}},
-	{name: "permits whose answers were lost are found again", needs: all(permits, losesReplies), check: func(b *bench) {
+	{name: "permits whose answers were lost are found again", needs: allOf(permits, losesReplies), check: func(b *bench) {
 		c := b.units(1, 2)
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		if _, err := b.Store.Acquire(b.Context(), c); err == nil {
 			b.Fatal("the answer was not lost")
 		}
-		b.gets(c, "repeated acquire")
+		b.acquireSoon(c, "repeated acquire")
 		b.permit(1, 2)
 		b.queue(b.units(1, 2))
 	}},
-	{name: "nothing is left when the last permit is released", needs: all(permits, counts), check: func(b *bench) {
+	{name: "nothing is left when the last permit is released", needs: allOf(permits, counts), check: func(b *bench) {
 		one, _ := b.permit(1, 2)
 		two, _ := b.permit(1, 2)
-		w := b.waits(2, 2, "")
+		w := b.newUnitWaiter(2, 2, "")
 		b.free(one)
 		b.free(two)
 		b.free(w)
@@ -345,15 +345,17 @@ func (b *bench) units(weight, limit int) store.Claim {
 	return c
 }
 
-// permit acquires free units for a new owner.
+// permit acquires weight free units for a new owner, with the given limit. It returns the claim and
+// the grant.
 func (b *bench) permit(weight, limit int) (store.Claim, store.Grant) {
 	b.Helper()
 	c := b.units(weight, limit)
-	return c, b.gets(c, fmt.Sprintf("acquire of %d units of %d", weight, limit))
+	return c, b.acquireSoon(c, fmt.Sprintf("acquire of %d units of %d", weight, limit))
 }
 
-// waits makes a new owner wait for units.
-func (b *bench) waits(weight, limit int, inbox string) store.Claim {
+// newUnitWaiter makes a new owner wait for weight units, with the given limit, and returns its
+// claim. The owner is notified at inbox.
+func (b *bench) newUnitWaiter(weight, limit int, inbox string) store.Claim {
 	b.Helper()
 	c := b.waiter(inbox)
 	c.Weight, c.Limit = weight, limit

@@ -8,21 +8,21 @@ import (
 // queueLaws concern waiters on the server, and their order.
 var queueLaws = []law{
 	{name: "waiters are granted the key in the order in which they began to wait", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		waiters := []store.Claim{b.queued(""), b.queued(""), b.queued(""), b.queued("")}
+		holder, _ := b.newHolder()
+		waiters := []store.Claim{b.newWaiter(""), b.newWaiter(""), b.newWaiter(""), b.newWaiter("")}
 		for len(waiters) > 0 {
 			b.free(holder)
 			holder, waiters = waiters[0], waiters[1:]
-			b.owns(holder, "renewal by an owner that has waited longest")
+			b.checkHolds(holder, "renewal by an owner that has waited longest")
 			for _, w := range waiters {
-				b.want(b.renew(w), store.NotOurs, "renewal by an owner that still waits")
+				b.checkState(b.renew(w), store.NotOurs, "renewal by an owner that still waits")
 			}
 		}
 		b.free(holder)
-		b.granted()
+		b.newHolder()
 	}},
 	{name: "a waiter gets its place, and an acquire that does not queue gets the place that it would have", needs: queues, check: func(b *bench) {
-		b.granted()
+		b.newHolder()
 		for place := 1; place <= 4; place++ {
 			if g := b.queue(b.claim(owner())); g.Place != place {
 				b.Fatalf("place %d for an acquire that does not queue, want %d", g.Place, place)
@@ -33,9 +33,9 @@ var queueLaws = []law{
 		}
 	}},
 	{name: "an owner that was handed the key does not count as a waiter", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		b.queued("")
-		second := b.queued("")
+		holder, _ := b.newHolder()
+		b.newWaiter("")
+		second := b.newWaiter("")
 		b.free(holder)
 		if g := b.queue(second); g.Place != 1 {
 			b.Fatalf("place %d, want 1", g.Place)
@@ -45,8 +45,8 @@ var queueLaws = []law{
 		}
 	}},
 	{name: "a waiter that asks again keeps its place", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		first, second := b.queued(""), b.queued("")
+		holder, _ := b.newHolder()
+		first, second := b.newWaiter(""), b.newWaiter("")
 		if g := b.queue(first); g.Place != 1 {
 			b.Fatalf("asking again moved the first to place %d", g.Place)
 		}
@@ -54,127 +54,127 @@ var queueLaws = []law{
 			b.Fatalf("asking again moved the second to place %d", g.Place)
 		}
 		b.free(holder)
-		b.owns(first, "renewal by an owner that has waited longest")
+		b.checkHolds(first, "renewal by an owner that has waited longest")
 		b.free(first)
-		b.owns(second, "renewal by the next")
+		b.checkHolds(second, "renewal by the next")
 		b.free(second)
-		b.granted() // no owner is in the queue twice
+		b.newHolder() // no owner is in the queue twice
 	}},
 	{name: "a newcomer does not overtake the waiters when a lease has expired", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
-		newcomer := b.queued("")
-		b.owns(first, "renewal by an owner that has waited longest")
+		newcomer := b.newWaiter("")
+		b.checkHolds(first, "renewal by an owner that has waited longest")
 		b.free(first)
-		b.owns(newcomer, "renewal by the newcomer when its turn has come")
+		b.checkHolds(newcomer, "renewal by the newcomer when its turn has come")
 	}},
 	{name: "a waiter further back does not overtake when it asks again", needs: queues, check: func(b *bench) {
 		holder := b.claim(owner())
 		holder.TTL = 2 * blink
-		b.gets(holder, "acquire of a free key")
-		first, second := b.queued(""), b.queued("")
-		b.pass(2 * blink)
+		b.acquireSoon(holder, "acquire of a free key")
+		first, second := b.newWaiter(""), b.newWaiter("")
+		b.sleep(2 * blink)
 		if g := b.queue(second); g.Place != 1 {
 			b.Fatalf("place %d while the first has the key, want 1", g.Place)
 		}
-		b.owns(first, "renewal by an owner that has waited longest")
+		b.checkHolds(first, "renewal by an owner that has waited longest")
 	}},
 	{name: "the first in the queue takes a key whose lease ran out, when it asks", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
-		b.gets(first, "acquire by the first in the queue")
-		if left := b.left(); left <= hand {
+		b.acquireSoon(first, "acquire by the first in the queue")
+		if left := b.holderLeft(); left <= hand {
 			b.Fatalf("%v left: an owner that has asked has its whole TTL", left)
 		}
 		b.free(first)
-		b.granted()
+		b.newHolder()
 	}},
 	{name: "an acquire that does not queue does not overtake", needs: queues, check: func(b *bench) {
 		first := b.queuedBehindLapse("")
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
-		b.owns(first, "renewal by an owner that has waited longest")
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
+		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
+		b.checkHolds(first, "renewal by an owner that has waited longest")
+		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by an owner that does not wait")
 		b.free(first)
-		b.granted()
+		b.newHolder()
 	}},
 	{name: "a waiter that gives up leaves the queue", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		first, second := b.queued(""), b.queued("")
-		b.want(b.release(first), store.NotOurs, "release by a waiter")
+		holder, _ := b.newHolder()
+		first, second := b.newWaiter(""), b.newWaiter("")
+		b.checkState(b.release(first), store.NotOurs, "release by a waiter")
 		if g := b.queue(second); g.Place != 1 {
 			b.Fatalf("place %d behind one that gave up", g.Place)
 		}
 		b.free(holder)
-		b.want(b.renew(first), store.NotOurs, "renewal by an owner that gave up")
-		b.owns(second, "renewal by an owner that still waited")
+		b.checkState(b.renew(first), store.NotOurs, "renewal by an owner that gave up")
+		b.checkHolds(second, "renewal by an owner that still waited")
 	}},
 	{name: "giving up leaves the others where they are", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		first, second := b.queued(""), b.queued("")
-		b.want(b.release(second), store.NotOurs, "release by a waiter")
-		b.want(b.release(b.waiter("")), store.NotOurs, "release by an owner that never waited")
-		b.owns(holder, "renewal by the holder")
+		holder, _ := b.newHolder()
+		first, second := b.newWaiter(""), b.newWaiter("")
+		b.checkState(b.release(second), store.NotOurs, "release by a waiter")
+		b.checkState(b.release(b.waiter("")), store.NotOurs, "release by an owner that never waited")
+		b.checkHolds(holder, "renewal by the holder")
 		b.free(holder)
-		b.owns(first, "renewal by an owner that still waited")
+		b.checkHolds(first, "renewal by an owner that still waited")
 		b.free(first)
-		b.granted()
+		b.newHolder()
 	}},
 	{name: "giving up hands a grant on that crossed it", needs: queues, check: func(b *bench) {
-		holder, _ := b.granted()
-		first, second := b.queued(""), b.queued("")
+		holder, _ := b.newHolder()
+		first, second := b.newWaiter(""), b.newWaiter("")
 		b.free(holder)
-		b.want(b.release(first), store.Released, "release by an owner that does not know of its grant")
-		b.owns(second, "renewal by the next")
+		b.checkState(b.release(first), store.Released, "release by an owner that does not know of its grant")
+		b.checkHolds(second, "renewal by the next")
 	}},
-	{name: "an undone waiter leaves the queue and does not come back", needs: all(queues, undo), check: func(b *bench) {
-		holder, _ := b.granted()
-		first, second := b.queued(""), b.queued("")
+	{name: "an undone waiter leaves the queue and does not come back", needs: allOf(queues, refusesLate), check: func(b *bench) {
+		holder, _ := b.newHolder()
+		first, second := b.newWaiter(""), b.newWaiter("")
 		undoing := first
 		undoing.TombstoneTTL = ttl
-		b.want(b.release(undoing), store.NotOurs, "undo by a waiter")
-		b.want(b.acquire(first), store.Undone, "late acquire")
+		b.checkState(b.release(undoing), store.NotOurs, "undo by a waiter")
+		b.checkState(b.acquire(first), store.Undone, "late acquire")
 		b.free(holder)
-		b.owns(second, "renewal by the next")
+		b.checkHolds(second, "renewal by the next")
 	}},
-	{name: "an acquire that queued although its answer was lost is in the queue once", needs: all(queues, losesReplies), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "an acquire that queued although its answer was lost is in the queue once", needs: allOf(queues, losesReplies), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		first := b.waiter("")
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		if g, err := b.Store.Acquire(b.Context(), first); err == nil {
 			b.Fatalf("the acquire answered %v although its answer was lost", g.State)
 		}
-		second := b.queued("")
+		second := b.newWaiter("")
 		if g := b.queue(first); g.Place != 1 {
 			b.Fatalf("place %d, want 1", g.Place)
 		}
 		b.free(holder)
-		b.owns(first, "renewal by an owner that has waited longest")
+		b.checkHolds(first, "renewal by an owner that has waited longest")
 		b.free(first)
-		b.owns(second, "renewal by the next")
+		b.checkHolds(second, "renewal by the next")
 		b.free(second)
-		b.granted()
+		b.newHolder()
 	}},
-	{name: "a kept key goes to a waiter when it expires", needs: all(queues, atLeast), check: func(b *bench) {
-		holder, _ := b.granted()
-		first := b.queued("")
+	{name: "a kept key goes to a waiter when it expires", needs: allOf(queues, atLeast), check: func(b *bench) {
+		holder, _ := b.newHolder()
+		first := b.newWaiter("")
 		holder.KeepFor = blink
 		b.free(holder)
-		b.want(b.renew(first), store.NotOurs, "renewal by an owner that still waits")
-		b.pass(blink)
+		b.checkState(b.renew(first), store.NotOurs, "renewal by an owner that still waits")
+		b.sleep(blink)
 		b.queue(b.claim(owner()))
-		b.owns(first, "renewal by an owner that waited")
+		b.checkHolds(first, "renewal by an owner that waited")
 	}},
-	{name: "a revoked holder's key goes to a waiter", needs: all(queues, breaks), check: func(b *bench) {
-		_, g := b.granted()
-		first := b.queued("")
-		b.want(b.breakHolder(g.Fence, "drill"), store.Released, "break")
-		b.owns(first, "renewal by an owner that waited")
+	{name: "a revoked holder's key goes to a waiter", needs: allOf(queues, breaks), check: func(b *bench) {
+		_, g := b.newHolder()
+		first := b.newWaiter("")
+		b.checkState(b.breakHolder(g.Fence, "drill"), store.Released, "break")
+		b.checkHolds(first, "renewal by an owner that waited")
 	}},
-	{name: "inspection counts the waiters", needs: all(queues, breaks), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "inspection counts the waiters", needs: allOf(queues, breaks), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		for n, then := range []func(){
 			func() {},
-			func() { b.queued("") },
-			func() { b.queued("") },
-			func() { b.queued("") },
+			func() { b.newWaiter("") },
+			func() { b.newWaiter("") },
+			func() { b.newWaiter("") },
 		} {
 			if then(); b.info().Waiters != n {
 				b.Fatalf("%d wait, want %d", b.info().Waiters, n)
@@ -185,13 +185,13 @@ var queueLaws = []law{
 			b.Fatalf("%d wait after one was granted the key, want 2", i.Waiters)
 		}
 	}},
-	{name: "nothing is left in the queue afterwards", needs: all(notifies, counts, once), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "nothing is left in the queue afterwards", needs: allOf(notifies, counts, marksDone), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		done := b.waiter("")
 		done.Once = ttl
 		b.queue(done)
-		gone, confirmed, silent, gaveUp := b.queued("nobody:"+owner()), b.queued(""), b.queued(""), b.queued("")
-		b.want(b.release(gaveUp), store.NotOurs, "release by a waiter")
+		gone, confirmed, silent, gaveUp := b.newWaiter("nobody:"+owner()), b.newWaiter(""), b.newWaiter(""), b.newWaiter("")
+		b.checkState(b.release(gaveUp), store.NotOurs, "release by a waiter")
 		if n := b.Queued(b.TB, b.key); n != 4 {
 			b.Fatalf("%d in the queue, want 4", n)
 		}
@@ -199,30 +199,30 @@ var queueLaws = []law{
 		next := b.waiter("")
 		holder.Next = &next
 		b.free(holder) // the owner "confirmed" gets the key: "done" needs no key, "gone" has no subscriber
-		b.want(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
-		b.owns(confirmed, "renewal by an owner that waited")
+		b.checkState(b.renew(gone), store.NotOurs, "renewal by an owner that is gone")
+		b.checkHolds(confirmed, "renewal by an owner that waited")
 		b.free(confirmed)
 		b.free(silent)
-		b.gets(next, "acquire by an owner that was handed the key")
+		b.acquireSoon(next, "acquire by an owner that was handed the key")
 		if n := b.Queued(b.TB, b.key); n != 0 {
 			b.Fatalf("%d entries in the queue without waiters", n)
 		}
 		b.free(next)
-		b.granted()
+		b.newHolder()
 		if n := b.Queued(b.TB, b.key); n != 0 {
 			b.Fatalf("%d in the queue afterwards", n)
 		}
 	}},
 }
 
-// queuedBehindLapse makes a new owner wait for a held key, and returns when the holder's lease has
-// expired.
+// queuedBehindLapse makes a new owner wait for a held key, and returns its claim when the holder's
+// lease has expired.
 func (b *bench) queuedBehindLapse(inbox string) store.Claim {
 	b.Helper()
 	c := b.claim(owner())
 	c.TTL = blink
-	b.gets(c, "acquire of a free key")
-	w := b.queued(inbox)
-	b.pass(blink)
+	b.acquireSoon(c, "acquire of a free key")
+	w := b.newWaiter(inbox)
+	b.sleep(blink)
 	return w
 }

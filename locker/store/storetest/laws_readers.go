@@ -11,53 +11,53 @@ import (
 // readerLaws concern claims with Mode Shared.
 var readerLaws = []law{
 	{name: "readers share a key, and a fence", needs: readers, check: func(b *bench) {
-		_, first := b.reads()
+		_, first := b.newReader()
 		for range 3 {
-			if _, g := b.reads(); g.Fence != first.Fence || g.Fence == 0 {
+			if _, g := b.newReader(); g.Fence != first.Fence || g.Fence == 0 {
 				b.Fatalf("fence %d beside %d", g.Fence, first.Fence)
 			}
 		}
-		if h := b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder; h.Foreign || h.Fence != first.Fence {
+		if h := b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder; h.Foreign || h.Fence != first.Fence {
 			b.Fatalf("a writer gets the holder %+v, want fence %d", h, first.Fence)
 		}
 	}},
 	{name: "readers keep writers out until the last is gone", needs: readers, check: func(b *bench) {
-		one, _ := b.reads()
-		other, _ := b.reads()
+		one, _ := b.newReader()
+		other, _ := b.newReader()
 		for _, r := range []store.Claim{one, other} {
-			b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+			b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
 			b.free(r)
 		}
-		b.granted()
+		b.newHolder()
 	}},
 	{name: "a writer keeps readers out", needs: readers, check: func(b *bench) {
-		w, _ := b.granted()
+		w, _ := b.newHolder()
 		r := b.reader()
-		b.want(b.acquire(r), store.Busy, "acquire by a reader")
+		b.checkState(b.acquire(r), store.Busy, "acquire by a reader")
 		b.free(w)
-		b.gets(r, "acquire by a reader")
+		b.acquireSoon(r, "acquire by a reader")
 	}},
-	{name: "a foreign holder keeps readers out", needs: all(readers, foreign), check: func(b *bench) {
+	{name: "a foreign holder keeps readers out", needs: allOf(readers, foreign), check: func(b *bench) {
 		b.Occupy(b.TB, b.key, ttl)
-		if g := b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader"); !g.Holder.Foreign {
+		if g := b.checkState(b.acquire(b.reader()), store.Busy, "acquire by a reader"); !g.Holder.Foreign {
 			b.Fatalf("holder %+v is not foreign", g.Holder)
 		}
 	}},
 	{name: "a reader that asks again is a reader once", needs: readers, check: func(b *bench) {
-		r, first := b.reads()
-		if g := b.gets(r, "second acquire of the same reader"); g.Fence != first.Fence {
+		r, first := b.newReader()
+		if g := b.acquireSoon(r, "second acquire of the same reader"); g.Fence != first.Fence {
 			b.Fatalf("fence %d became %d", first.Fence, g.Fence)
 		}
 		b.free(r)
-		b.want(b.release(r), store.NotOurs, "second release")
-		b.granted()
+		b.checkState(b.release(r), store.NotOurs, "second release")
+		b.newHolder()
 	}},
 	{name: "fences grow from phase to phase", needs: readers, check: func(b *bench) {
 		var last uint64
 		for i := range 10 {
-			c, g := b.granted()
+			c, g := b.newHolder()
 			b.free(c)
-			r, shared := b.reads()
+			r, shared := b.newReader()
 			b.free(r)
 			if g.Fence <= last || shared.Fence <= g.Fence {
 				b.Fatalf("round %d: a writer has fence %d after %d, readers %d", i, g.Fence, last, shared.Fence)
@@ -65,184 +65,184 @@ var readerLaws = []law{
 			last = shared.Fence
 		}
 	}},
-	{name: "a dead reader costs its own time only", needs: all(readers, queues), check: func(b *bench) {
-		alive, g := b.reads()
+	{name: "a dead reader costs its own time only", needs: allOf(readers, queues), check: func(b *bench) {
+		alive, g := b.newReader()
 		dead := b.reader()
 		dead.TTL = blink
-		b.gets(dead, "acquire by a reader")
-		w := b.queued("")
-		b.pass(blink)
+		b.acquireSoon(dead, "acquire by a reader")
+		w := b.newWaiter("")
+		b.sleep(blink)
 		dead.Fence = g.Fence
-		b.want(b.renew(dead), store.NotOurs, "renewal by a reader whose time is over")
+		b.checkState(b.renew(dead), store.NotOurs, "renewal by a reader whose time is over")
 		b.free(alive)
-		b.owns(w, "renewal by the writer")
+		b.checkHolds(w, "renewal by the writer")
 	}},
 	{name: "a phase whose last reader died ends with its time", needs: readers, check: func(b *bench) {
 		dead := b.reader()
 		dead.TTL = blink
 		begun := time.Now()
-		b.gets(dead, "acquire by a reader")
-		long, _ := b.reads()
-		w := b.queued("")
+		b.acquireSoon(dead, "acquire by a reader")
+		long, _ := b.newReader()
+		w := b.newWaiter("")
 		b.free(long) // only the dead reader's time is left; on a busy machine it may be over
-		if left := b.left(); left > blink && time.Since(begun) < blink {
+		if left := b.holderLeft(); left > blink && time.Since(begun) < blink {
 			b.Fatalf("%v left of a reader that has %v", left, blink)
 		}
-		b.pass(blink)
-		b.gets(w, "acquire by a writer after the readers")
+		b.sleep(blink)
+		b.acquireSoon(w, "acquire by a writer after the readers")
 	}},
 	{name: "a renewal makes a reader's part last, and no longer than it was asked", needs: readers, check: func(b *bench) {
-		r, g := b.reads()
+		r, g := b.newReader()
 		r.Fence, r.TTL = g.Fence, 2*ttl
-		b.want(b.renew(r), store.Granted, "renewal by a reader")
-		if left := b.left(); left <= ttl || left > 2*ttl {
+		b.checkState(b.renew(r), store.Granted, "renewal by a reader")
+		if left := b.holderLeft(); left <= ttl || left > 2*ttl {
 			b.Fatalf("%v left after a renewal by %v", left, 2*ttl)
 		}
 		r.TTL = time.Second
-		b.want(b.renew(r), store.Granted, "renewal by a reader")
-		if left := b.left(); left <= ttl {
+		b.checkState(b.renew(r), store.Granted, "renewal by a reader")
+		if left := b.holderLeft(); left <= ttl {
 			b.Fatalf("%v left after a late, short renewal", left)
 		}
 	}},
 	{name: "a reader of another phase is none", needs: readers, check: func(b *bench) {
-		old, g := b.reads()
+		old, g := b.newReader()
 		old.Fence = g.Fence
 		b.free(old)
-		r, g := b.reads()
-		b.want(b.renew(old), store.NotOurs, "renewal by a reader of the phase before")
+		r, g := b.newReader()
+		b.checkState(b.renew(old), store.NotOurs, "renewal by a reader of the phase before")
 		r.Fence = old.Fence
-		b.want(b.renew(r), store.NotOurs, "renewal with the fence of the phase before")
-		b.want(b.release(old), store.NotOurs, "release by a reader of the phase before")
+		b.checkState(b.renew(r), store.NotOurs, "renewal with the fence of the phase before")
+		b.checkState(b.release(old), store.NotOurs, "release by a reader of the phase before")
 		r.Fence = g.Fence
-		b.want(b.renew(r), store.Granted, "renewal by a reader")
+		b.checkState(b.renew(r), store.Granted, "renewal by a reader")
 	}},
-	{name: "an undone reader takes nothing later", needs: all(readers, undo), check: func(b *bench) {
-		r, _ := b.reads()
+	{name: "an undone reader takes nothing later", needs: allOf(readers, refusesLate), check: func(b *bench) {
+		r, _ := b.newReader()
 		r.TombstoneTTL = time.Minute
 		b.free(r)
-		b.want(b.acquire(r), store.Undone, "late acquire")
-		b.granted()
+		b.checkState(b.acquire(r), store.Undone, "late acquire")
+		b.newHolder()
 	}},
-	{name: "a reader whose answer was lost is found again", needs: all(readers, losesReplies), check: func(b *bench) {
+	{name: "a reader whose answer was lost is found again", needs: allOf(readers, losesReplies), check: func(b *bench) {
 		r := b.reader()
 		b.LoseReply(b.TB, locker.OpAcquire, b.key)
 		if g, err := b.Store.Acquire(b.Context(), r); err == nil {
 			b.Fatalf("the acquire answered %v although its answer was lost", g.State)
 		}
 		fence := b.phase()
-		if g := b.gets(r, "repeated acquire"); g.Fence != fence {
+		if g := b.acquireSoon(r, "repeated acquire"); g.Fence != fence {
 			b.Fatalf("fence %d became %d", fence, g.Fence)
 		}
 		b.free(r)
-		b.granted()
+		b.newHolder()
 	}},
 
 	// laws about fairness
-	{name: "no reader enters while a writer waits", needs: all(readers, queues), check: func(b *bench) {
-		r, _ := b.reads()
-		w := b.queued("")
+	{name: "no reader enters while a writer waits", needs: allOf(readers, queues), check: func(b *bench) {
+		r, _ := b.newReader()
+		w := b.newWaiter("")
 		late := b.reader()
 		b.queue(late)
-		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader that does not wait")
+		b.checkState(b.acquire(b.reader()), store.Busy, "acquire by a reader that does not wait")
 		b.free(r)
-		b.owns(w, "renewal by the writer")
-		b.want(b.acquire(late), store.Busy, "acquire by the reader behind it")
+		b.checkHolds(w, "renewal by the writer")
+		b.checkState(b.acquire(late), store.Busy, "acquire by the reader behind it")
 	}},
-	{name: "after a writer all readers enter together, after them one writer", needs: all(readers, queues), check: func(b *bench) {
-		first, _ := b.granted()
-		second := b.queued("")
+	{name: "after a writer all readers enter together, after them one writer", needs: allOf(readers, queues), check: func(b *bench) {
+		first, _ := b.newHolder()
+		second := b.newWaiter("")
 		one := b.reader()
 		b.queue(one)
-		third := b.queued("")
+		third := b.newWaiter("")
 		other := b.reader()
 		b.queue(other)
 		b.free(first)
 		for _, r := range []store.Claim{one, other} {
-			if g := b.gets(r, "acquire by a reader after a writer"); !g.Writer {
+			if g := b.acquireSoon(r, "acquire by a reader after a writer"); !g.Writer {
 				b.Fatal("a reader is not notified that a writer waits")
 			}
 		}
 		late := b.reader()
 		b.queue(late)
 		b.free(one)
-		b.want(b.acquire(second), store.Busy, "acquire by a writer while a reader holds")
+		b.checkState(b.acquire(second), store.Busy, "acquire by a writer while a reader holds")
 		b.free(other)
-		b.owns(second, "renewal by the writer after the readers")
+		b.checkHolds(second, "renewal by the writer after the readers")
 		b.free(second)
-		b.gets(late, "acquire by a reader after a writer")
+		b.acquireSoon(late, "acquire by a reader after a writer")
 		b.free(late)
-		b.owns(third, "renewal by the writer after the readers")
+		b.checkHolds(third, "renewal by the writer after the readers")
 		b.free(third)
-		b.granted()
+		b.newHolder()
 	}},
-	{name: "a writer that gives up lets the readers behind it in", needs: all(readers, queues), check: func(b *bench) {
-		r, g := b.reads()
-		w := b.queued("")
+	{name: "a writer that gives up lets the readers behind it in", needs: allOf(readers, queues), check: func(b *bench) {
+		r, g := b.newReader()
+		w := b.newWaiter("")
 		late := b.reader()
 		b.queue(late)
-		b.want(b.release(w), store.NotOurs, "release by a waiting writer")
+		b.checkState(b.release(w), store.NotOurs, "release by a waiting writer")
 		late.Fence = g.Fence
-		b.want(b.renew(late), store.Granted, "renewal by the reader behind it")
+		b.checkState(b.renew(late), store.Granted, "renewal by the reader behind it")
 		b.free(r)
-		b.want(b.renew(late), store.Granted, "renewal by the reader behind it")
+		b.checkState(b.renew(late), store.Granted, "renewal by the reader behind it")
 		b.free(late)
-		b.granted()
+		b.newHolder()
 	}},
-	{name: "a writer that is dead keeps no reader out", needs: all(readers, notifies), check: func(b *bench) {
-		b.reads()
-		b.queued("nobody:" + owner())
-		b.reads()
+	{name: "a writer that is dead keeps no reader out", needs: allOf(readers, notifies), check: func(b *bench) {
+		b.newReader()
+		b.newWaiter("nobody:" + owner())
+		b.newReader()
 	}},
-	{name: "readers are notified that a writer waits, also those that enter after it", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "readers are notified that a writer waits, also those that enter after it", needs: allOf(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Queue, r.Inbox = true, at.inbox
-		if b.gets(r, "acquire by a reader").Writer {
+		if b.acquireSoon(r, "acquire by a reader").Writer {
 			b.Fatal("no writer waits")
 		}
-		w := b.queued("")
-		at.writer(r)
+		w := b.newWaiter("")
+		at.expectWriter(r)
 		late := b.reader()
 		late.Inbox = at.inbox
 		b.queue(late)
 		r.Fence = b.phase()
-		if !b.want(b.renew(r), store.Granted, "renewal by a reader").Writer {
+		if !b.checkState(b.renew(r), store.Granted, "renewal by a reader").Writer {
 			b.Fatal("a renewal does not say that a writer waits")
 		}
 		b.free(r)
-		b.queued("") // another writer
+		b.newWaiter("") // another writer
 		b.free(w)
-		if !at.granted(late).Writer {
+		if !at.expectGrant(late).Writer {
 			b.Fatal("the reply to a reader does not show that a writer waits")
 		}
 	}},
-	{name: "a writer that asks again notifies the readers again", needs: all(readers, notifies), check: func(b *bench) {
+	{name: "a writer that asks again notifies the readers again", needs: allOf(readers, notifies), check: func(b *bench) {
 		at := b.listen(b.Store)
 		r := b.reader()
 		r.Inbox = at.inbox
-		b.gets(r, "acquire by a reader")
-		w := b.queued("")
-		at.writer(r)
+		b.acquireSoon(r, "acquire by a reader")
+		w := b.newWaiter("")
+		at.expectWriter(r)
 		b.queue(w)
-		at.writer(r)
+		at.expectWriter(r)
 	}},
-	{name: "a reader that was let in and does not react costs its claim only", needs: all(readers, queues), check: func(b *bench) {
-		holder, _ := b.granted()
+	{name: "a reader that was let in and does not react costs its claim only", needs: allOf(readers, queues), check: func(b *bench) {
+		holder, _ := b.newHolder()
 		r := b.reader()
 		r.HandoffTTL = blink
 		b.queue(r)
-		w := b.queued("")
+		w := b.newWaiter("")
 		b.free(holder)
-		b.pass(blink)
-		b.gets(w, "acquire by a writer after the claim")
+		b.sleep(blink)
+		b.acquireSoon(w, "acquire by a writer after the claim")
 		r.Fence = b.phase()
-		b.want(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
+		b.checkState(b.renew(r), store.NotOurs, "renewal by an owner that did not react")
 	}},
 
 	// laws about downgrade, revocation, Inspect and AtLeast
-	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: all(readers, queues), check: func(b *bench) {
-		w, g := b.granted()
-		other := b.queued("")
+	{name: "a downgrade keeps writers out and lets readers in, with the same fence", needs: allOf(readers, queues), check: func(b *bench) {
+		w, g := b.newHolder()
+		other := b.newWaiter("")
 		late := b.reader()
 		b.queue(late)
 		w.Fence = g.Fence
@@ -251,48 +251,48 @@ var readerLaws = []law{
 				b.Fatalf("downgrade: %+v, want granted with a waiting writer", d)
 			}
 		}
-		if in := b.gets(late, "acquire by a reader that waited"); in.Fence != g.Fence {
+		if in := b.acquireSoon(late, "acquire by a reader that waited"); in.Fence != g.Fence {
 			b.Fatalf("fence %d in a phase with %d", in.Fence, g.Fence)
 		}
-		b.want(b.renew(w), store.Granted, "renewal by an owner that was a writer")
-		b.want(b.acquire(other), store.Busy, "acquire by another writer")
+		b.checkState(b.renew(w), store.Granted, "renewal by an owner that was a writer")
+		b.checkState(b.acquire(other), store.Busy, "acquire by another writer")
 		b.free(w)
-		b.want(b.acquire(other), store.Busy, "acquire by another writer")
+		b.checkState(b.acquire(other), store.Busy, "acquire by another writer")
 		b.free(late)
-		b.owns(other, "renewal by the next writer")
+		b.checkHolds(other, "renewal by the next writer")
 	}},
 	{name: "only the writer downgrades", needs: readers, check: func(b *bench) {
-		_, g := b.granted()
+		_, g := b.newHolder()
 		stranger := b.claim(owner())
 		stranger.Fence = g.Fence
-		b.want(b.downgrade(stranger), store.NotOurs, "downgrade by a stranger")
-		b.want(b.acquire(b.reader()), store.Busy, "acquire by a reader")
+		b.checkState(b.downgrade(stranger), store.NotOurs, "downgrade by a stranger")
+		b.checkState(b.acquire(b.reader()), store.Busy, "acquire by a reader")
 		b.key += ":free"
-		b.want(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
+		b.checkState(b.downgrade(b.claim(owner())), store.NotOurs, "downgrade of a free key")
 	}},
-	{name: "a revoked phase ends the parts of all its readers, which receive the reason", needs: all(readers, breaks), check: func(b *bench) {
-		one, g := b.reads()
-		other, _ := b.reads()
+	{name: "a revoked phase ends the parts of all its readers, which receive the reason", needs: allOf(readers, breaks), check: func(b *bench) {
+		one, g := b.newReader()
+		other, _ := b.newReader()
 		w := b.waiter("")
 		if b.Can.Queue {
 			b.queue(w)
 		}
-		b.want(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
+		b.checkState(b.breakHolder(g.Fence, "maintenance"), store.Released, "break")
 		for _, r := range []store.Claim{one, other} {
 			r.Fence = g.Fence
 			for _, answer := range []store.Grant{b.renew(r), b.release(r)} {
-				if b.want(answer, store.Revoked, "call of a revoked reader"); answer.Reason != "maintenance" {
+				if b.checkState(answer, store.Revoked, "call of a revoked reader"); answer.Reason != "maintenance" {
 					b.Fatalf("the reason is %q", answer.Reason)
 				}
 			}
 		}
-		b.gets(w, "acquire by a writer afterwards")
-		b.want(b.breakHolder(g.Fence, "again"), store.NotOurs, "break of a phase that is over")
+		b.acquireSoon(w, "acquire by a writer afterwards")
+		b.checkState(b.breakHolder(g.Fence, "again"), store.NotOurs, "break of a phase that is over")
 	}},
-	{name: "inspection counts the readers", needs: all(readers, breaks), check: func(b *bench) {
+	{name: "inspection counts the readers", needs: allOf(readers, breaks), check: func(b *bench) {
 		var last store.Claim
 		for n := 1; n <= 3; n++ {
-			last, _ = b.reads()
+			last, _ = b.newReader()
 			if i := b.info(); !i.Held || i.Foreign || i.Mode != locker.Shared || i.Readers != n || i.Fence == 0 {
 				b.Fatalf("%+v, want %d readers", i, n)
 			} else if len(i.Reading) != n || slices.ContainsFunc(i.Reading, func(r locker.Reader) bool { return r.Left <= 0 }) {
@@ -303,30 +303,30 @@ var readerLaws = []law{
 		// A node of a quorum that confirms late still counts the reader for a moment.
 		b.eventually(time.Minute, "2 readers are left", func() bool { return b.info().Readers == 2 })
 	}},
-	{name: "a reader that is kept keeps writers out, and lets readers in", needs: all(readers, atLeast), check: func(b *bench) {
-		r, _ := b.reads()
+	{name: "a reader that is kept keeps writers out, and lets readers in", needs: allOf(readers, atLeast), check: func(b *bench) {
+		r, _ := b.newReader()
 		r.KeepFor = blink
 		b.free(r)
-		b.want(b.release(r), store.NotOurs, "second release")
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
-		other, _ := b.reads()
+		b.checkState(b.release(r), store.NotOurs, "second release")
+		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+		other, _ := b.newReader()
 		b.free(other)
-		b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
-		b.pass(blink)
-		b.granted()
+		b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer")
+		b.sleep(blink)
+		b.newHolder()
 	}},
-	{name: "work that readers have done is done", needs: all(readers, once, queues), check: func(b *bench) {
-		r, _ := b.reads()
+	{name: "work that readers have done is done", needs: allOf(readers, marksDone, queues), check: func(b *bench) {
+		r, _ := b.newReader()
 		r.Once, r.Complete = ttl, true
-		stays, _ := b.reads()
+		stays, _ := b.newReader()
 		w, late := b.waiter(""), b.reader()
 		w.Once = ttl
 		b.queue(w)
 		b.queue(late)
 		b.free(r)
-		b.want(b.acquire(w), store.Done, "acquire with Once")
+		b.checkState(b.acquire(w), store.Done, "acquire with Once")
 		late.Fence = b.phase()
-		b.want(b.renew(late), store.Granted, "renewal by a reader that stood behind it")
+		b.checkState(b.renew(late), store.Granted, "renewal by a reader that stood behind it")
 		b.free(stays)
 	}},
 }
@@ -338,18 +338,18 @@ func (b *bench) reader() store.Claim {
 	return c
 }
 
-// reads makes a new owner a reader.
-func (b *bench) reads() (store.Claim, store.Grant) {
+// newReader makes a new owner a reader, and returns its claim and the grant.
+func (b *bench) newReader() (store.Claim, store.Grant) {
 	b.Helper()
 	c := b.claim(owner())
 	c.Mode = locker.Shared
-	return c, b.gets(c, "acquire by a reader")
+	return c, b.acquireSoon(c, "acquire by a reader")
 }
 
 // phase returns the fence of the present phase, which a refused caller gets in its answer.
 func (b *bench) phase() uint64 {
 	b.Helper()
-	return b.want(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence
+	return b.checkState(b.acquire(b.claim(owner())), store.Busy, "acquire by a writer").Holder.Fence
 }
 
 func (b *bench) downgrade(c store.Claim) store.Grant {
