@@ -13,8 +13,8 @@ import (
 // failed, and the end of the caller's context before busy. It puts revoked before lost, because a
 // revoked lease is also lost.
 var kinds = [...]struct {
-	is   error
-	name string
+	sentinel error
+	name     string
 }{
 	{locker.ErrRevoked, "revoked"},
 	{locker.ErrLost, "lost"},
@@ -50,7 +50,7 @@ func errorType(out locker.Outcome) string {
 		return ""
 	}
 	for _, k := range kinds {
-		if errors.Is(out.Err, k.is) {
+		if errors.Is(out.Err, k.sentinel) {
 			return k.name
 		}
 	}

@@ -37,9 +37,9 @@ func TestEverySentinelHasAnErrorType(t *testing.T) {
 
 func TestEachKindOfErrorIsFoundBehindWrappers(t *testing.T) {
 	for _, k := range kinds {
-		err := &locker.Error{Op: locker.OpAcquire, Key: "order:1", Err: fmt.Errorf("because: %w", k.is)}
+		err := &locker.Error{Op: locker.OpAcquire, Key: "order:1", Err: fmt.Errorf("because: %w", k.sentinel)}
 		if got := errorType(locker.Outcome{Result: locker.ResultError, Err: err}); got != k.name {
-			t.Errorf("%v is %q, want %q", k.is, got, k.name)
+			t.Errorf("%v is %q, want %q", k.sentinel, got, k.name)
 		}
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Waiting counts a waiter until its wait is over.
+// Waiting counts a waiter until its wait ends. The caller calls over when the wait ends.
 func (o *observer) Waiting(ctx context.Context, rule locker.Rule, e locker.WaitEvent) (over func()) {
 	if !o.measures(ctx) {
 		return nil
 	}
 	attrs := o.attributes(ctx)
-	m := o.targets.of(rule.Name).lock[rule.Mode&1].with(attrs)
+	m := o.targets.targetOf(rule.Name).lock[rule.Mode&1].withAttrs(attrs)
 	o.waiting.Add(ctx, 1, m.add...)
 	if e.Place > 0 {
 		o.queue.Record(ctx, int64(e.Place), m.record...)
@@ -29,10 +29,10 @@ const nearlyLost = 4
 func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.RenewalEvent) {
 	kind := errorType(locker.Outcome{Err: e.Err})
 	if o.measures(ctx) {
-		attrs, t, mode := o.attributes(ctx), o.targets.of(rule.Name), rule.Mode&1
-		o.renewals.Add(ctx, 1, t.of(series{mode: modeTexts[mode], kind: kind}).with(attrs).add...)
+		attrs, t, mode := o.attributes(ctx), o.targets.targetOf(rule.Name), rule.Mode&1
+		o.renewals.Add(ctx, 1, t.optionsFor(series{mode: modeTexts[mode], kind: kind}).withAttrs(attrs).add...)
 		if e.Err == nil {
-			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].with(attrs).record...)
+			o.margin.Record(ctx, e.Margin.Seconds(), t.lock[mode].withAttrs(attrs).record...)
 		}
 	}
 	lost := errors.Is(e.Err, locker.ErrLost) // a loss is logged at the end of the hold, and no renewal follows it
@@ -52,9 +52,9 @@ func (o *observer) Warn(w locker.Warning) {
 	ctx := context.Background()
 	switch w.Code {
 	case codeOut:
-		o.out.Add(ctx, 1, o.everywhere...)
+		o.nodesOut.Add(ctx, 1, o.everywhere...)
 	case codeReturned:
-		o.out.Add(ctx, -1, o.everywhere...)
+		o.nodesOut.Add(ctx, -1, o.everywhere...)
 	}
 	o.logWarning(ctx, w)
 }

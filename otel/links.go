@@ -27,8 +27,9 @@ func (o *observer) Traceparent(ctx context.Context) string {
 	return string(text[:])
 }
 
-// parse reads a text that Traceparent has returned, in this process or in another process. It
-// ignores all other texts, because other programs can write to the server's keys.
+// parse returns the span that traceparent names. traceparent is a text that Traceparent has
+// returned, in this process or in another process. For any other text, parse returns false, because
+// other programs can write to the server's keys.
 func parse(traceparent string) (trace.SpanContext, bool) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 || parts[0] != "00" {
@@ -44,18 +45,18 @@ func parse(traceparent string) (trace.SpanContext, bool) {
 	}), true
 }
 
-// link adds to span a link to the span of another holder, if that span is known.
-func link(span trace.Span, role string, to locker.Peer) {
-	if to.Traceparent == "" {
+// link adds to span a link to the span of peer, if that span is known. role is the link's role.
+func link(span trace.Span, role string, peer locker.Peer) {
+	if peer.Traceparent == "" {
 		return
 	}
-	other, ok := parse(to.Traceparent)
+	other, ok := parse(peer.Traceparent)
 	if !ok {
 		return
 	}
 	attrs := []attribute.KeyValue{attribute.String(roleKey, role)}
-	if to.Fence != 0 {
-		attrs = append(attrs, attribute.Int64(fenceKey, int64(to.Fence)))
+	if peer.Fence != 0 {
+		attrs = append(attrs, attribute.Int64(fenceKey, int64(peer.Fence)))
 	}
 	span.AddLink(trace.Link{SpanContext: other, Attributes: attrs})
 }
@@ -70,7 +71,7 @@ func sameTrace(ctx context.Context, holder locker.Peer) bool {
 	return ok && other.TraceID() == trace.SpanContextFromContext(ctx).TraceID()
 }
 
-// hash returns a salted hash of the key. Equal keys have equal hashes. A reader who does not know
+// hash returns a salted hash of key. Equal keys have equal hashes. A reader who does not know
 // the salt cannot find the key by trying keys.
 func (o *observer) hash(key string) string {
 	sum := sha256.Sum256(append(slices.Clip(o.salt), key...))

@@ -26,18 +26,19 @@ const (
 
 // limiter limits the number of records of one kind.
 type limiter struct {
-	mu      sync.Mutex
-	since   time.Time
-	written int
-	dropped int
+	mu          sync.Mutex
+	windowStart time.Time
+	written     int
+	dropped     int
 }
 
-// allows returns true if a record may be written, and how many records were dropped before it.
+// allows reports whether a record may be written at the time now. dropped is the number of records
+// that were dropped since the last written record.
 func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.since) >= perWhile {
-		l.since, l.written = now, 0
+	if now.Sub(l.windowStart) >= perWhile {
+		l.windowStart, l.written = now, 0
 	}
 	if l.written >= mostRecords {
 		l.dropped++
@@ -48,7 +49,7 @@ func (l *limiter) allows(now time.Time) (dropped int, ok bool) {
 	return dropped, true
 }
 
-// logLoss logs a lease that ended without a release.
+// logLoss logs that a lease ended without a release. p is the hold, and kind its error.type.
 func (o *observer) logLoss(p *operation, out locker.Outcome, kind string) {
 	level, text := slog.LevelError, "latchkit: a lock was lost while it was in use"
 	switch out.Cause {
@@ -90,7 +91,8 @@ func (o *observer) logWarning(ctx context.Context, w locker.Warning) {
 	o.slog().Log(ctx, level, "latchkit: "+w.Text, "code", w.Code)
 }
 
-// log writes a record about a lock, with the identity of the span in ctx.
+// log writes a record about the lock of rule, with err, attrs and the identity of the span in ctx.
+// It drops the record if l does not allow it.
 func (o *observer) log(ctx context.Context, l *limiter, level slog.Level, text string, rule locker.Rule, err error, attrs ...slog.Attr) {
 	logger := o.slog()
 	if !logger.Enabled(ctx, level) {

@@ -67,35 +67,35 @@ const (
 	roleReleasedBy = "released_by" // the holder whose release ended the wait
 )
 
-// described is the description of an instrument, without its kind.
-type described struct{ name, unit, text string }
+// description describes an instrument: its name, its unit and what it measures.
+type description struct{ name, unit, text string }
 
 // The instruments.
 var (
-	acquireDuration = described{"latchkit.lock.acquire.duration", "s",
+	acquireDuration = description{"latchkit.lock.acquire.duration", "s",
 		"How long acquires took, from the call to the grant or the refusal, the wait included."}
-	waitDuration = described{"latchkit.lock.wait.duration", "s",
+	waitDuration = description{"latchkit.lock.wait.duration", "s",
 		"How long acquires waited for other holders. Acquires that met no holder are not counted."}
-	holdDuration    = described{"latchkit.lock.hold.duration", "s", "How long leases were held."}
-	releaseDuration = described{"latchkit.lock.release.duration", "s", "How long releases took."}
-	heldActive      = described{"latchkit.lock.held.active", "{lock}", "Leases that this process uses now."}
-	waiterActive    = described{"latchkit.lock.waiter.active", "{waiter}", "Callers of this process that wait for a lock now."}
-	queueLength     = described{"latchkit.lock.queue.length", "{waiter}",
+	holdDuration    = description{"latchkit.lock.hold.duration", "s", "How long leases were held."}
+	releaseDuration = description{"latchkit.lock.release.duration", "s", "How long releases took."}
+	heldActive      = description{"latchkit.lock.held.active", "{lock}", "Leases that this process uses now."}
+	waiterActive    = description{"latchkit.lock.waiter.active", "{waiter}", "Callers of this process that wait for a lock now."}
+	queueLength     = description{"latchkit.lock.queue.length", "{waiter}",
 		"The place in the server's queue at which a wait began. 1 is the head."}
-	handoffs        = described{"latchkit.lock.handoffs", "{handoff}", "Leases that a release handed to a waiter, without another call of the waiter."}
-	renewals        = described{"latchkit.lock.renewals", "{renewal}", "Renewals, also those that failed and were repeated."}
-	renewalMargin   = described{"latchkit.lock.renewal.margin", "s", "How much of the lease was left when a renewal was confirmed."}
-	losses          = described{"latchkit.lock.losses", "{lock}", "Leases that ended without a release, by cause."}
-	fenceRejections = described{"latchkit.lock.fence.rejections", "{rejection}",
+	handoffs        = description{"latchkit.lock.handoffs", "{handoff}", "Leases that a release handed to a waiter, without another call of the waiter."}
+	renewals        = description{"latchkit.lock.renewals", "{renewal}", "Renewals, also those that failed and were repeated."}
+	renewalMargin   = description{"latchkit.lock.renewal.margin", "s", "How much of the lease was left when a renewal was confirmed."}
+	losses          = description{"latchkit.lock.losses", "{lock}", "Leases that ended without a release, by cause."}
+	fenceRejections = description{"latchkit.lock.fence.rejections", "{rejection}",
 		"Transactions that the database refused because a newer holder has claimed the resource."}
-	fenceRegressions = described{"latchkit.lock.fence.regressions", "{regression}",
+	fenceRegressions = description{"latchkit.lock.fence.regressions", "{regression}",
 		"Transactions that were refused because the fence is smaller than the fence in the database: the lock server has lost its counter."}
-	requests = described{"latchkit.lock.requests", "{request}",
+	requests = description{"latchkit.lock.requests", "{request}",
 		"Requests that adapters guarded, by outcome. A request that lost its lock counts twice."}
-	replays = described{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer."}
-	commits = described{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by outcome."}
-	ticks   = described{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by outcome."}
-	out     = described{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
+	replays  = description{"latchkit.idempotency.replays", "{replay}", "Requests that were answered with a stored answer."}
+	commits  = description{"latchkit.sql.commits", "{transaction}", "Transactions under a lease, by outcome."}
+	ticks    = description{"latchkit.scheduler.ticks", "{tick}", "Ticks of schedules, by outcome."}
+	nodesOut = description{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
 )
 
 // The bucket boundaries of the histograms.

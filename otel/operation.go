@@ -34,7 +34,8 @@ func newOperation(o *observer) *operation {
 	return p
 }
 
-// finish is called once, when the operation has ended.
+// finish records the Outcome of the operation, ends its span, and puts the operation back for
+// reuse. It is called once, when the operation has ended.
 func (p *operation) finish(out locker.Outcome) {
 	o, kind := p.observer, errorType(out)
 	if p.measured {
@@ -54,40 +55,42 @@ func (p *operation) finish(out locker.Outcome) {
 	o.operations.Put(p)
 }
 
-// measure records the measurements of the operation.
+// measure records the measurements of the operation. out is its Outcome, and kind is the
+// error.type.
 func (p *operation) measure(out locker.Outcome, kind string) {
 	o, took := p.observer, (p.observer.now() - p.began).Seconds()
 	all := series{mode: modeTexts[p.mode], result: out.Result, kind: kind}
 	switch p.op {
 	case locker.OpAcquire:
 		all.contended = answerTo(out.Waited > 0 || out.Result == locker.ResultBusy || out.Result == locker.ResultTooManyWaiters)
-		o.acquire.Record(p.ctx, took, p.usual(all).record...)
+		o.acquire.Record(p.ctx, took, p.usualOptions(all).record...)
 		if out.Waited > 0 && p.rule.Wait != locker.NoWait {
-			o.wait.Record(p.ctx, out.Waited.Seconds(), p.of(series{mode: all.mode, result: out.Result}).record...)
+			o.wait.Record(p.ctx, out.Waited.Seconds(), p.optionsFor(series{mode: all.mode, result: out.Result}).record...)
 		}
 		if out.Handoff != "" {
-			o.handoffs.Add(p.ctx, 1, p.of(series{mode: all.mode, scope: out.Handoff}).add...)
+			o.handoffs.Add(p.ctx, 1, p.optionsFor(series{mode: all.mode, scope: out.Handoff}).add...)
 		}
 	case locker.OpHold:
-		o.held.Add(p.ctx, -1, p.target.lock[p.mode].with(p.attrs).add...)
-		o.hold.Record(p.ctx, took, p.usual(series{mode: all.mode, result: out.Result}).record...)
+		o.leasesHeld.Add(p.ctx, -1, p.target.lock[p.mode].withAttrs(p.attrs).add...)
+		o.hold.Record(p.ctx, took, p.usualOptions(series{mode: all.mode, result: out.Result}).record...)
 		if out.Cause != "" {
-			o.losses.Add(p.ctx, 1, p.of(series{mode: all.mode, cause: out.Cause}).add...)
+			o.losses.Add(p.ctx, 1, p.optionsFor(series{mode: all.mode, cause: out.Cause}).add...)
 		}
 	case locker.OpRelease:
-		o.release.Record(p.ctx, took, p.usual(all).record...)
+		o.release.Record(p.ctx, took, p.usualOptions(all).record...)
 	case locker.OpTransact:
 		p.measureCommit(out)
 	case locker.OpTick:
-		o.ticks.Add(p.ctx, 1, p.of(series{result: out.Result}).add...)
+		o.ticks.Add(p.ctx, 1, p.optionsFor(series{result: out.Result}).add...)
 	default: // extends, downgrades and revokes are rare, and not measured
 	}
 }
 
-// measureCommit counts a transaction.
+// measureCommit counts a transaction by its result, and counts the transactions that a fence
+// refused.
 func (p *operation) measureCommit(out locker.Outcome) {
-	o, name := p.observer, p.of(series{})
-	o.commits.Add(p.ctx, 1, p.of(series{result: out.Result}).add...)
+	o, name := p.observer, p.optionsFor(series{})
+	o.commits.Add(p.ctx, 1, p.optionsFor(series{result: out.Result}).add...)
 	switch out.Result {
 	case locker.ResultStaleFence:
 		o.rejections.Add(p.ctx, 1, name.add...)
@@ -97,17 +100,19 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	}
 }
 
-// usual returns the measurement options for series s. It is for measurements that every operation
-// of this kind makes.
-func (p *operation) usual(s series) *measurement {
-	return p.target.at(p.op, p.mode, s).with(p.attrs)
+// usualOptions returns the measurement options for series s, from the cache of its target. It is
+// for measurements that every operation of this kind makes.
+func (p *operation) usualOptions(s series) *measurement {
+	return p.target.cachedOptions(p.op, p.mode, s).withAttrs(p.attrs)
 }
 
-// of returns the measurement options for series s.
-func (p *operation) of(s series) *measurement { return p.target.of(s).with(p.attrs) }
+// optionsFor returns the measurement options for series s, with the attributes from ctx.
+func (p *operation) optionsFor(s series) *measurement {
+	return p.target.optionsFor(s).withAttrs(p.attrs)
+}
 
-// conclude writes into the span how the operation ended. The description of the status is the
-// error's type, because an error's text may contain the key.
+// conclude writes into the span how the operation ended: its Outcome and kind, its error.type. The
+// description of the status is the error's type, because an error's text may contain the key.
 func (p *operation) conclude(out locker.Outcome, kind string) {
 	attrs := make([]attribute.KeyValue, 1, 8)
 	attrs[0] = attribute.String(resultKey, string(out.Result))
@@ -135,7 +140,8 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 	p.span.SetAttributes(attrs...)
 }
 
-// showOthers adds to attrs the holders for which an acquire waited.
+// showOthers returns attrs with attributes of the holders for which an acquire waited. It also
+// links the span to their spans.
 func (p *operation) showOthers(attrs []attribute.KeyValue, out locker.Outcome) []attribute.KeyValue {
 	if out.Met.Fence != 0 {
 		attrs = append(attrs, attribute.Int64(holderFenceKey, int64(out.Met.Fence)))

@@ -33,7 +33,7 @@ type config struct {
 	spanAttributesFn   func(context.Context) []attribute.KeyValue
 	metricAttributesFn func(context.Context) []attribute.KeyValue
 
-	refused error // the errors of the options
+	refused error // the errors of wrong options
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -124,7 +124,7 @@ func WithMetricAttributesFn(f func(ctx context.Context) []attribute.KeyValue) Op
 	}
 }
 
-// refuse records the error of an option.
+// refuse records an error with the given text if wrong is true.
 func (c *config) refuse(wrong bool, text string) {
 	if wrong {
 		c.refused = errors.Join(c.refused, errors.New("otellock: "+text))

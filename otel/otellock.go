@@ -31,7 +31,7 @@ func New(opts ...Option) (locker.Observer, error) {
 	if o.instruments, err = newInstruments(meter); err != nil {
 		return nil, err
 	}
-	o.readers = o.measured()
+	o.readers = o.findReaders()
 	return o, nil
 }
 
@@ -63,7 +63,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	if !concerns(op) {
 		return ctx, nil
 	}
-	t, mode := o.targets.of(rule.Name), rule.Mode&1
+	t, mode := o.targets.targetOf(rule.Name), rule.Mode&1
 	var span trace.Span
 	if hasSpan(op) && (op != locker.OpHold || o.holdSpans) {
 		ctx, span = o.start(ctx, op, t, rule)
@@ -78,7 +78,7 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 	if measured {
 		p.attrs = o.attributes(ctx)
 		if op == locker.OpHold {
-			o.held.Add(ctx, 1, t.lock[mode].with(p.attrs).add...)
+			o.leasesHeld.Add(ctx, 1, t.lock[mode].withAttrs(p.attrs).add...)
 		}
 	}
 	return ctx, p.end
@@ -87,15 +87,15 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 // now returns the time since New.
 func (o *observer) now() time.Duration { return time.Since(o.started) }
 
-// concerns returns true if an operation has a span or a measurement.
+// concerns reports whether op has a span or a measurement.
 func concerns(op locker.Op) bool {
 	return hasSpan(op) || op == locker.OpTick
 }
 
 func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != "" }
 
-// start starts a span. If the span does not record, start returns nil: such a span need not be
-// ended.
+// start starts the span of op. It returns the context with the span, and the span; or a nil span if
+// the span does not record, because such a span need not be ended.
 func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
 	around, options := ctx, t.start[rule.Mode&1]
 	if o.spanAttributesFn != nil {
@@ -121,7 +121,7 @@ func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule lock
 	return ctx, span
 }
 
-// attributes returns the attributes that measurements get from ctx.
+// attributes returns the attributes that WithMetricAttributesFn takes from ctx, for measurements.
 func (o *observer) attributes(ctx context.Context) []attribute.KeyValue {
 	if o.metricAttributesFn == nil {
 		return nil

@@ -47,7 +47,7 @@ type RedislockClient struct {
 // Obtain is Obtain of redislock, in a span.
 func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
 	l := &RedislockLock{client: c, rule: locker.Rule{Key: key, Name: nameOf(key), TTL: ttl}}
-	o, retries := redislock.Options{}, &counted{RetryStrategy: redislock.NoRetry(), asked: time.Now()}
+	o, retries := redislock.Options{}, &refusalCounter{RetryStrategy: redislock.NoRetry(), lastAttempt: time.Now()}
 	if opt != nil {
 		o = *opt
 	}
@@ -60,17 +60,17 @@ func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Durat
 
 	observed, end := c.begin(ctx, locker.OpAcquire, l.rule)
 	if l.rule.Wait != locker.NoWait {
-		retries.wait = func() func() { return c.observer.Waiting(observed, l.rule, locker.WaitEvent{}) }
+		retries.beginWait = func() func() { return c.observer.Waiting(observed, l.rule, locker.WaitEvent{}) }
 	}
 	lock, err := c.client.Obtain(observed, key, ttl, &o)
-	retries.waited()
+	retries.stopWaiting()
 	end(retries.outcome(err, l.rule))
 	if err != nil {
 		return nil, err
 	}
 	l.Lock = lock
-	l.lives(retries.asked, ttl)
-	l.held, l.endHold = c.begin(ctx, locker.OpHold, l.rule)
+	l.setExpiry(retries.lastAttempt, ttl)
+	l.holdCtx, l.endHold = c.begin(ctx, locker.OpHold, l.rule)
 	return l, nil
 }
 
@@ -82,7 +82,8 @@ func nameOf(key string) string {
 	return "lock"
 }
 
-// begin begins the observation of an operation. The returned function ends the observation.
+// begin begins the observation of the operation op. It returns the context with the operation's
+// span, and a function that ends the observation.
 func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	ctx, end := c.observer.Begin(ctx, op, rule)
 	if end == nil {
@@ -91,66 +92,66 @@ func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.R
 	return ctx, end
 }
 
-// counted is a RetryStrategy that counts the refusals. It can count them, because redislock asks it
-// for a pause after each refusal.
-type counted struct {
+// refusalCounter is a RetryStrategy that counts the refusals. It can count them, because redislock
+// asks it for a pause after each refusal.
+type refusalCounter struct {
 	redislock.RetryStrategy
-	refused int
-	since   time.Time     // the time of the first refusal
-	asked   time.Time     // the last attempt was sent at this time or later
-	wait    func() func() // begins the wait; nil: the wait is not observed
-	over    func()        // ends the wait
+	refused      int
+	firstRefusal time.Time     // the time of the first refusal
+	lastAttempt  time.Time     // the last attempt was sent at this time or later
+	beginWait    func() func() // reports the begin of the wait to the Observer, and returns endWait; nil: not observed
+	endWait      func()        // reports the end of the wait; nil: no wait was reported
 }
 
-func (c *counted) NextBackoff() time.Duration {
+func (c *refusalCounter) NextBackoff() time.Duration {
 	now := time.Now()
 	if c.refused++; c.refused == 1 {
-		c.since = now
+		c.firstRefusal = now
 	}
 	pause := c.RetryStrategy.NextBackoff()
-	if c.refused == 1 && pause > 0 && c.wait != nil {
-		c.over = c.wait()
+	if c.refused == 1 && pause > 0 && c.beginWait != nil {
+		c.endWait = c.beginWait()
 	}
-	c.asked = now.Add(max(pause, 0))
+	c.lastAttempt = now.Add(max(pause, 0))
 	return pause
 }
 
-// waited ends the wait, if there was one.
-func (c *counted) waited() {
-	if c.over != nil {
-		c.over()
+// stopWaiting calls endWait, if a wait was reported.
+func (c *refusalCounter) stopWaiting() {
+	if c.endWait != nil {
+		c.endWait()
 	}
 }
 
-// outcome returns the Outcome of an Obtain.
-func (c *counted) outcome(err error, rule locker.Rule) locker.Outcome {
+// outcome returns the Outcome of an Obtain that ended with err. rule describes the lock.
+func (c *refusalCounter) outcome(err error, rule locker.Rule) locker.Outcome {
 	out := c.result(err, rule)
 	if c.refused > 0 {
-		out.Waited = max(time.Since(c.since), 1) // at least 1, because 0 would mean that the caller has met no other holder
+		out.Waited = max(time.Since(c.firstRefusal), 1) // at least 1, because 0 would mean that the caller has met no other holder
 	}
 	return out
 }
 
-func (c *counted) result(err error, rule locker.Rule) locker.Outcome {
+func (c *refusalCounter) result(err error, rule locker.Rule) locker.Outcome {
 	waited := c.refused > 0
 	switch {
 	case err == nil:
 		return locker.Outcome{Result: locker.ResultAcquired, Calls: c.refused + 1}
 	case errors.Is(err, redislock.ErrNotObtained) && rule.Wait == locker.NoWait:
-		return locker.Outcome{Result: locker.ResultBusy, Err: busy(err), Calls: c.refused}
+		return locker.Outcome{Result: locker.ResultBusy, Err: busyError(err), Calls: c.refused}
 	case errors.Is(err, redislock.ErrNotObtained):
-		return locker.Outcome{Result: locker.ResultTimeout, Err: busy(err), Calls: c.refused}
+		return locker.Outcome{Result: locker.ResultTimeout, Err: busyError(err), Calls: c.refused}
 	case waited && errors.Is(err, context.DeadlineExceeded):
-		return locker.Outcome{Result: locker.ResultTimeout, Err: busy(err), Calls: c.refused}
+		return locker.Outcome{Result: locker.ResultTimeout, Err: busyError(err), Calls: c.refused}
 	case errors.Is(err, context.Canceled):
 		return locker.Outcome{Result: locker.ResultCanceled, Err: err, Calls: c.refused}
 	}
-	return locker.Outcome{Result: locker.ResultUnavailable, Err: unavailable(err), Calls: c.refused + 1}
+	return locker.Outcome{Result: locker.ResultUnavailable, Err: unavailableError(err), Calls: c.refused + 1}
 }
 
-func busy(err error) error        { return fmt.Errorf("%w: %w", locker.ErrBusy, err) }
-func lost(err error) error        { return fmt.Errorf("%w: %w", locker.ErrLost, err) }
-func unavailable(err error) error { return fmt.Errorf("%w: %w", locker.ErrUnavailable, err) }
+func busyError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrBusy, err) }
+func lostError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrLost, err) }
+func unavailableError(err error) error { return fmt.Errorf("%w: %w", locker.ErrUnavailable, err) }
 
 // RedislockLock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are
 // redislock's own.
@@ -159,26 +160,26 @@ type RedislockLock struct {
 
 	client  *RedislockClient
 	rule    locker.Rule
-	held    context.Context // the context with the span of the hold
+	holdCtx context.Context // the context with the span of the hold
 	endHold func(locker.Outcome)
-	ended   sync.Once // ends the hold
+	endOnce sync.Once // calls endHold
 
-	mu    sync.Mutex
-	until time.Time // the lock lasts at least until this time, by the local clock
+	mu     sync.Mutex
+	expiry time.Time // the lock lasts at least until then, by the local clock
 }
 
-// lives records that the lock lasts for ttl from the time asked, when the call was sent.
-func (l *RedislockLock) lives(asked time.Time, ttl time.Duration) {
+// setExpiry records that the lock lasts for ttl from the time sent, at which the call was sent.
+func (l *RedislockLock) setExpiry(sent time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until = asked.Add(ttl)
+	l.expiry = sent.Add(ttl)
 }
 
-// left returns for how long the lock certainly lasts.
-func (l *RedislockLock) left() time.Duration {
+// remaining returns how long the lock still lasts, at least.
+func (l *RedislockLock) remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Until(l.until)
+	return time.Until(l.expiry)
 }
 
 // Obtain calls Obtain of the client that obtained this lock. A redislock.Lock has this method too.
@@ -192,9 +193,9 @@ func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *red
 	asked := time.Now()
 	err := l.Lock.Refresh(ctx, ttl, opt)
 	out := l.outcome(locker.ResultExtended, redislock.ErrNotObtained, err)
-	l.client.observer.Renewed(l.held, l.rule, locker.RenewalEvent{Margin: l.left(), TTL: l.rule.TTL, Err: out.Err})
+	l.client.observer.Renewed(l.holdCtx, l.rule, locker.RenewalEvent{Margin: l.remaining(), TTL: l.rule.TTL, Err: out.Err})
 	if err == nil {
-		l.lives(asked, ttl)
+		l.setExpiry(asked, ttl)
 	}
 	end(out)
 	return err
@@ -208,24 +209,26 @@ func (l *RedislockLock) Release(ctx context.Context) error {
 	ctx, end := l.client.begin(ctx, locker.OpRelease, l.rule)
 	err := l.Lock.Release(ctx)
 	out := l.outcome(locker.ResultReleased, redislock.ErrLockNotHeld, err)
-	l.ended.Do(func() { l.endHold(out) })
+	l.endOnce.Do(func() { l.endHold(out) })
 	end(out)
 	return err
 }
 
-// outcome returns the Outcome of a call. If the lock is not held any more, outcome ends the hold.
-func (l *RedislockLock) outcome(done locker.Result, notHeld, err error) locker.Outcome {
-	out := locker.Outcome{Result: done, Calls: 1}
+// outcome returns the Outcome of a call that ended with err. success is the result without an
+// error. notHeld is the error with which redislock reports that the lock is not held any more:
+// after this error, outcome also ends the hold.
+func (l *RedislockLock) outcome(success locker.Result, notHeld, err error) locker.Outcome {
+	out := locker.Outcome{Result: success, Calls: 1}
 	switch {
 	case err == nil:
 	case errors.Is(err, notHeld):
-		out.Result, out.Err = locker.ResultLost, lost(err)
+		out.Result, out.Err = locker.ResultLost, lostError(err)
 		out.Cause = locker.LossTaken
-		l.ended.Do(func() { l.endHold(out) })
+		l.endOnce.Do(func() { l.endHold(out) })
 	case errors.Is(err, context.Canceled):
 		out.Result, out.Err = locker.ResultCanceled, err
 	default:
-		out.Result, out.Err = locker.ResultUnavailable, unavailable(err)
+		out.Result, out.Err = locker.ResultUnavailable, unavailableError(err)
 	}
 	return out
 }

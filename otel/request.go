@@ -15,12 +15,12 @@ import (
 // see whether the lock or the handler refused the request. If a request has several locks, the span
 // shows the last event.
 func (o *observer) Request(ctx context.Context, e locker.RequestEvent) {
-	t := o.targets.of(e.Name)
+	t := o.targets.targetOf(e.Name)
 	if o.measures(ctx) {
 		attrs := o.attributes(ctx)
-		o.requests.Add(ctx, 1, t.of(series{result: locker.Result(e.Result)}).with(attrs).add...)
+		o.requests.Add(ctx, 1, t.optionsFor(series{result: locker.Result(e.Result)}).withAttrs(attrs).add...)
 		if e.Result == replayed {
-			o.replays.Add(ctx, 1, t.of(series{}).with(attrs).add...)
+			o.replays.Add(ctx, 1, t.optionsFor(series{}).withAttrs(attrs).add...)
 		}
 	}
 	span := surrounding(ctx)
@@ -38,7 +38,7 @@ const replayed = "replayed"
 
 type surroundingKey struct{}
 
-// surrounding returns the span around the locks of ctx. It skips the spans "hold NAME".
+// surrounding returns the span around the locks of ctx. This span is never a "hold NAME".
 func surrounding(ctx context.Context) trace.Span {
 	if span, ok := ctx.Value(surroundingKey{}).(trace.Span); ok {
 		return span

@@ -17,11 +17,11 @@ import (
 // a Rule has a key as its Name by mistake.
 const maxNames = 256
 
-// targets has the names that were seen so far. A reader takes no lock, because a map is never
-// changed: for each further name, a new map replaces it, at most maxNames times.
+// targets has a target for each name that was used so far. A reader takes no lock, because a map is
+// never changed: for each further name, a new map replaces it, at most maxNames times.
 type targets struct {
 	config config
-	known  atomic.Pointer[map[string]*target]
+	byName atomic.Pointer[map[string]*target]
 	rest   *target
 
 	mu sync.Mutex // held while a name is added
@@ -29,26 +29,28 @@ type targets struct {
 
 func (ts *targets) init(cfg config) {
 	ts.config = cfg
-	ts.known.Store(&map[string]*target{})
+	ts.byName.Store(&map[string]*target{})
 	ts.rest = newTarget(cfg, other)
 }
 
-// of returns the target of name.
-func (ts *targets) of(name string) *target {
-	known := *ts.known.Load()
+// targetOf returns the target for name, and makes it if the name is new. All names after the first
+// maxNames share one target.
+func (ts *targets) targetOf(name string) *target {
+	known := *ts.byName.Load()
 	if t, ok := known[name]; ok {
 		return t
 	}
 	if len(known) >= maxNames {
 		return ts.rest
 	}
-	return ts.add(name)
+	return ts.addTarget(name)
 }
 
-func (ts *targets) add(name string) *target {
+// addTarget makes the target for name, unless another goroutine has just made it.
+func (ts *targets) addTarget(name string) *target {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
-	known := *ts.known.Load()
+	known := *ts.byName.Load()
 	if t, ok := known[name]; ok {
 		return t
 	}
@@ -58,7 +60,7 @@ func (ts *targets) add(name string) *target {
 	t := newTarget(ts.config, name)
 	known = maps.Clone(known)
 	known[name] = t
-	ts.known.Store(&known)
+	ts.byName.Store(&known)
 	return t
 }
 
@@ -132,19 +134,20 @@ func newTarget(cfg config, name string) *target {
 	return t
 }
 
-// at returns the measurement options for series s of an operation. Most operations end like the
-// operation before them, and then at needs no look-up.
-func (t *target) at(op locker.Op, mode locker.Mode, s series) *measurement {
+// cachedOptions returns the measurement options for series s of the operation op in the given mode.
+// It caches the last series of each operation and mode, because most operations end like the
+// operation before them.
+func (t *target) cachedOptions(op locker.Op, mode locker.Mode, s series) *measurement {
 	last := t.usual[op][mode].Load()
 	if last == nil || last.series != s {
-		last = t.of(s)
+		last = t.optionsFor(s)
 		t.usual[op][mode].Store(last)
 	}
 	return last
 }
 
-// of returns the measurement options for series s.
-func (t *target) of(s series) *measurement {
+// optionsFor returns the measurement options for series s. It makes them when s is new.
+func (t *target) optionsFor(s series) *measurement {
 	t.mu.RLock()
 	m := t.more[s]
 	t.mu.RUnlock()
@@ -176,8 +179,8 @@ func (t *target) make(s series) *measurement {
 	return &measurement{series: s, record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
 }
 
-// with returns the options of m together with attrs, which come from a context.
-func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
+// withAttrs returns the options of m with attrs added. attrs come from a context.
+func (m *measurement) withAttrs(attrs []attribute.KeyValue) *measurement {
 	if len(attrs) == 0 {
 		return m
 	}
@@ -185,6 +188,6 @@ func (m *measurement) with(attrs []attribute.KeyValue) *measurement {
 	return &measurement{record: []metric.RecordOption{m.record[0], more}, add: []metric.AddOption{m.add[0], more}}
 }
 
-// printable makes a name or key valid UTF-8, because exporters drop a whole batch for one invalid
-// string.
+// printable returns the name or key s as valid UTF-8, because exporters drop a whole batch for one
+// invalid string.
 func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
