@@ -38,8 +38,8 @@ type answersKey struct{}
 
 // inTransact is the value in the context of Transact's work.
 type inTransact struct {
-	of *Answers
-	tx *Tx
+	answers *Answers
+	tx      *Tx
 }
 
 // Transact runs work once, in a transaction that claims every lease of ctx, as [Within] does. If
@@ -63,7 +63,7 @@ func (a *Answers) Transact(ctx context.Context, work func(ctx context.Context) e
 	return err
 }
 
-// plain runs a transaction that claims nothing.
+// plain runs fn in a transaction that claims nothing, and commits it.
 func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	s, err := openStandard(ctx, a.db, a.call.dialect, nil)
 	if err != nil {
@@ -79,7 +79,7 @@ func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx
 	if err := fn(context.WithValue(ctx, txKey{}, tx), tx); err != nil {
 		return err
 	}
-	if err := tx.spoilt(); err != nil {
+	if err := tx.endError(); err != nil {
 		return err
 	}
 	done = true
@@ -88,7 +88,7 @@ func (a *Answers) plain(ctx context.Context, fn func(ctx context.Context, tx *Tx
 
 // Load returns the Record of key.
 func (a *Answers) Load(ctx context.Context, key string) (rec idempotency.Record, found bool, err error) {
-	err = a.apart(ctx, key, func(q querier) error {
+	err = a.inSeparateTx(ctx, key, func(q querier) error {
 		rec, found, err = a.load(ctx, q, key, "answer_load")
 		return err
 	})
@@ -100,7 +100,7 @@ func (a *Answers) Begin(
 	ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration,
 ) (earlier idempotency.Record, found, began bool, err error) {
 	rec := idempotency.Record{Fingerprint: fingerprint, Fence: fence, State: idempotency.InProgress}
-	err = a.apart(ctx, key, func(q querier) error {
+	err = a.inSeparateTx(ctx, key, func(q querier) error {
 		if earlier, found, err = a.load(ctx, q, key, "answer_lock"); err != nil {
 			return err
 		}
@@ -116,15 +116,16 @@ func (a *Answers) Begin(
 // Save stores rec in place of the Record that Begin has written. If ctx is the context of
 // Transact's work, Save uses the transaction of this work.
 func (a *Answers) Save(ctx context.Context, key string, rec idempotency.Record, lifetime time.Duration) error {
-	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.of == a {
+	if in, ok := ctx.Value(answersKey{}).(inTransact); ok && in.answers == a {
 		if err := checkAnswerKey(key); err != nil {
 			return err
 		}
 		return a.save(ctx, in.tx, key, rec, lifetime)
 	}
-	return a.apart(ctx, key, func(q querier) error { return a.save(ctx, q, key, rec, lifetime) })
+	return a.inSeparateTx(ctx, key, func(q querier) error { return a.save(ctx, q, key, rec, lifetime) })
 }
 
+// save stores rec with q, in place of the Record that Begin has written.
 func (a *Answers) save(ctx context.Context, q querier, key string, rec idempotency.Record, lifetime time.Duration) error {
 	earlier, found, err := a.load(ctx, q, key, "answer_lock")
 	same := earlier.Fingerprint == rec.Fingerprint && earlier.Fence == rec.Fence
@@ -141,7 +142,7 @@ func (a *Answers) save(ctx context.Context, q querier, key string, rec idempoten
 
 // Forget removes the Record that Begin has written with this fence.
 func (a *Answers) Forget(ctx context.Context, key string, fence uint64) error {
-	return a.apart(ctx, key, func(q querier) error {
+	return a.inSeparateTx(ctx, key, func(q querier) error {
 		_, err := q.ExecContext(ctx, a.call.stmts["answer_forget"], []byte(key), int64(fence))
 		return err
 	})
@@ -149,7 +150,7 @@ func (a *Answers) Forget(ctx context.Context, key string, fence uint64) error {
 
 // Purge removes expired Records, and returns how many it has removed. Run it daily.
 func (a *Answers) Purge(ctx context.Context) (removed int64, err error) {
-	err = a.apart(ctx, "", func(q querier) error {
+	err = a.inSeparateTx(ctx, "", func(q querier) error {
 		r, err := q.ExecContext(ctx, a.call.stmts["answer_purge"], time.Now().UnixMilli())
 		if err != nil {
 			return err
@@ -169,15 +170,15 @@ func checkAnswerKey(key string) error {
 	return nil
 }
 
-// querier is a transaction.
+// querier runs the statements and the queries of a transaction.
 type querier interface {
 	Execer
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// apart runs work in a separate transaction. If this transaction collides with another transaction,
-// apart repeats it.
-func (a *Answers) apart(ctx context.Context, key string, work func(q querier) error) error {
+// inSeparateTx runs work in a separate transaction, for a valid key. If this transaction collides
+// with another transaction, inSeparateTx repeats it.
+func (a *Answers) inSeparateTx(ctx context.Context, key string, work func(q querier) error) error {
 	if err := checkAnswerKey(key); err != nil {
 		return err
 	}
@@ -185,8 +186,8 @@ func (a *Answers) apart(ctx context.Context, key string, work func(q querier) er
 	defer cancel()
 	var err error
 	for pause := range betweenTries {
-		err = a.call.apart(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
-		collided := a.call.dialect.passing(err) || a.call.dialect.duplicate(err)
+		err = a.call.inSeparateTx(ctx, func(tx Transaction) error { return work(tx.(*standard)) })
+		collided := a.call.dialect.isTemporary(err) || a.call.dialect.isDuplicate(err)
 		if err == nil || !collided || !sleep(ctx, pause, time.Hour) {
 			break
 		}
@@ -197,7 +198,7 @@ func (a *Answers) apart(ctx context.Context, key string, work func(q querier) er
 	return err
 }
 
-// load reads the Record of key. An expired Record counts as missing.
+// load returns the Record of key, which it reads with query. An expired Record counts as missing.
 func (a *Answers) load(ctx context.Context, q querier, key, query string) (rec idempotency.Record, found bool, err error) {
 	var fence, state, expires int64
 	var fingerprint, response []byte

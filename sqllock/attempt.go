@@ -17,25 +17,25 @@ import (
 // attempt is one try of the transaction: begin, claim, work, commit.
 type attempt struct {
 	*call
-	leases  []*locker.Lease
-	id      string // the name of the operation in the ledger
-	lent    any    // the value that Begin has returned for the function
-	tx      Transaction
-	spoilt  func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
-	around  *attempt     // the attempt whose function began this attempt; nil: none
-	idle    idleness
-	before  int64 // the result of written() at the beginning of the transaction
-	session bool  // settings of MySQL's session are changed
+	leases         []*locker.Lease
+	id             string // the name of the operation in the ledger
+	handle         any    // the value that Begin has returned for the function
+	tx             Transaction
+	endError       func() error // returns the error that has ended the transaction, or nil; the function itself may be nil
+	outer          *attempt     // the attempt whose function began this attempt; nil: none
+	idle           idleness
+	rowsBefore     int64 // the result of rowsWritten at the beginning of the transaction
+	sessionChanged bool  // the settings of MySQL's session are changed
 
 	borrowed bool // InTx: other code began the transaction, and ends it
 }
 
 type attemptKey struct{}
 
-// nested refuses to claim a resource that an outer transaction has claimed. Otherwise the two
-// transactions would wait for each other.
-func (a *attempt) nested() error {
-	for out := a.around; out != nil; out = out.around {
+// checkNested returns an error if an outer transaction has claimed a resource of this attempt.
+// Otherwise the two transactions would wait for each other.
+func (a *attempt) checkNested() error {
+	for out := a.outer; out != nil; out = out.outer {
 		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
 			continue
 		}
@@ -52,9 +52,9 @@ func (a *attempt) nested() error {
 	return nil
 }
 
-// sameTables reports whether two calls may claim in the same tables. With the same dialect and the
-// same prefix, the result is false only if the two calls have different pools. The pool of a single
-// connection is unknown, so it may be the pool of the other call.
+// sameTables reports whether c and other may claim in the same tables. With the same dialect and
+// the same prefix, the result is false only if the two calls have different pools. The pool of a
+// single connection is unknown, so it may be the pool of the other call.
 func (c *call) sameTables(other *call) bool {
 	if c.dialect != other.dialect || c.prefix != other.prefix {
 		return false
@@ -78,10 +78,11 @@ var process = sync.OnceValue(func() string {
 // comes first, so the primary key finds the oldest operations.
 func newID() string { return idAt(time.Now()) + rand.Text()[:12] }
 
+// idAt returns the part of an operation's name that contains the time t.
 func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 
-// try makes one attempt. again means that nothing was committed, and that another attempt may
-// succeed.
+// try makes one attempt under leases. again means that nothing was committed, and that another
+// attempt may succeed.
 //
 //	bound   ends with the caller's context or with a lease: fn and the statements run under it
 //	ends    ends with bound, but only until COMMIT is sent: the transaction runs under it
@@ -89,8 +90,8 @@ func idAt(t time.Time) string { return fmt.Sprintf("%014x", t.UnixMicro()) }
 // Once COMMIT was sent, try waits for its answer. If try gave up, the outcome would be unknown.
 func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err error) {
 	a := &attempt{call: c, leases: leases, id: newID()}
-	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
-	if err := a.nested(); err != nil {
+	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
+	if err := a.checkNested(); err != nil {
 		return false, err
 	}
 	bound, unbind := bind(context.WithValue(ctx, attemptKey{}, a), leases)
@@ -103,12 +104,12 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 
 	if c.strategy == VerifyLast && !c.reads {
 		if again, err := a.claimAhead(bound); err != nil {
-			return again, a.because(bound, err)
+			return again, a.explain(bound, err)
 		}
 	}
 	a.idle.begin(a)
-	if a.lent, a.tx, err = c.begin(ends, c.tx); err != nil {
-		return c.dialect.passing(err), a.because(bound, err)
+	if a.handle, a.tx, err = c.begin(ends, c.tx); err != nil {
+		return c.dialect.isTemporary(err), a.explain(bound, err)
 	}
 	open := true
 	defer func() {
@@ -117,55 +118,57 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 		}
 	}()
 	if err := a.enter(bound); err != nil {
-		return c.dialect.passing(err) || c.dialect.lockTimeout(err), a.because(bound, err)
+		return c.dialect.isTemporary(err) || c.dialect.isLockTimeout(err), a.explain(bound, err)
 	}
 	if err := a.mark(bound); err != nil {
-		return c.dialect.passing(err), a.because(bound, err)
+		return c.dialect.isTemporary(err), a.explain(bound, err)
 	}
 	if err := a.work(bound); err != nil {
-		return a.failed(err)
+		return a.handleError(err)
 	}
 	if err := a.leave(bound); err != nil {
 		if errors.Is(err, sql.ErrTxDone) && bound.Err() == nil { // fn has ended the transaction
 			return a.inquire(bound, err)
 		}
-		again, failure := a.failed(err)
-		return again, a.because(bound, failure)
+		again, failure := a.handleError(err)
+		return again, a.explain(bound, failure)
 	}
 	if !detach() { // bound has ended, because the lease or the caller's context has ended
 		return false, context.Cause(bound)
 	}
-	if rest := left(leases); rest < margin && !c.reads {
-		return false, a.fail(leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
+	if rest := remaining(leases); rest < margin && !c.reads {
+		return false, a.newError(leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
 	}
 	open = false
 	return a.commit(bound, end)
 }
 
-// work calls fn. While fn runs, work keeps the server from ending the transaction for idleness.
+// work calls fn. While fn runs, pings keep the server from ending the transaction for idleness.
 func (a *attempt) work(ctx context.Context) error {
 	stop := a.keepAlive(ctx)
 	defer stop()
 	if err := a.fn(ctx, a); err != nil {
 		return err
 	}
-	if a.spoilt != nil {
-		return a.spoilt()
+	if a.endError != nil {
+		return a.endError()
 	}
 	return nil
 }
 
-// failed handles an error of fn, or an error that comes after fn has returned. If the server may
-// have ended the transaction for idleness, the transaction is not retried: fn would be idle again,
-// and may have called other services.
-func (a *attempt) failed(err error) (again bool, _ error) {
+// handleError returns whether the transaction may be retried after err, and the error to return.
+// err is an error of fn, or came after fn had returned. If the server may have ended the
+// transaction for idleness, the transaction is not retried: fn would be idle again, and may have
+// called other services.
+func (a *attempt) handleError(err error) (again bool, _ error) {
 	if idle := a.idle.judge(err); idle != nil {
 		return false, idle
 	}
-	return a.dialect.passing(err), err
+	return a.dialect.isTemporary(err), err
 }
 
-// bind returns a context that ends with ctx or with any of the leases.
+// bind returns a context that ends with ctx or with any of the leases, and a function that frees
+// it.
 func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stops := make([]func() bool, 0, len(leases))
@@ -181,10 +184,11 @@ func bind(ctx context.Context, leases []*locker.Lease) (context.Context, func())
 	}
 }
 
-// because explains the error of a statement of this package. For a missing table, the explanation
-// says what to do. If the error only shows that ctx has ended, the result is the cause of this end.
-func (a *attempt) because(ctx context.Context, err error) error {
-	if a.dialect.missing(err) {
+// explain returns a clearer error for err, the error of a statement of this package. For a missing
+// table, the error tells what to do. If err only shows that ctx has ended, the result is the cause
+// of this end. Otherwise it is err itself.
+func (a *attempt) explain(ctx context.Context, err error) error {
+	if a.dialect.isMissingTable(err) {
 		return fmt.Errorf("sqllock: a table is missing; create the tables with sqllock.Migrate: %w", err)
 	}
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, sql.ErrTxDone)
@@ -213,8 +217,8 @@ func (a *attempt) rollback(ctx context.Context) {
 
 // undo rolls back, and restores the settings of MySQL's session.
 func (a *attempt) undo(ctx context.Context) {
-	if s, ok := a.tx.(*standard); a.session && (!ok || s.conn == nil) {
-		a.session = false
+	if s, ok := a.tx.(*standard); a.sessionChanged && (!ok || s.conn == nil) {
+		a.sessionChanged = false
 		if err := a.tx.Exec(ctx, "ROLLBACK"); err == nil {
 			_ = a.tx.Exec(ctx, a.stmts["restore"])
 		}
@@ -222,7 +226,8 @@ func (a *attempt) undo(ctx context.Context) {
 	_ = a.tx.Rollback(ctx)
 }
 
-// fail returns an Error with the resource and the fence of l.
-func (a *attempt) fail(l *locker.Lease, why error, seen uint64) *Error {
-	return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: seen, Err: why}
+// newError returns an Error about the lease l. reason is its sentinel, and dbFence is the fence in
+// the database, or 0.
+func (a *attempt) newError(l *locker.Lease, reason error, dbFence uint64) *Error {
+	return &Error{Resource: l.Key(), Fence: l.Fence(), Seen: dbFence, Err: reason}
 }

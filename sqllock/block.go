@@ -16,8 +16,8 @@ type step struct {
 // withoutBlocks has the pools whose servers do not support blocks. MySQL is such a server.
 var withoutBlocks sync.Map
 
-// play runs steps, the last of which may be a query with one row. MariaDB gets all steps in one
-// statement, as a block. MySQL gets the steps one after the other.
+// play runs steps. The last step may be a query with one row, which play scans into dest. MariaDB
+// gets all steps in one statement, as a block. MySQL gets the steps one after the other.
 func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	if _, ok := withoutBlocks.Load(a.pool); !ok {
 		lines := []string{"BEGIN NOT ATOMIC"}
@@ -44,7 +44,7 @@ func (a *attempt) play(ctx context.Context, steps []step, dest ...any) error {
 	return nil
 }
 
-// ask runs a statement, and scans its row if dest is not empty.
+// ask runs query. If dest is not empty, it scans the row of the result into dest.
 func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	if len(dest) == 0 {
 		return a.tx.Exec(ctx, query)
@@ -52,7 +52,7 @@ func (a *attempt) ask(ctx context.Context, query string, dest []any) error {
 	return a.tx.Row(ctx, query, nil, dest...)
 }
 
-// text returns a step as one statement without parameters, because parameters cost another round
+// text returns s as one statement without parameters, because parameters cost another round
 // trip on MySQL. It writes strings in hexadecimal, because settings of the connection can change
 // the meaning of other strings.
 func (a *attempt) text(s step) string {
@@ -72,9 +72,10 @@ func (a *attempt) text(s step) string {
 	return b.String()
 }
 
-// changed records whether the settings of MySQL's session must be restored after the transaction.
-func (a *attempt) changed(session bool) {
-	a.session = session
+// setSessionChanged records whether the settings of MySQL's session are changed, so that they must
+// be restored after the transaction.
+func (a *attempt) setSessionChanged(session bool) {
+	a.sessionChanged = session
 	if s, ok := a.tx.(*standard); ok {
 		s.restore = ""
 		if session {

@@ -24,17 +24,17 @@ type call struct {
 	reads  bool // the transaction is read-only: it compares fences and claims no fence
 }
 
-// begin opens a transaction. It returns the transaction twice: lent is for the function, and tx is
-// for this package.
-type begin func(ctx context.Context, opts *sql.TxOptions) (lent any, tx Transaction, err error)
+// begin opens a transaction. It returns the transaction twice: handle is for the function, and tx
+// is for this package.
+type begin func(ctx context.Context, opts *sql.TxOptions) (handle any, tx Transaction, err error)
 
-// newCall makes a call from terms and opts, which it checks.
+// newCall returns a call with these terms and options. It returns an error if they are invalid.
 func newCall(terms []term, opts []Option) (*call, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
 	}
-	if !cfg.dialect.known() {
+	if !cfg.dialect.isValid() {
 		return nil, fmt.Errorf(
 			"%w: sqllock cannot find out which database this is; name it with WithDialect", locker.ErrUnsupported)
 	}
@@ -53,7 +53,7 @@ func newCall(terms []term, opts []Option) (*call, error) {
 	return c, nil
 }
 
-// forDB makes the call for a database of database/sql.
+// forDB returns the call of fn for db, a database of database/sql.
 func forDB(db Beginner, terms []term, fn func(context.Context, *Tx) error, opts []Option) (*call, error) {
 	if fn == nil {
 		return nil, errors.New("sqllock: the function is nil")
@@ -64,13 +64,13 @@ func forDB(db Beginner, terms []term, fn func(context.Context, *Tx) error, opts 
 	}
 	c.fn = func(ctx context.Context, a *attempt) error {
 		tx := newTx(a, a.tx.(*standard))
-		a.spoilt = tx.spoilt
+		a.endError = tx.endError
 		return fn(context.WithValue(ctx, txKey{}, tx), tx)
 	}
 	return c, nil
 }
 
-// withDB makes a call without a function.
+// withDB returns a call for db that has no function.
 func withDB(db Beginner, terms []term, opts []Option) (*call, error) {
 	if isNil(db) {
 		return nil, errors.New("sqllock: the database is nil")

@@ -34,9 +34,9 @@ func (a *attempt) split() (claims, shares []*locker.Lease) {
 	return claims, shares
 }
 
-// noting returns the step that writes the operation into the ledger. The transaction has one row in
-// the ledger, under its first resource.
-func (a *attempt) noting() step {
+// noteStep returns the step that writes the operation into the ledger. The transaction has one row
+// in the ledger, under its first resource.
+func (a *attempt) noteStep() step {
 	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
 }
 
@@ -47,12 +47,12 @@ func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
 	defer end(nil)
 	ahead := &attempt{call: a.call, leases: a.leases, id: ""}
 	ahead.idle.begin(ahead)
-	if ahead.lent, ahead.tx, err = a.begin(ends, nil); err != nil {
-		return a.dialect.passing(err), err
+	if ahead.handle, ahead.tx, err = a.begin(ends, nil); err != nil {
+		return a.dialect.isTemporary(err), err
 	}
 	if err := ahead.claimOnly(ctx); err != nil {
 		ahead.rollback(ctx)
-		return a.dialect.passing(err) || a.dialect.lockTimeout(err), err
+		return a.dialect.isTemporary(err) || a.dialect.isLockTimeout(err), err
 	}
 	// If COMMIT gets no answer, the claim is repeated: the same owner may claim a fence twice.
 	if err := ahead.sendCommit(ctx, end); err != nil {
@@ -69,7 +69,7 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	switch a.dialect {
 	case Postgres:
 		n, err := a.claimPostgres(ctx, a.leases, "")
-		return a.standing(ctx, n, len(a.leases), err)
+		return a.checkStanding(ctx, n, len(a.leases), err)
 	case MySQL:
 		return a.claimOnlyMySQL(ctx)
 	default:
@@ -80,10 +80,11 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// standing returns an error if err is not nil, or if fewer claims stand than the number want.
-func (a *attempt) standing(ctx context.Context, claims, want int, err error) error {
+// checkStanding returns an error if err is not nil, or if the number claims of claims that stand is
+// less than the number want.
+func (a *attempt) checkStanding(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
-		return a.refuse(ctx)
+		return a.claimError(ctx)
 	}
 	return err
 }

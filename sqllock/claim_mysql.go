@@ -20,9 +20,9 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 			steps = append(steps, step{"compare", []any{l.Key(), int64(l.Fence())}})
 		}
 	case a.strategy == VerifyLast:
-		steps, want = []step{a.noting(), {name: "count"}}, 0
+		steps, want = []step{a.noteStep(), {name: "count"}}, 0
 	default:
-		steps = a.claiming(claims)
+		steps = a.claimSteps(claims)
 		for _, l := range shares {
 			steps = append(steps, step{"share_row", []any{l.Key()}})
 		}
@@ -30,37 +30,37 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 			fence := int64(l.Fence())
 			steps = append(steps, step{"share", []any{l.Key(), fence, fence}})
 		}
-		steps = append(steps, a.noting())
+		steps = append(steps, a.noteStep())
 	}
 	return a.playCounted(ctx, append(a.sessionStep(), steps...), want)
 }
 
 // claimOnlyMySQL claims the fences, and writes no operation into the ledger.
 func (a *attempt) claimOnlyMySQL(ctx context.Context) error {
-	return a.playCounted(ctx, append(a.sessionStep(), a.claiming(a.leases)...), len(a.leases))
+	return a.playCounted(ctx, append(a.sessionStep(), a.claimSteps(a.leases)...), len(a.leases))
 }
 
 // sessionStep returns the step that changes the session's settings. A transaction of InTx keeps its
 // settings.
 func (a *attempt) sessionStep() []step {
-	a.changed(!a.borrowed)
+	a.setSessionChanged(!a.borrowed)
 	if a.borrowed {
 		return nil
 	}
 	return []step{{"session", []any{a.idle.seconds()}}}
 }
 
-// playCounted plays steps that count the claims that stand, and returns an error if there are fewer
-// claims than want. It also marks the transaction, so that the proof can later show that it is
-// still open.
+// playCounted runs steps. They count the claims that stand. playCounted returns an error if fewer
+// claims stand than the number want. It also marks the transaction, so that the proof can later
+// show that it is still open.
 func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
 	n := 0
 	err := a.play(ctx, append(steps, step{name: "open"}, step{name: "counted"}), &n)
-	return a.standing(ctx, n, want, err)
+	return a.checkStanding(ctx, n, want, err)
 }
 
-// claiming returns the steps that claim resources and count the claims that stand.
-func (a *attempt) claiming(leases []*locker.Lease) (steps []step) {
+// claimSteps returns the steps that claim the resources of leases, and count the claims that stand.
+func (a *attempt) claimSteps(leases []*locker.Lease) (steps []step) {
 	for _, l := range leases {
 		key, fence := l.Key(), int64(l.Fence())
 		steps = append(steps, step{"claim", []any{key, fence, a.owner, fence, a.owner, fence, fence}})

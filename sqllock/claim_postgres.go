@@ -14,7 +14,7 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 	case a.reads:
 		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id}, &n, &mark)
 		if err == nil && n > 0 {
-			return a.refuse(ctx)
+			return a.claimError(ctx)
 		}
 		return err
 	case a.strategy == VerifyLast:
@@ -24,7 +24,7 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 	}
 	claims, shares := a.split()
 	n, err := a.claimPostgres(ctx, claims, a.id)
-	if err := a.standing(ctx, n, len(claims), err); err != nil {
+	if err := a.checkStanding(ctx, n, len(claims), err); err != nil {
 		return err
 	}
 	for _, l := range shares {
@@ -32,7 +32,7 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 			return err
 		}
 		err := a.tx.Row(ctx, a.stmts["share"], []any{l.Key(), int64(l.Fence())}, &n)
-		if err := a.standing(ctx, n, 1, err); err != nil {
+		if err := a.checkStanding(ctx, n, 1, err); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 		if err := a.compare(ctx, a.leases); err != nil {
 			return err
 		}
-		a.before, err = a.written(ctx)
+		a.rowsBefore, err = a.rowsWritten(ctx)
 		return err
 	case a.strategy == VerifyLast: // the method leave writes the operation later, because a write here would take SQLite's only write lock
 		return nil
@@ -37,31 +37,31 @@ func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error
 		}
 	}
 	for _, l := range leases {
-		seen, owner, err := a.look(ctx, l.Key())
+		seen, owner, err := a.newestClaim(ctx, l.Key())
 		if err != nil {
 			return err
 		}
 		if seen != int64(l.Fence()) || owner != a.owner {
-			return a.refuse(ctx)
+			return a.claimError(ctx)
 		}
 	}
 	return nil
 }
 
 func (a *attempt) note(ctx context.Context) error {
-	s := a.noting()
+	s := a.noteStep()
 	return a.tx.Exec(ctx, a.stmts[s.name], s.args...)
 }
 
 // compare refuses leases if a larger fence was claimed.
 func (a *attempt) compare(ctx context.Context, leases []*locker.Lease) error {
 	for _, l := range leases {
-		seen, _, err := a.look(ctx, l.Key())
+		seen, _, err := a.newestClaim(ctx, l.Key())
 		if err != nil {
 			return err
 		}
 		if seen > int64(l.Fence()) {
-			return a.refuse(ctx)
+			return a.claimError(ctx)
 		}
 	}
 	return nil

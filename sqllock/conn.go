@@ -30,10 +30,10 @@ type connection interface {
 // openStandard begins a transaction of db. On MySQL, openStandard keeps the connection, because the
 // session's settings must be restored after the transaction.
 func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptions) (*standard, error) {
-	s := &standard{done: func() {}}
+	s := &standard{release: func() {}}
 	switch db := db.(type) {
 	case connection: // the caller's own connection
-		if err := d.unused(ctx, db); err != nil {
+		if err := d.checkUnused(ctx, db); err != nil {
 			return nil, err
 		}
 		s.conn = db
@@ -47,7 +47,7 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 		if err != nil {
 			return nil, err
 		}
-		s.conn, s.done = conn, func() { _ = conn.Close() }
+		s.conn, s.release = conn, func() { _ = conn.Close() }
 	}
 	var err error
 	switch {
@@ -59,16 +59,16 @@ func openStandard(ctx context.Context, db Beginner, d Dialect, opts *sql.TxOptio
 		s.Tx, err = db.BeginTx(ctx, opts)
 	}
 	if err != nil {
-		s.done()
+		s.release()
 		return nil, err
 	}
 	return s, nil
 }
 
-// unused refuses a connection with an open transaction. On MySQL, BEGIN would commit the open
-// transaction. On PostgreSQL, the COMMIT of Do would also commit the open transaction. SQLite
+// checkUnused returns an error if conn has an open transaction. On MySQL, BEGIN would commit the
+// open transaction. On PostgreSQL, the COMMIT of Do would also commit the open transaction. SQLite
 // itself refuses a second transaction.
-func (d Dialect) unused(ctx context.Context, conn connection) error {
+func (d Dialect) checkUnused(ctx context.Context, conn connection) error {
 	const savepoint = "latchkit_unused"
 	_, err := conn.ExecContext(ctx, "SAVEPOINT "+savepoint)
 	switch {
@@ -97,20 +97,20 @@ func (d Dialect) unused(ctx context.Context, conn connection) error {
 type standard struct {
 	*sql.Tx
 	conn    connection // the connection of the transaction; nil: unknown
-	done    func()     // returns conn to its pool
+	release func()     // returns conn to its pool
 	restore string     // restores the settings of conn's session; "": unchanged
 
-	use    sync.RWMutex // read-locked while a statement of the function runs
-	mu     sync.Mutex
-	open   []*sql.Rows // the rows that the function may still read
-	opaque bool        // the function may use the transaction without this package noticing it
+	use      sync.RWMutex // read-locked while a statement of the function runs
+	mu       sync.Mutex
+	openRows []*sql.Rows // the rows that the function may still read
+	opaque   bool        // the function may use the transaction without this package noticing it
 }
 
 // OnConn returns the [Transaction] for tx, which began on conn. It is for libraries that use
 // database/sql: call it in [Database.Begin]. After the transaction, the settings of conn's session
 // are restored, and conn is closed.
 func OnConn(conn *sql.Conn, tx *sql.Tx) Transaction {
-	return &standard{Tx: tx, conn: conn, done: func() { _ = conn.Close() }, opaque: true}
+	return &standard{Tx: tx, conn: conn, release: func() { _ = conn.Close() }, opaque: true}
 }
 
 var (
@@ -133,25 +133,25 @@ func (s *standard) Row(ctx context.Context, query string, args []any, dest ...an
 func (s *standard) Commit(context.Context) error {
 	err := s.Tx.Commit()
 	if err == nil {
-		s.done()
+		s.release()
 	} else {
-		s.tidy()
+		s.restoreAndRelease()
 	}
 	return err
 }
 
 func (s *standard) Rollback(context.Context) error {
-	defer s.tidy()
+	defer s.restoreAndRelease()
 	if err := s.Tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 		return err
 	}
 	return nil
 }
 
-// tidy restores the session's settings and returns the connection to its pool, or makes the pool
-// close the connection.
-func (s *standard) tidy() {
-	defer s.done()
+// restoreAndRelease restores the session's settings and returns the connection to its pool, or
+// makes the pool close the connection.
+func (s *standard) restoreAndRelease() {
+	defer s.release()
 	if s.conn == nil || s.restore == "" {
 		return
 	}
@@ -166,31 +166,32 @@ func (s *standard) tidy() {
 	s.restore = ""
 }
 
-// lend remembers rows that the function may still read.
-func (s *standard) lend(rows *sql.Rows) {
+// track remembers rows, because the function may still read them.
+func (s *standard) track(rows *sql.Rows) {
 	if rows == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open = append(stillOpen(s.open), rows)
+	s.openRows = append(stillOpen(s.openRows), rows)
 }
 
-// blind records that the function may use the transaction without this package noticing it.
-func (s *standard) blind() {
+// markOpaque records that the function may use the transaction without this package noticing it.
+func (s *standard) markOpaque() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opaque = true
 }
 
-// lent returns true if the function uses the transaction, or may be using it.
-func (s *standard) lent() bool {
+// inUse reports whether the function uses the transaction, or may be using it.
+func (s *standard) inUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.open = stillOpen(s.open)
-	return s.opaque || len(s.open) > 0
+	s.openRows = stillOpen(s.openRows)
+	return s.opaque || len(s.openRows) > 0
 }
 
+// stillOpen returns those rows of all that are not closed.
 func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	for _, rows := range all {
 		if _, err := rows.Columns(); err == nil { // an error means that the rows are closed
@@ -200,9 +201,9 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	return open
 }
 
-// rowsOf returns the rows of a Row, or nil if the Row has no rows. Scan closes these rows, and only
-// the rows themselves show whether they are closed. database/sql does not export these rows, so
-// rowsOf reads an unexported field.
+// rowsOf returns the rows inside row, or nil if row has no rows. known is false if rowsOf cannot
+// see them. Scan closes these rows, and only the rows themselves show whether they are closed.
+// database/sql does not export these rows, so rowsOf reads an unexported field.
 func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 	field := reflect.ValueOf(row).Elem().FieldByName("rows")
 	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
@@ -214,13 +215,14 @@ func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
 // errInUse: the connection is in use, or may be in use.
 var errInUse = errors.New("sqllock: the connection is in use")
 
-// Ping sends a statement to the server, unless the function uses the connection or may use it.
+// Ping sends a statement to the server. If the function uses the connection, or may be using it,
+// Ping only returns an error.
 func (s *standard) Ping(ctx context.Context) error {
 	if !s.use.TryLock() {
 		return errInUse
 	}
 	defer s.use.Unlock()
-	if s.lent() {
+	if s.inUse() {
 		return errInUse
 	}
 	if s.conn != nil { // unlike a statement, PingContext does not change MySQL's ROW_COUNT()

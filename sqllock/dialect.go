@@ -27,13 +27,14 @@ var dialectNames = [...]string{Postgres: "postgres", MySQL: "mysql", SQLite: "sq
 
 // String returns the dialect's name, such as "postgres".
 func (d Dialect) String() string {
-	if d.known() {
+	if d.isValid() {
 		return dialectNames[d]
 	}
 	return "unknown"
 }
 
-func (d Dialect) known() bool { return d >= Postgres && d <= SQLite }
+// isValid reports whether d is one of the dialects above.
+func (d Dialect) isValid() bool { return d >= Postgres && d <= SQLite }
 
 // drivers has the dialect of each known driver, by the beginning of the import path of the driver's
 // package.

@@ -36,8 +36,8 @@ var (
 
 // kinds are the names of the sentinels in traces.
 var kinds = []struct {
-	is   error
-	name string
+	sentinel error
+	name     string
 }{
 	{ErrStaleFence, "stale_fence"},
 	{ErrFenceRegressed, "fence_regressed"},
@@ -83,7 +83,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // ErrorType returns the kind of the error in one word, for traces.
 func (e *Error) ErrorType() string {
 	for _, k := range kinds {
-		if errors.Is(e.Err, k.is) {
+		if errors.Is(e.Err, k.sentinel) {
 			return k.name
 		}
 	}

@@ -58,8 +58,8 @@ func (d Dialect) number(err error) int {
 	return found
 }
 
-// field returns a field of the struct v, or of the struct to which v points. If there is no such
-// field, it returns the zero Value.
+// field returns the field called name of the struct v, or of the struct to which v points. If there
+// is no such field, it returns the zero Value.
 func field(v reflect.Value, name string) reflect.Value {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -124,11 +124,11 @@ const (
 	sqliteConstraint = 19
 )
 
-// passing returns true if a retry of the transaction may succeed, because the transaction collided
-// with another transaction or its server went down. After a ROLLBACK, nothing of the transaction is
-// left.
-func (d Dialect) passing(err error) bool {
-	if gone(err) { // the connection has ended before COMMIT, and the transaction with it
+// isTemporary reports whether a retry of the transaction may succeed after err, because the
+// transaction collided with another transaction or its server went down. After a ROLLBACK, nothing
+// of the transaction is left.
+func (d Dialect) isTemporary(err error) bool {
+	if isConnectionLost(err) { // the connection has ended before COMMIT, and the transaction with it
 		return true
 	}
 	n := d.number(err)
@@ -142,15 +142,15 @@ func (d Dialect) passing(err error) bool {
 	}
 }
 
-// lockTimeout reports whether a statement of this package has waited for a row for longer than the
-// lock_timeout of the role or the database. If a statement of fn gets the same error, NOWAIT may be
-// the reason, so fn must handle it.
-func (d Dialect) lockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
+// isLockTimeout reports whether err shows that a statement of this package has waited for a row for
+// longer than the lock_timeout of the role or the database. If a statement of fn gets the same
+// error, NOWAIT may be the reason, so fn must handle it.
+func (d Dialect) isLockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
 
-// ended returns true if a statement's error has ended the transaction silently. The database would
-// then commit each later statement by itself and without a claim, so a Tx refuses later statements.
-// PostgreSQL itself refuses them.
-func (d Dialect) ended(err error) bool {
+// endsTransaction reports whether err, a statement's error, has ended the transaction silently. The
+// database would then commit each later statement by itself and without a claim, so a Tx refuses
+// later statements. PostgreSQL itself refuses them.
+func (d Dialect) endsTransaction(err error) bool {
 	n := d.number(err)
 	switch d {
 	case MySQL:
@@ -163,8 +163,8 @@ func (d Dialect) ended(err error) bool {
 	}
 }
 
-// duplicate reports whether a statement failed because a row with the same key exists.
-func (d Dialect) duplicate(err error) bool {
+// isDuplicate reports whether a statement failed because a row with the same key exists.
+func (d Dialect) isDuplicate(err error) bool {
 	switch d {
 	case Postgres:
 		return state(err) == "23505"
@@ -175,7 +175,8 @@ func (d Dialect) duplicate(err error) bool {
 	}
 }
 
-// failsProof reports whether the statement proof failed because the transaction is over.
+// failsProof reports whether err shows that the statement "proof" failed because the transaction is
+// over.
 func (d Dialect) failsProof(err error) bool {
 	switch d {
 	case Postgres:
@@ -187,9 +188,9 @@ func (d Dialect) failsProof(err error) bool {
 	}
 }
 
-// missing reports whether a statement failed because its table does not exist. SQLite has no
+// isMissingTable reports whether a statement failed because its table does not exist. SQLite has no
 // separate code for a missing table.
-func (d Dialect) missing(err error) bool {
+func (d Dialect) isMissingTable(err error) bool {
 	switch d {
 	case Postgres:
 		return state(err) == "42P01"
@@ -200,12 +201,12 @@ func (d Dialect) missing(err error) bool {
 	}
 }
 
-// refused returns true if the error of a COMMIT proves that nothing was committed. Errors of a
-// server that is shutting down prove nothing. Errors that a driver makes when no answer comes prove
-// nothing either.
-func (d Dialect) refused(err error) bool {
+// isRefusal reports whether err, the error of a COMMIT, proves that nothing was committed. Errors
+// of a server that is shutting down prove nothing. Errors that a driver makes when no answer comes
+// prove nothing either.
+func (d Dialect) isRefusal(err error) bool {
 	s := state(err)
-	if d.passing(err) && !gone(err) && !strings.HasPrefix(s, "57") {
+	if d.isTemporary(err) && !isConnectionLost(err) && !strings.HasPrefix(s, "57") {
 		return true
 	}
 	switch d {

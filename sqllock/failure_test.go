@@ -68,19 +68,19 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{SQLite, codeErr(1), false, false, false},
 	} {
 		for _, err := range []error{tc.err, fmt.Errorf("around it: %w", tc.err), errors.Join(errors.New("beside it"), tc.err)} {
-			if got := tc.d.passing(err); got != tc.passing {
+			if got := tc.d.isTemporary(err); got != tc.passing {
 				t.Errorf("%v %v: passing %v", tc.d, err, got)
 			}
-			if got := tc.d.ended(err); got != tc.ended {
+			if got := tc.d.endsTransaction(err); got != tc.ended {
 				t.Errorf("%v %v: ended %v", tc.d, err, got)
 			}
-			if got := tc.d.refused(err); got != tc.refused {
+			if got := tc.d.isRefusal(err); got != tc.refused {
 				t.Errorf("%v %v: refused %v", tc.d, err, got)
 			}
 		}
 	}
 	for d := Postgres; d <= SQLite; d++ {
-		if !d.passing(driver.ErrBadConn) || d.refused(driver.ErrBadConn) || d.refused(sql.ErrTxDone) {
+		if !d.isTemporary(driver.ErrBadConn) || d.isRefusal(driver.ErrBadConn) || d.isRefusal(sql.ErrTxDone) {
 			t.Errorf("%v: a connection that is gone takes the transaction with it, but not a COMMIT", d)
 		}
 	}
@@ -132,8 +132,8 @@ func TestAnErrorSaysWhatHappenedToWhat(t *testing.T) {
 		}
 	}
 	for _, k := range kinds {
-		if got := (&Error{Err: fmt.Errorf("so: %w", k.is)}).ErrorType(); got != k.name {
-			t.Errorf("%v is %q", k.is, got)
+		if got := (&Error{Err: fmt.Errorf("so: %w", k.sentinel)}).ErrorType(); got != k.name {
+			t.Errorf("%v is %q", k.sentinel, got)
 		}
 	}
 }

@@ -17,22 +17,23 @@ import (
 // the time that is left of the lease when the transaction begins. While the lease is renewed, pings
 // restart the idle time.
 type idleness struct {
-	limit  time.Duration
-	given  bool // WithIdleLimit has set the limit, so there are no pings
-	server bool // the server ends idle transactions
+	limit     time.Duration
+	userLimit bool // WithIdleLimit has set the limit, so there are no pings
+	server    bool // the server ends idle transactions
 
-	mu    sync.Mutex
-	since time.Time // time of the last known statement
-	over  bool      // the transaction was idle for longer than the limit
+	mu       sync.Mutex
+	lastUse  time.Time // time of the last known statement
+	exceeded bool      // the transaction was idle for longer than the limit
 }
 
 // shortestIdle is the shortest idle limit.
 const shortestIdle = time.Millisecond
 
+// begin sets the limit for the transaction of a, and starts the idle time.
 func (i *idleness) begin(a *attempt) {
-	i.limit, i.given, i.server = a.idleLimit, a.idleLimit > 0, a.dialect != SQLite
-	if !i.given {
-		i.limit = max(left(a.leases), shortestIdle)
+	i.limit, i.userLimit, i.server = a.idleLimit, a.idleLimit > 0, a.dialect != SQLite
+	if !i.userLimit {
+		i.limit = max(remaining(a.leases), shortestIdle)
 	}
 	if a.dialect == MySQL { // MySQL counts in seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
@@ -44,19 +45,21 @@ func (i *idleness) begin(a *attempt) {
 func (i *idleness) touch() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.over = i.isOver()
-	i.since = time.Now()
+	i.exceeded = i.isExceeded()
+	i.lastUse = time.Now()
 }
 
-// isOver reports whether the server may have ended the transaction. The caller holds i.mu.
-func (i *idleness) isOver() bool {
-	return i.over || !i.since.IsZero() && time.Since(i.since) >= i.limit-idleRounding
+// isExceeded reports whether the idle limit was exceeded, so that the server may have ended the
+// transaction. The caller holds i.mu.
+func (i *idleness) isExceeded() bool {
+	return i.exceeded || !i.lastUse.IsZero() && time.Since(i.lastUse) >= i.limit-idleRounding
 }
 
-func (i *idleness) wasOver() bool {
+// wasExceeded is isExceeded for a caller that does not hold i.mu.
+func (i *idleness) wasExceeded() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.isOver()
+	return i.isExceeded()
 }
 
 // millis returns the limit in the unit of PostgreSQL's setting.
@@ -70,18 +73,18 @@ func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 // A server may end a transaction earlier than the limit, by at most idleRounding.
 const idleRounding = 50 * time.Millisecond
 
-// judge returns an error with ErrIdle if err may be the consequence of idleness; otherwise nil.
+// judge returns an ErrIdle that wraps err if err may be the consequence of idleness; otherwise nil.
 // PostgreSQL reports idleness with a special SQLSTATE. Other servers close the connection; then
 // judge checks whether the idle time was longer than the limit.
 func (i *idleness) judge(err error) error {
-	if state(err) != "25P03" && (!i.server || !gone(err) || !i.wasOver()) {
+	if state(err) != "25P03" && (!i.server || !isConnectionLost(err) || !i.wasExceeded()) {
 		return nil
 	}
 	return fmt.Errorf("%w (limit: %v): %w", ErrIdle, i.limit.Round(time.Millisecond), err)
 }
 
-// gone reports whether err means that the connection is gone.
-func gone(err error) bool {
+// isConnectionLost reports whether err means that the connection is lost.
+func isConnectionLost(err error) bool {
 	if errors.Is(err, driver.ErrBadConn) {
 		return true
 	}
@@ -104,7 +107,7 @@ const pingsPerLimit = 5
 // statements cost.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)
-	if !ok || a.idle.given || !a.idle.server {
+	if !ok || a.idle.userLimit || !a.idle.server {
 		return func() {}
 	}
 	every := max(a.idle.limit/pingsPerLimit, time.Millisecond)
@@ -145,7 +148,7 @@ func ping(ctx context.Context, p pinger) error {
 	return p.Ping(ctx)
 }
 
-// deadline returns when the first of the leases ends without a renewal.
+// deadline returns the time at which the first of the leases ends if no lease is renewed.
 func deadline(leases []*locker.Lease) time.Time {
 	first := leases[0].Expires()
 	for _, l := range leases[1:] {

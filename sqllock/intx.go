@@ -27,17 +27,17 @@ func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, e
 	if tx == nil {
 		return nil, fmt.Errorf("%w: sqllock: InTx: the transaction is nil", locker.ErrInvalidRule)
 	}
-	return InTxWith(ctx, d, &standard{Tx: tx, done: func() {}}, opts...)
+	return InTxWith(ctx, d, &standard{Tx: tx, release: func() {}}, opts...)
 }
 
 // InTxWith is [InTx] for a library that is not database/sql. InTxWith does not call tx's Commit or
 // Rollback.
 func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*Claim, error) {
-	leases, err := held(ctx, nil)
+	leases, err := leasesOf(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := fenced(leases); err != nil {
+	if err := checkFences(leases); err != nil {
 		return nil, err
 	}
 	terms := make([]term, len(leases))
@@ -52,8 +52,8 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 		return nil, fmt.Errorf("%w: sqllock: InTx claims in one transaction, so it takes ClaimFirst only", locker.ErrInvalidRule)
 	}
 	a := &attempt{call: c, leases: leases, id: newID(), tx: tx, borrowed: true}
-	a.around, _ = ctx.Value(attemptKey{}).(*attempt)
-	if err := a.nested(); err != nil {
+	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)
+	if err := a.checkNested(); err != nil {
 		return nil, err
 	}
 	a.idle.begin(a)
@@ -63,10 +63,10 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 	bound, unbind := bind(ctx, leases)
 	defer unbind()
 	if err := a.enter(bound); err != nil {
-		return nil, a.because(bound, err)
+		return nil, a.explain(bound, err)
 	}
 	if err := a.mark(bound); err != nil {
-		return nil, a.because(bound, err)
+		return nil, a.explain(bound, err)
 	}
 	return &Claim{a}, nil
 }
@@ -81,8 +81,8 @@ func (c *Claim) Verify(ctx context.Context) error {
 			return context.Cause(l.Context())
 		}
 	}
-	if rest := left(a.leases); rest < a.marginOf(a.leases) {
-		return a.fail(a.leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
+	if rest := remaining(a.leases); rest < a.marginOf(a.leases) {
+		return a.newError(a.leases[0], fmt.Errorf("%w: %v", ErrTooLate, max(rest, 0).Round(time.Millisecond)), 0)
 	}
 	if err := a.prove(ctx); err != nil {
 		return err

@@ -24,16 +24,16 @@ func termsOf(rules []locker.Rule) []term {
 	return terms
 }
 
-// run holds the locks around the transaction.
+// run acquires the locks of rules from l, runs the transaction, and releases the locks.
 func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) error {
 	if isNil(l) {
 		return errors.New("sqllock: the Locker is nil; make one with locker.NewSingle, and check its error")
 	}
-	if err := c.starves(ctx); err != nil {
+	if err := c.checkStarvation(ctx); err != nil {
 		return err
 	}
 	outer := locker.LeasesFromContext(ctx)
-	rules, mine := neverWaiting(rules, outer)
+	rules, mine := withNoWait(rules, outer)
 	committed := false
 	transact := func(ctx context.Context) error {
 		leases := locker.LeasesFromContext(ctx)
@@ -64,10 +64,10 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	return err
 }
 
-// neverWaiting returns the rules, with NoWait for each key that the caller's own context holds
+// withNoWait returns the rules, with NoWait for each key that the caller's own context holds
 // already. A reentrant Locker grants such a key at once. No other Locker can ever grant such a key.
 // mine is one of the keys that the caller's context holds, or "".
-func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
+func withNoWait(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, mine string) {
 	rules = slices.Clone(rules)
 	for i := range rules {
 		for _, l := range outer {
@@ -79,14 +79,15 @@ func neverWaiting(rules []locker.Rule, outer []*locker.Lease) (_ []locker.Rule, 
 	return rules, mine
 }
 
-// starves returns an error if the transactions around this call use all connections of the pool.
-func (c *call) starves(ctx context.Context) error {
+// checkStarvation returns an error if the transactions around this call use all connections of the
+// pool.
+func (c *call) checkStarvation(ctx context.Context) error {
 	if c.pool == nil {
 		return nil
 	}
 	most, used := c.pool.Stats().MaxOpenConnections, 0
 	outer, _ := ctx.Value(attemptKey{}).(*attempt)
-	for a := outer; a != nil; a = a.around {
+	for a := outer; a != nil; a = a.outer {
 		if a.pool == c.pool {
 			used++
 		}
@@ -98,10 +99,10 @@ func (c *call) starves(ctx context.Context) error {
 		"so this one would wait for them; use the outer transaction, or allow more connections", locker.ErrUnsupported, most)
 }
 
-// within runs the transaction under those leases of ctx that have the keys, or under all leases of
-// ctx if keys is nil.
-func within(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
-	leases, err := held(ctx, keys)
+// runWithin runs a transaction under those leases of ctx that have the keys, or under all leases of
+// ctx if keys is nil. makeCall returns the call for these leases.
+func runWithin(ctx context.Context, keys []string, makeCall func([]term) (*call, error)) error {
+	leases, err := leasesOf(ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	if err != nil {
 		return err
 	}
-	if err := c.starves(ctx); err != nil {
+	if err := c.checkStarvation(ctx); err != nil {
 		return err
 	}
 	err = c.transact(ctx, leases)
@@ -131,10 +132,10 @@ func within(ctx context.Context, keys []string, makeCall func([]term) (*call, er
 	return err
 }
 
-// held returns those leases of ctx that have the keys, or all leases of ctx if keys is nil, in the
-// order of their keys. If ctx holds a key several times, as NewReentrant allows, held returns the
-// innermost lease.
-func held(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
+// leasesOf returns those leases of ctx that have the keys, or all leases of ctx if keys is nil, in
+// the order of their keys. If ctx holds a key several times, as NewReentrant allows, leasesOf
+// returns the innermost lease.
+func leasesOf(ctx context.Context, keys []string) (leases []*locker.Lease, err error) {
 	all := locker.LeasesFromContext(ctx)
 	if len(all) == 0 {
 		return nil, fmt.Errorf("sqllock: %w; call this inside of locker.Run, or use Do", locker.ErrUnguarded)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// tables are the tables in the order of their creation, without the prefix. Their statements are in
-// files TABLE_table.sql.
+// tables lists the names of the tables without the prefix, in the order of their creation. Their
+// statements are in files TABLE_table.sql.
 var tables = []string{"fence", "ledger", "operation", "answer"}
 
 // Migrate creates the tables that are missing. If all tables exist, Migrate only reads them, so a
@@ -36,12 +36,12 @@ func Migrate(ctx context.Context, db Beginner, opts ...Option) error {
 // transaction, because PostgreSQL ends a transaction with its first error.
 func (c *call) missingTables(ctx context.Context) (missing []string, err error) {
 	for _, table := range tables {
-		err := c.apart(ctx, func(tx Transaction) error {
+		err := c.inSeparateTx(ctx, func(tx Transaction) error {
 			n := 0
 			return tx.Row(ctx, "SELECT COUNT(*) FROM "+c.prefix+table+" WHERE 1 = 0", nil, &n)
 		})
 		switch {
-		case c.dialect.missing(err):
+		case c.dialect.isMissingTable(err):
 			missing = append(missing, table)
 		case err != nil:
 			return nil, err
@@ -61,7 +61,7 @@ func (c *call) create(ctx context.Context, missing []string) error {
 				return err
 			}
 		}
-		for _, statement := range c.creating(missing) {
+		for _, statement := range c.createStatements(missing) {
 			if err := tx.Exec(ctx, statement); err != nil {
 				return err
 			}
@@ -81,11 +81,11 @@ func Schema(d Dialect, opts ...Option) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.creating(tables), nil
+	return c.createStatements(tables), nil
 }
 
-// creating returns the statements that create tables and their first rows.
-func (c *call) creating(missing []string) (all []string) {
+// createStatements returns the statements that create the missing tables and their first rows.
+func (c *call) createStatements(missing []string) (all []string) {
 	for _, table := range missing {
 		for _, file := range []string{table + "_table", table + "_seed"} {
 			if statement := c.stmts[file]; statement != "" {

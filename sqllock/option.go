@@ -25,9 +25,9 @@ type config struct {
 	answer   time.Duration
 	owner    string
 
-	idleLimit time.Duration // 0: no limit as long as the lease is renewed
-	operation string        // with WithOperation: the caller's name for the work
-	once      bool
+	idleLimit    time.Duration // 0: no limit as long as the lease is renewed
+	operation    string        // with WithOperation: the caller's name for the work
+	hasOperation bool
 }
 
 // Strategy says when the fence is checked. The package's comment compares the strategies.
@@ -62,7 +62,7 @@ var identifier = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-
 
 func (c *config) validate() error {
 	switch {
-	case c.dialect != 0 && !c.dialect.known():
+	case c.dialect != 0 && !c.dialect.isValid():
 		return fmt.Errorf("sqllock: WithDialect(%d): give Postgres, MySQL or SQLite", c.dialect)
 	case !identifier.MatchString(c.prefix) || len(c.prefix) > 48:
 		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, "+
@@ -97,7 +97,7 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	case shared && c.tx != nil:
 		return false, fmt.Errorf("%w: sqllock: a transaction under Shared leases is read-only; set ReadOnly in WithTxOptions, "+
 			"or lock Exclusive", locker.ErrInvalidRule)
-	case shared && c.once:
+	case shared && c.hasOperation:
 		return false, fmt.Errorf("%w: sqllock: WithOperation writes, and a transaction under Shared leases is read-only; lock Exclusive",
 			locker.ErrInvalidRule)
 	}

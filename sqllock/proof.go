@@ -11,7 +11,7 @@ import (
 // leave runs the last statements before the COMMIT.
 func (a *attempt) leave(ctx context.Context) error {
 	if a.reads {
-		if err := a.unwritten(ctx); err != nil {
+		if err := a.checkUnwritten(ctx); err != nil {
 			return err
 		}
 	}
@@ -34,20 +34,20 @@ func (a *attempt) proofRides() bool {
 
 // prove returns an error if the transaction that was begun is not open any more. A COMMIT or
 // ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too:
-// see [Dialect.ended]. Statements after the end ran without a claim.
+// see [Dialect.endsTransaction]. Statements after the end ran without a claim.
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
-		return a.unproven(a.tx.Row(ctx, a.stmts["proof"], []any{a.id}, &one))
+		return a.proofError(a.tx.Row(ctx, a.stmts["proof"], []any{a.id}, &one))
 	}
-	return a.unproven(a.tx.Exec(ctx, a.stmts["proof"]))
+	return a.proofError(a.tx.Exec(ctx, a.stmts["proof"]))
 }
 
-// unproven converts the error of a proof to the error that Do returns.
-func (a *attempt) unproven(err error) error {
+// proofError returns the error that Do returns for err, the error of a proof.
+func (a *attempt) proofError(err error) error {
 	switch {
 	case a.dialect.failsProof(err):
-		e := a.fail(a.leases[0], ErrEnded, 0)
+		e := a.newError(a.leases[0], ErrEnded, 0)
 		e.Op = a.op()
 		return e
 	case a.dialect == Postgres && state(err) == "25P02":
@@ -67,7 +67,7 @@ func (a *attempt) verify(ctx context.Context) error {
 		}
 	case SQLite:
 		if err := a.note(ctx); err != nil {
-			if a.dialect.duplicate(err) {
+			if a.dialect.isDuplicate(err) {
 				return errGivenUp
 			}
 			return err
@@ -91,7 +91,7 @@ func (a *attempt) verify(ctx context.Context) error {
 		}
 	}
 	if standing < len(a.leases) {
-		return a.refuse(ctx)
+		return a.claimError(ctx)
 	}
 	return nil
 }
@@ -99,23 +99,24 @@ func (a *attempt) verify(ctx context.Context) error {
 var errGivenUp = errors.New("sqllock: Resolve has reported this operation as not committed, " +
 	"so it cannot be committed any more")
 
-// written returns how many rows the connection has changed so far. It is 0 for databases that
+// rowsWritten returns how many rows the connection has changed so far. It is 0 for databases that
 // refuse writes in read-only transactions.
-func (a *attempt) written(ctx context.Context) (rows int64, err error) {
+func (a *attempt) rowsWritten(ctx context.Context) (rows int64, err error) {
 	if query := a.stmts["written"]; query != "" {
 		err = a.tx.Row(ctx, query, nil, &rows)
 	}
 	return rows, err
 }
 
-// unwritten refuses a transaction that has written without a claim.
-func (a *attempt) unwritten(ctx context.Context) error {
-	rows, err := a.written(ctx)
+// checkUnwritten returns an error if a read-only transaction has written rows, which no claim
+// guards.
+func (a *attempt) checkUnwritten(ctx context.Context) error {
+	rows, err := a.rowsWritten(ctx)
 	if err != nil {
 		return err
 	}
-	if rows != a.before {
-		return a.fail(a.leases[0], fmt.Errorf(
+	if rows != a.rowsBefore {
+		return a.newError(a.leases[0], fmt.Errorf(
 			"%w: the transaction has written, although its lease is Shared or WithTxOptions sets ReadOnly", locker.ErrUnsupported), 0)
 	}
 	return nil

@@ -31,14 +31,15 @@ func PurgeOperations(ctx context.Context, db Beginner, age time.Duration, opts .
 
 func seconds(d time.Duration) int64 { return int64(d / time.Second) }
 
-// forget runs a statement that removes rows older than its argument.
+// forget runs the named statement, which removes the rows that are older than its parameter older.
+// It returns how many rows it removed.
 func forget(ctx context.Context, db Beginner, statement string, older any, opts []Option) (removed int64, err error) {
 	c, err := withDB(db, nil, opts)
 	if err != nil {
 		return 0, err
 	}
 	err = c.persist(ctx, func() error {
-		return c.apart(ctx, func(tx Transaction) error {
+		return c.inSeparateTx(ctx, func(tx Transaction) error {
 			removed, err = remove(ctx, tx, c.stmts[statement], older)
 			return err
 		})
@@ -80,7 +81,7 @@ func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Op
 	}
 	var floor int64
 	if err := c.persist(ctx, func() error {
-		return c.apart(ctx, func(tx Transaction) error {
+		return c.inSeparateTx(ctx, func(tx Transaction) error {
 			return tx.Row(ctx, c.stmts["floor"], []any{seconds(ripeAfter)}, &floor)
 		})
 	}); err != nil {
@@ -89,7 +90,7 @@ func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Op
 	for last := ""; floor > 0; {
 		n, page, gone := 0, last, int64(0)
 		err := c.persist(ctx, func() error {
-			return c.apart(ctx, func(tx Transaction) error {
+			return c.inSeparateTx(ctx, func(tx Transaction) error {
 				if err := tx.Row(ctx, c.stmts["fences_page"], []any{last, floor, seconds(age)}, &n, &page); err != nil || n == 0 {
 					return err
 				}
@@ -111,7 +112,7 @@ func PurgeFences(ctx context.Context, db Beginner, age time.Duration, opts ...Op
 // raiseFloor raises the floor to the largest fence that the next call may remove.
 func (c *call) raiseFloor(ctx context.Context, age time.Duration) error {
 	return c.persist(ctx, func() error {
-		return c.apart(ctx, func(tx Transaction) error {
+		return c.inSeparateTx(ctx, func(tx Transaction) error {
 			var next int64
 			if err := tx.Row(ctx, c.stmts["floor_next"], []any{seconds(age), seconds(age)}, &next); err != nil || next <= 0 {
 				return err

@@ -10,12 +10,13 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// refuse returns why a claim does not stand. If this process still holds the lease after it has
-// seen a larger fence, no later holder can have been granted the key. So the larger fence is from
-// an earlier lease, and the lock server has lost data. Otherwise this holder is too late.
-func (a *attempt) refuse(ctx context.Context) error {
+// claimError returns the error of the first claim that does not stand. If this process still holds
+// the lease after it has seen a larger fence, no later holder can have been granted the key. So the
+// larger fence is from an earlier lease, and the lock server has lost data. Otherwise this holder
+// is too late.
+func (a *attempt) claimError(ctx context.Context) error {
 	for _, l := range a.leases {
-		seen, owner, err := a.look(ctx, l.Key())
+		seen, owner, err := a.newestClaim(ctx, l.Key())
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -33,9 +34,9 @@ func (a *attempt) refuse(ctx context.Context) error {
 				why = errSharedFence
 			}
 		}
-		return a.fail(l, why, uint64(seen))
+		return a.newError(l, why, uint64(seen))
 	}
-	return a.fail(a.leases[0], ErrStaleFence, 0)
+	return a.newError(a.leases[0], ErrStaleFence, 0)
 }
 
 // errSharedFence: another owner has claimed the same fence.
@@ -47,7 +48,7 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// holds returns true if the lock server still has the lease. After a failover, another holder may
+// holds reports whether the lock server still has the lease l. After a failover, another holder may
 // have the key, and this process may not have noticed that yet.
 func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	var info locker.Info
@@ -60,12 +61,13 @@ func (a *attempt) holds(ctx context.Context, l *locker.Lease) bool {
 	return err == nil && info.Held && !info.Foreign && info.Fence <= l.Fence()
 }
 
-// lookIn returns the newest claim of a resource.
-func (c *call) lookIn(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
+// newestClaimIn returns the newest claim of the resource key, which it reads in tx.
+func (c *call) newestClaimIn(ctx context.Context, tx Transaction, key string) (fence int64, owner string, err error) {
 	err = tx.Row(ctx, c.stmts["look"], []any{key}, &fence, &owner)
 	return fence, owner, err
 }
 
-func (a *attempt) look(ctx context.Context, key string) (fence int64, owner string, err error) {
-	return a.lookIn(ctx, a.tx, key)
+// newestClaim is newestClaimIn the attempt's own transaction.
+func (a *attempt) newestClaim(ctx context.Context, key string) (fence int64, owner string, err error) {
+	return a.newestClaimIn(ctx, a.tx, key)
 }

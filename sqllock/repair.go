@@ -23,8 +23,8 @@ func Repair(ctx context.Context, l FenceRaiser, db Beginner, key string, opts ..
 		return err
 	}
 	var fence int64
-	err = c.apart(ctx, func(tx Transaction) (err error) {
-		fence, _, err = c.lookIn(ctx, tx, key)
+	err = c.inSeparateTx(ctx, func(tx Transaction) (err error) {
+		fence, _, err = c.newestClaimIn(ctx, tx, key)
 		return err
 	})
 	if err != nil || fence == 0 {
@@ -42,9 +42,9 @@ func RepairAll(ctx context.Context, l FenceRaiser, db Beginner, opts ...Option) 
 		return 0, err
 	}
 	for last := ""; ; {
-		var page []claimed
+		var page []claimedFence
 		err := c.persist(ctx, func() error {
-			return c.apart(ctx, func(tx Transaction) error {
+			return c.inSeparateTx(ctx, func(tx Transaction) error {
 				page, err = c.fences(ctx, tx.(*standard), last)
 				return err
 			})
@@ -59,21 +59,21 @@ func RepairAll(ctx context.Context, l FenceRaiser, db Beginner, opts ...Option) 
 	}
 }
 
-// claimed is a resource and its fence in the database.
-type claimed struct {
+// claimedFence is a resource and its fence in the database.
+type claimedFence struct {
 	resource string
 	fence    int64
 }
 
-// fences returns the next page of fences: those whose resources follow the resource after.
-func (c *call) fences(ctx context.Context, tx *standard, after string) (page []claimed, err error) {
-	rows, err := tx.QueryContext(ctx, c.stmts["fences_all"], after)
+// fences returns the next page of fences: those of the resources that follow afterResource.
+func (c *call) fences(ctx context.Context, tx *standard, afterResource string) (page []claimedFence, err error) {
+	rows, err := tx.QueryContext(ctx, c.stmts["fences_all"], afterResource)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
 	for rows.Next() {
-		var next claimed
+		var next claimedFence
 		if err := rows.Scan(&next.resource, &next.fence); err != nil {
 			return nil, err
 		}
@@ -85,7 +85,7 @@ func (c *call) fences(ctx context.Context, tx *standard, after string) (page []c
 // raisesAtOnce is how many fences are raised at the same time.
 const raisesAtOnce = 16
 
-func raiseAll(ctx context.Context, l FenceRaiser, page []claimed) error {
+func raiseAll(ctx context.Context, l FenceRaiser, page []claimedFence) error {
 	errs := make([]error, len(page))
 	tokens := make(chan struct{}, raisesAtOnce)
 	var work sync.WaitGroup

@@ -36,8 +36,8 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 		return false, nil
 	case errors.Is(err, ErrEnded):
 		return false, err
-	case a.reads || a.dialect.refused(err): // a read-only transaction has no changes, so its outcome is known
-		return a.failed(err)
+	case a.reads || a.dialect.isRefusal(err): // a read-only transaction has no changes, so its outcome is known
+		return a.handleError(err)
 	}
 	again, err = a.inquire(ctx, err)
 	if again && idle != nil {
@@ -46,12 +46,12 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	return again, err
 }
 
-// inquire finds the outcome of a transaction that has ended with err, if err does not show the
-// outcome.
+// inquire finds out in the ledger whether a transaction was committed whose COMMIT ended with err.
+// err itself does not show that. again means that it was not committed.
 func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) {
 	committed, asked := a.resolve(ctx, a.leases[0].Key(), a.id)
 	if asked != nil {
-		e := a.fail(a.leases[0], fmt.Errorf("%w (COMMIT: %w; ledger: %w)", ErrCommitUnknown, err, asked), 0)
+		e := a.newError(a.leases[0], fmt.Errorf("%w (COMMIT: %w; ledger: %w)", ErrCommitUnknown, err, asked), 0)
 		e.Op = a.op()
 		return false, e
 	}
@@ -88,19 +88,19 @@ func (a *attempt) sendCommit(ctx context.Context, end context.CancelCauseFunc) e
 	}
 }
 
-// finish proves and commits, in one round trip if possible.
+// finish runs the proof and COMMIT, in one round trip if possible.
 func (a *attempt) finish(ctx context.Context) error {
 	if a.dialect == MySQL {
 		err := a.play(ctx, []step{{name: "proof"}, {name: "commit"}, {name: "restore"}})
 		if err != nil {
-			return a.unproven(err)
+			return a.proofError(err)
 		}
-		a.changed(false)
+		a.setSessionChanged(false)
 		_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
 		return nil
 	}
 	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() && a.id != "" {
-		return a.unproven(t.CommitAfter(ctx, a.stmts["proof"], a.id))
+		return a.proofError(t.CommitAfter(ctx, a.stmts["proof"], a.id))
 	}
 	return a.tx.Commit(ctx)
 }
@@ -110,7 +110,8 @@ var (
 	errNoConnection = fmt.Errorf("%w: %w", errNoAnswer, driver.ErrBadConn)
 )
 
-// resolve reads the ledger, again and again until it succeeds or the time is over.
+// resolve reports whether the operation id of resource was committed. It reads the ledger again and
+// again, until a read succeeds or the time of WithAnswerWithin is over.
 func (a *attempt) resolve(ctx context.Context, resource, id string) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.answer)
 	defer cancel()
@@ -129,12 +130,13 @@ func (a *attempt) resolve(ctx context.Context, resource, id string) (committed b
 	return false, err // never reached, because betweenTries has no end
 }
 
-// recall finds out whether an operation was committed. It makes the result final by writing a row
-// in the operation's place in the ledger. If an open transaction has written the operation, recall
-// waits until that transaction ends. A transaction that has not written the operation yet is
-// refused. recall uses READ COMMITTED, because it must read the ledger as it is after the wait.
+// recall reports whether the operation id of resource was committed. It makes the result final by
+// writing a row in the operation's place in the ledger. If an open transaction has written the
+// operation, recall waits until that transaction ends. A transaction that has not written the
+// operation yet is refused. recall uses READ COMMITTED, because it must read the ledger as it is
+// after the wait.
 func (c *call) recall(ctx context.Context, resource, id string) (committed bool, err error) {
-	err = c.apart(ctx, func(tx Transaction) error {
+	err = c.inSeparateTx(ctx, func(tx Transaction) error {
 		if err := tx.Exec(ctx, c.stmts["give_up"], id, resource); err != nil {
 			return err
 		}
@@ -146,8 +148,8 @@ func (c *call) recall(ctx context.Context, resource, id string) (committed bool,
 	return committed && err == nil, err
 }
 
-// apart runs work in a separate transaction that claims nothing.
-func (c *call) apart(ctx context.Context, work func(tx Transaction) error) error {
+// inSeparateTx runs work in a separate transaction that claims nothing.
+func (c *call) inSeparateTx(ctx context.Context, work func(tx Transaction) error) error {
 	var opts *sql.TxOptions
 	if c.dialect != SQLite {
 		opts = &sql.TxOptions{Isolation: sql.LevelReadCommitted}
@@ -201,7 +203,7 @@ func Resolve(ctx context.Context, db Beginner, op string, opts ...Option) (commi
 // ends.
 func (c *call) persist(ctx context.Context, do func() error) (err error) {
 	for pause := range betweenTries {
-		if err = do(); err == nil || !c.dialect.passing(err) || !sleep(ctx, pause, time.Hour) {
+		if err = do(); err == nil || !c.dialect.isTemporary(err) || !sleep(ctx, pause, time.Hour) {
 			break
 		}
 	}

@@ -67,7 +67,7 @@ func DoAll(
 func Within(
 	ctx context.Context, db Beginner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
 ) error {
-	return within(ctx, nil, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
+	return runWithin(ctx, nil, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
 // WithinAll is [Within] for the leases of ctx with the given keys only. If ctx lacks one of the
@@ -79,7 +79,7 @@ func WithinAll(
 	if len(keys) == 0 {
 		return errNoKeys
 	}
-	return within(ctx, keys, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
+	return runWithin(ctx, keys, func(terms []term) (*call, error) { return forDB(db, terms, fn, opts) })
 }
 
 var (

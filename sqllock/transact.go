@@ -13,7 +13,7 @@ import (
 // transact makes attempts until the transaction is committed, or another attempt is useless or not
 // allowed.
 func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error) {
-	if err := fenced(leases); err != nil {
+	if err := checkFences(leases); err != nil {
 		return err
 	}
 	tries, returned := 0, false
@@ -28,7 +28,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	for pause := range betweenTries {
 		tries++
 		again, err = c.try(ctx, leases)
-		if !again || tries > c.retries || !sleep(ctx, pause, left(leases)-c.marginOf(leases)) {
+		if !again || tries > c.retries || !sleep(ctx, pause, remaining(leases)-c.marginOf(leases)) {
 			break
 		}
 	}
@@ -39,8 +39,8 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 	return err
 }
 
-// fenced refuses leases whose fences a database cannot compare.
-func fenced(leases []*locker.Lease) error {
+// checkFences returns an error if a lease has a fence that a database cannot compare.
+func checkFences(leases []*locker.Lease) error {
 	for _, l := range leases {
 		if l.Units() > 0 {
 			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
@@ -61,10 +61,10 @@ func fenced(leases []*locker.Lease) error {
 // collided do not collide again.
 var betweenTries = locker.Jitter(locker.Exponential(5*time.Millisecond, 200*time.Millisecond))
 
-// sleep waits for the time pause. It returns false if pause is longer than the parameter most, or
-// if ctx ends.
-func sleep(ctx context.Context, pause, most time.Duration) bool {
-	if pause > most {
+// sleep waits for the time pause, and returns true. It returns false at once if pause is longer
+// than the parameter longest, and returns false when ctx ends.
+func sleep(ctx context.Context, pause, longest time.Duration) bool {
+	if pause > longest {
 		return false
 	}
 	t := time.NewTimer(pause)
@@ -77,19 +77,21 @@ func sleep(ctx context.Context, pause, most time.Duration) bool {
 	}
 }
 
-// left returns the remaining time of the lease that ends first.
-func left(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
+// remaining returns the remaining time of the lease that ends first.
+func remaining(leases []*locker.Lease) time.Duration { return time.Until(deadline(leases)) }
 
+// marginOf returns how much of the leases must be left to send the COMMIT: see WithMargin.
 func (c *call) marginOf(leases []*locker.Lease) time.Duration {
 	if c.margin > 0 {
 		return c.margin
 	}
-	return min(100*time.Millisecond, left(leases)/4)
+	return min(100*time.Millisecond, remaining(leases)/4)
 }
 
 var errPanicked = errors.New("sqllock: the function did not return")
 
-// outcome returns what the Observer receives.
+// outcome returns the Outcome for the Observer: of a call that ended with err after this many
+// tries.
 func (c *call) outcome(err error, tries int) locker.Outcome {
 	o := locker.Outcome{Result: locker.ResultCommitted, Err: err, Calls: tries}
 	switch {

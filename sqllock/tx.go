@@ -75,14 +75,14 @@ func TxFromContext(ctx context.Context) (*Tx, bool) {
 // After SQL, the transaction's idle limit no longer follows the renewals of the lease, because Do
 // cannot know when the connection is in use: see [WithIdleLimit].
 func (t *Tx) SQL() *sql.Tx {
-	t.std.blind()
+	t.std.markOpaque()
 	return t.std.Tx
 }
 
 // ExecContext runs a statement that returns no rows.
 func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
 	defer t.enter()()
-	if err := t.spoilt(); err != nil {
+	if err := t.endError(); err != nil {
 		return nil, err
 	}
 	r, err := t.std.ExecContext(ctx, query, args...)
@@ -92,27 +92,27 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 // QueryContext runs a query.
 func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
 	defer t.enter()()
-	if err := t.spoilt(); err != nil {
+	if err := t.endError(); err != nil {
 		return nil, err
 	}
 	rows, err := t.std.QueryContext(ctx, query, args...)
-	t.std.lend(rows)
+	t.std.track(rows)
 	return rows, t.watch(err)
 }
 
 // QueryRowContext runs a query that returns at most one row. Its error is returned by Scan.
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	defer t.enter()()
-	if err := t.spoilt(); err != nil {
+	if err := t.endError(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
 		return t.std.QueryRowContext(over, query, args...) // a query that fails is the only way to return a Row with an error
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
 	if rows, known := rowsOf(row); known {
-		t.std.lend(rows)
+		t.std.track(rows)
 	} else {
-		t.std.blind()
+		t.std.markOpaque()
 	}
 	_ = t.watch(row.Err())
 	return row
@@ -122,10 +122,10 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 // limit no longer follows the renewals.
 func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error) {
 	defer t.enter()()
-	if err := t.spoilt(); err != nil {
+	if err := t.endError(); err != nil {
 		return nil, err
 	}
-	t.std.blind()
+	t.std.markOpaque()
 	s, err := t.std.PrepareContext(ctx, query)
 	return s, t.watch(err)
 }
@@ -134,12 +134,12 @@ func (t *Tx) PrepareContext(ctx context.Context, query string) (*sql.Stmt, error
 // As after [Tx.SQL], the idle limit no longer follows the renewals.
 func (t *Tx) StmtContext(ctx context.Context, stmt *sql.Stmt) *sql.Stmt {
 	defer t.enter()()
-	if err := t.spoilt(); err != nil {
+	if err := t.endError(); err != nil {
 		over, cancel := context.WithCancelCause(ctx)
 		cancel(err)
 		return t.std.StmtContext(over, stmt) // a call that fails is the only way to return a Stmt with an error
 	}
-	t.std.blind()
+	t.std.markOpaque()
 	return t.std.StmtContext(ctx, stmt)
 }
 
@@ -152,9 +152,9 @@ func (t *Tx) enter() (leave func()) {
 	}
 }
 
-// watch remembers an error that has ended the transaction.
+// watch returns err. If err has ended the transaction, watch also remembers err.
 func (t *Tx) watch(err error) error {
-	if err != nil && t.attempt.dialect.ended(err) {
+	if err != nil && t.attempt.dialect.endsTransaction(err) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if t.err == nil {
@@ -164,7 +164,8 @@ func (t *Tx) watch(err error) error {
 	return err
 }
 
-func (t *Tx) spoilt() error {
+// endError returns the error that has ended the transaction, or nil.
+func (t *Tx) endError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
@@ -208,7 +209,7 @@ func (t *Tx) Nested(ctx context.Context, fn func(ctx context.Context, tx *Tx) er
 // undo rolls back to a savepoint and releases the savepoint, even if ctx has ended. If this fails,
 // the state of the transaction is unknown, and the transaction cannot be committed any more.
 func (t *Tx) undo(ctx context.Context, savepoint string) error {
-	if t.spoilt() != nil {
+	if t.endError() != nil {
 		return nil // nothing to undo: the whole transaction has ended
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidyWithin)

@@ -81,7 +81,7 @@ func DoAllWith[T any](
 	if len(rules) == 0 {
 		return errNoRules
 	}
-	c, err := with(db, termsOf(rules), fn, opts)
+	c, err := forDatabase(db, termsOf(rules), fn, opts)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func DoAllWith[T any](
 func WithinWith[T any](
 	ctx context.Context, db Database[T], fn func(ctx context.Context, tx T) error, opts ...Option,
 ) error {
-	return within(ctx, nil, func(terms []term) (*call, error) { return with(db, terms, fn, opts) })
+	return runWithin(ctx, nil, func(terms []term) (*call, error) { return forDatabase(db, terms, fn, opts) })
 }
 
 // WithinAllWith is [WithinAll] for a library that is not database/sql.
@@ -103,11 +103,11 @@ func WithinAllWith[T any](
 	if len(keys) == 0 {
 		return errNoKeys
 	}
-	return within(ctx, keys, func(terms []term) (*call, error) { return with(db, terms, fn, opts) })
+	return runWithin(ctx, keys, func(terms []term) (*call, error) { return forDatabase(db, terms, fn, opts) })
 }
 
-// with makes the call for a database of any library.
-func with[T any](
+// forDatabase returns the call of fn for db, a database of any library.
+func forDatabase[T any](
 	db Database[T], terms []term, fn func(ctx context.Context, tx T) error, opts []Option,
 ) (*call, error) {
 	if db.Begin == nil || fn == nil {
@@ -124,6 +124,6 @@ func with[T any](
 		}
 		return db.Begin(ctx, opts)
 	}
-	c.fn = func(ctx context.Context, a *attempt) error { return fn(ctx, a.lent.(T)) }
+	c.fn = func(ctx context.Context, a *attempt) error { return fn(ctx, a.handle.(T)) }
 	return c, nil
 }
