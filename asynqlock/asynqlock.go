@@ -81,18 +81,18 @@ type job struct {
 	wait    time.Duration // the wait of the next attempt
 	lock    locker.Rule   // the Rule of the last attempt
 
-	staying bool // the task waits in its worker, because it cannot be put off
-	counted bool // the waker counts this delivery
-	called  bool // the task has been at the front of its key's line since an earlier delivery
-	ahead   int  // how many tasks were before this task when it was put into its key's line
-	inLine  bool // the task has a place in the line
-	left    bool // the task had a place and gave it up
-	line    bool // other tasks were in the line
+	staying       bool // the task waits in its worker, because it cannot be put off
+	counted       bool // the waker counts this delivery
+	calledEarlier bool // the task has been at the front of its key's line since an earlier delivery
+	tasksAhead    int  // how many tasks were before this task when it was put into its key's line
+	inLine        bool // the task has a place in the line
+	leftLine      bool // the task had a place in the line and gave it up
+	othersInLine  bool // the delivery saw other tasks in the line
 
-	ran    bool          // the handler was called
-	began  time.Time     // when the handler was called
-	lease  *locker.Lease // the lease of the handler's run
-	failed error         // what the handler returned
+	ran        bool          // the handler was called
+	began      time.Time     // when the handler was called
+	lease      *locker.Lease // the lease of the handler's run
+	handlerErr error         // what the handler returned
 }
 
 // process runs the task under its lock. If the task cannot run, process returns a Problem.
@@ -100,16 +100,16 @@ func (j *job) process(ctx context.Context) error {
 	if err := j.derive(ctx); err != nil {
 		return j.problem(err)
 	}
-	if j.known {
+	if j.delivered {
 		j.guard.warnUnconfigured(ctx)
 	}
 	w := j.guard.waker
-	if w == nil || !j.known {
+	if w == nil || !j.delivered {
 		return j.deliver(ctx)
 	}
-	if !w.enter(j.lock.Key, j.queues() && j.wait == locker.NoWait && !together(j.lock)) {
+	if !w.enter(j.lock.Key, j.mustQueue() && j.wait == locker.NoWait && !admitsSeveral(j.lock)) {
 		if !j.isCalled(ctx) {
-			p := j.problem(j.behind())
+			p := j.problem(j.queuedError())
 			if j.putOff(ctx, p) {
 				return p
 			}
@@ -119,7 +119,7 @@ func (j *job) process(ctx context.Context) error {
 		w.enter(j.lock.Key, false)
 	}
 	j.counted = true
-	defer func() { w.exit(j.lock, j.ran || j.left, j.line) }()
+	defer func() { w.exit(j.lock, j.ran || j.leftLine, j.othersInLine) }()
 	return j.deliver(ctx)
 }
 
@@ -129,7 +129,7 @@ func (j *job) deliver(ctx context.Context) error {
 	for {
 		err := j.attempt(ctx)
 		if j.ran {
-			return j.concluded(ctx)
+			return j.runResult(ctx)
 		}
 		p := j.problem(err)
 		if p.Verdict != Snoozed {
@@ -142,7 +142,7 @@ func (j *job) deliver(ctx context.Context) error {
 		}
 		j.leaveLine(ctx)
 		if !j.stay(ctx, p) {
-			return j.givenUp(ctx, p)
+			return j.giveUpProblem(ctx, p)
 		}
 		j.staying = true
 		if err := j.derive(ctx); err != nil {
@@ -154,23 +154,23 @@ func (j *job) deliver(ctx context.Context) error {
 // attempt runs the handler under the lock, if it is the task's turn.
 func (j *job) attempt(ctx context.Context) error {
 	if !j.isItsTurn(ctx) {
-		return j.behind()
+		return j.queuedError()
 	}
 	switch {
-	case !j.throwsAway():
+	case !j.discards():
 		return j.run(ctx, func(context.Context) {})
-	case j.lock.AtLeast > 0 || together(j.lock) || j.lock.Metadata != "" || j.guard.blind.Load():
-		return j.beside(ctx)
+	case j.lock.AtLeast > 0 || admitsSeveral(j.lock) || j.lock.Metadata != "" || j.guard.blind.Load():
+		return j.runWithOwnLock(ctx)
 	default:
-		return j.named(ctx)
+		return j.runNamed(ctx)
 	}
 }
 
-// throwsAway returns true if the task is dropped or archived when its key is busy.
-func (j *job) throwsAway() bool { return j.rule.busy != Snoozed && j.known && !j.before }
+// discards reports whether the task is dropped or archived when its key is busy.
+func (j *job) discards() bool { return j.rule.busy != Snoozed && j.delivered && !j.ranBefore }
 
-// run calls prepare, and then the handler, under the lock. Guard.Stop ends the wait for the lock,
-// but not the handler.
+// run calls the function prepare, and then the handler, under the lock. Guard.Stop ends the wait
+// for the lock, but not the handler.
 func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	if j.guard.stopped.Err() != nil {
 		j.lock.Wait = locker.NoWait
@@ -180,8 +180,8 @@ func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 		j.lease, _ = locker.FromContext(ctx)
 		prepare(ctx)
 		j.leaveLine(ctx)
-		j.failed = j.next.ProcessTask(ctx, j.task)
-		return j.failed
+		j.handlerErr = j.next.ProcessTask(ctx, j.task)
+		return j.handlerErr
 	}
 	if j.lock.Wait == locker.NoWait {
 		return locker.Run(ctx, j.guard.locker, j.lock, handle)
@@ -189,8 +189,8 @@ func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
 	return j.waitAndRun(ctx, handle)
 }
 
-// waitAndRun is the part of run for a task that waits for its lock. Guard.Stop can end the wait,
-// but only before the handler begins.
+// waitAndRun calls handle under the lock, for a task that waits for its lock. Guard.Stop can end
+// the wait, but only before the handler begins.
 func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -213,19 +213,19 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 	return err
 }
 
-// concluded returns the result of a task whose handler has run.
-func (j *job) concluded(ctx context.Context) error {
-	j.endUnique(ctx, j.failed == nil)
+// runResult returns the result of a task whose handler has run: the handler's error, or a Problem.
+func (j *job) runResult(ctx context.Context) error {
+	j.endUnique(ctx, j.handlerErr == nil)
 	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		// The work succeeded. With Once, an unclear release may not have recorded the success. The
 		// task still counts as done, because a second run would be worse than a missing record. The
 		// trace shows the unclear release.
-		return j.failed
+		return j.handlerErr
 	}
-	p := lost.problem(j, err)
-	if j.failed == nil {
+	p := lostRuling.problem(j, err)
+	if j.handlerErr == nil {
 		return p
 	}
-	return errors.Join(j.failed, p)
+	return errors.Join(j.handlerErr, p)
 }

@@ -130,26 +130,26 @@ func TestConfigureKeepsWhatItIsGiven(t *testing.T) {
 
 	// For Problems of the Guard, the Guard decides, even if another middleware has wrapped them.
 	for _, tc := range []struct {
-		of      *asynqlock.Problem
+		problem *asynqlock.Problem
 		failure bool
-		told    int
+		calls   int
 	}{
-		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Snooze(time.Minute))},
-		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Drop()), failure: true},
-		{of: refuse(t, &refusing{err: locker.ErrBusy}, asynqlock.Archive()), failure: true, told: 1},
-		{of: refuse(t, &refusing{err: locker.ErrDone}), failure: true},
-		{of: refuse(t, &refusing{err: locker.ErrUnavailable}), told: 1},
-		{of: refuse(t, &refusing{err: locker.ErrInvalidKey}), failure: true, told: 1},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrBusy}, asynqlock.Snooze(time.Minute))},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrBusy}, asynqlock.Drop()), failure: true},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrBusy}, asynqlock.Archive()), failure: true, calls: 1},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrDone}), failure: true},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrUnavailable}), calls: 1},
+		{problem: refuse(t, &refusingLocker{err: locker.ErrInvalidKey}), failure: true, calls: 1},
 	} {
-		err := fmt.Errorf("wrapped: %w", tc.of)
+		err := fmt.Errorf("wrapped: %w", tc.problem)
 		if cfg.IsFailure(err) != tc.failure {
 			t.Errorf("%v: a failure is %t", err, !tc.failure)
 		}
 		told = 0
-		if cfg.ErrorHandler.HandleError(t.Context(), job("1"), err); told != tc.told {
+		if cfg.ErrorHandler.HandleError(t.Context(), job("1"), err); told != tc.calls {
 			t.Errorf("%v: the handler was called %d times", err, told)
 		}
-		if got := cfg.RetryDelayFunc(7, err, job("1")); tc.of.Verdict == asynqlock.Snoozed && got != tc.of.RetryAfter {
+		if got := cfg.RetryDelayFunc(7, err, job("1")); tc.problem.Verdict == asynqlock.Snoozed && got != tc.problem.RetryAfter {
 			t.Errorf("%v: it comes again in %v", err, got)
 		}
 	}

@@ -52,7 +52,7 @@ func (c *Client) EnqueueContext(ctx context.Context, t *asynq.Task, opts ...asyn
 	r := c.guard.rules.match(t.Type())
 	t = asynq.NewTaskWithHeaders(t.Type(), t.Payload(), c.guard.headers(ctx, t.Headers()))
 	if r != nil && r.unique {
-		return c.unique(ctx, r, t, opts)
+		return c.enqueueUnique(ctx, r, t, opts)
 	}
 	return c.client.EnqueueContext(ctx, t, opts...)
 }
@@ -63,8 +63,8 @@ func (c *Client) isUnique(t *asynq.Task) bool {
 	return r != nil && r.unique
 }
 
-// unique enqueues t unless there is a task of its type and key.
-func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
+// enqueueUnique enqueues t, unless there is a task of its type and key. r is the rule of t.
+func (c *Client) enqueueUnique(ctx context.Context, r *rule, t *asynq.Task, opts []asynq.Option) (*asynq.TaskInfo, error) {
 	m := message{task: t, queue: "default"}
 	for _, o := range opts {
 		switch o.Type() {
@@ -94,52 +94,55 @@ func (c *Client) unique(ctx context.Context, r *rule, t *asynq.Task, opts []asyn
 			return info, err
 		}
 		if c.inspector == nil {
-			return nil, duplicate(t, "there", id)
+			return nil, duplicateError(t, "there", id)
 		}
 		other, err := c.inspector.GetTaskInfo(m.queue, id)
 		switch {
 		// The other task has ended meanwhile.
 		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		case err != nil:
-			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicate(t, "there", id), err)
+			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicateError(t, "there", id), err)
 		case other.State == asynq.TaskStateArchived:
 			n = firstFree(n, func(n int) bool {
-				other, err := c.inspector.GetTaskInfo(m.queue, numbered(first, n))
+				other, err := c.inspector.GetTaskInfo(m.queue, numberedID(first, n))
 				return err == nil && other.State == asynq.TaskStateArchived
 			})
-			id = numbered(first, n)
+			id = numberedID(first, n)
 		default:
-			return nil, duplicate(t, other.State.String(), id)
+			return nil, duplicateError(t, other.State.String(), id)
 		}
 	}
-	return nil, duplicate(t, "enqueued and finished again and again", id)
+	return nil, duplicateError(t, "enqueued and finished again and again", id)
 }
 
-// mostConflicts is the largest number of attempts that the method unique makes. An attempt fails
-// when another task has the ID. If that task ends or is archived meanwhile, unique makes another
+// mostConflicts is the largest number of attempts that enqueueUnique makes. An attempt fails when
+// another task has the ID. If that task ends or is archived meanwhile, enqueueUnique makes another
 // attempt.
 const mostConflicts = 100
 
-// numbered returns the ID for a new task if n tasks of its key are archived.
-func numbered(first string, n int) string {
+// numberedID returns the ID for a new task if n tasks of its key are archived. first is the ID for
+// n = 0.
+func numberedID(first string, n int) string {
 	if n == 0 {
 		return first
 	}
 	return first + "." + strconv.Itoa(n)
 }
 
-// firstFree returns a free number that follows a taken number. n itself is taken, and the result is
-// larger than n. There may be thousands of taken numbers, so firstFree checks only a few of them.
-func firstFree(n int, taken func(int) bool) int {
+// firstFree returns a number that is free and follows a taken number. isTaken reports whether a
+// number is taken. n itself is taken, and the result is larger than n. There may be thousands of
+// taken numbers, so firstFree checks only a few of them.
+func firstFree(n int, isTaken func(int) bool) int {
 	step := 1
-	for taken(n + step) {
+	for isTaken(n + step) {
 		n += step
 		step *= 2
 	}
-	return n + 1 + sort.Search(step-1, func(i int) bool { return !taken(n + 1 + i) })
+	return n + 1 + sort.Search(step-1, func(i int) bool { return !isTaken(n + 1 + i) })
 }
 
-func duplicate(t *asynq.Task, state, id string) error {
+// duplicateError returns the error for the new task t. The existing task has this state and ID.
+func duplicateError(t *asynq.Task, state, id string) error {
 	return fmt.Errorf("asynqlock: a task %s with the same key is %s (%s): %w", t.Type(), state, id, asynq.ErrDuplicateTask)
 }
 
@@ -160,7 +163,7 @@ func Fences(t *asynq.Task) []Fence {
 	return fences
 }
 
-// headers returns a task's own headers together with the fences and the trace context.
+// headers returns the headers own of a task, together with the fences and the trace context of ctx.
 func (g *Guard) headers(ctx context.Context, own map[string]string) map[string]string {
 	headers := maps.Clone(own)
 	if headers == nil {

@@ -60,7 +60,7 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	}
 	if handler != nil {
 		cfg.ErrorHandler = asynq.ErrorHandlerFunc(func(ctx context.Context, t *asynq.Task, err error) {
-			if p, ok := errtype.As[*Problem](err); ok && p.quiet() {
+			if p, ok := errtype.As[*Problem](err); ok && p.isQuiet() {
 				return
 			}
 			handler.HandleError(ctx, t, err)
@@ -72,18 +72,18 @@ func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 		if base != nil {
 			ctx = base()
 		}
-		return context.WithValue(ctx, configured{g}, look)
+		return context.WithValue(ctx, configuredKey{g}, look)
 	}
 	return cfg
 }
 
-// configured is a key of context values. The value is the DelayedTaskCheckInterval of a server that
-// this Guard configured.
-type configured struct{ *Guard }
+// configuredKey is a key of context values. The value is the DelayedTaskCheckInterval of a server
+// that this Guard configured.
+type configuredKey struct{ *Guard }
 
 // warnUnconfigured logs once that a server of asynq was not configured.
 func (g *Guard) warnUnconfigured(ctx context.Context) {
-	if _, ok := ctx.Value(configured{g}).(time.Duration); ok {
+	if _, ok := ctx.Value(configuredKey{g}).(time.Duration); ok {
 		return
 	}
 	g.warned.Do(func() {

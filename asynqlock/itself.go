@@ -18,8 +18,8 @@ import (
 // if the Locker cannot show this metadata, and if AtLeast keeps the key busy after the run. The
 // second lock lasts longer than the first.
 
-// named runs the handler under a lease whose metadata names the task.
-func (j *job) named(ctx context.Context) error {
+// runNamed runs the handler under a lease whose metadata names the task.
+func (j *job) runNamed(ctx context.Context) error {
 	name, err := ownID.Key(ctx, &j.message)
 	if err != nil {
 		return err
@@ -34,9 +34,9 @@ func (j *job) named(ctx context.Context) error {
 		return err
 	}
 	e, _ := errtype.As[*locker.Error](err)
-	if e != nil && e.HolderMetadata == name || (e == nil || e.HolderMetadata == "") && !j.guard.shows(ctx, j.lock.Key) {
-		j.before = true
-		return &running{err}
+	if e != nil && e.HolderMetadata == name || (e == nil || e.HolderMetadata == "") && !j.guard.showsHolders(ctx, j.lock.Key) {
+		j.ranBefore = true
+		return &alreadyRunning{err}
 	}
 	return err
 }
@@ -49,9 +49,9 @@ type inspector interface {
 	Inspect(ctx context.Context, key string) (locker.Info, error)
 }
 
-// shows returns true if the Locker can show the holder of key. If the Locker cannot, all tasks use
-// second locks from then on.
-func (g *Guard) shows(ctx context.Context, key string) bool {
+// showsHolders reports whether the Locker can show the holder of key. If the Locker cannot, all
+// tasks use second locks from then on.
+func (g *Guard) showsHolders(ctx context.Context, key string) bool {
 	i, ok := g.locker.(inspector)
 	if !ok {
 		g.blind.Store(true)
@@ -64,9 +64,9 @@ func (g *Guard) shows(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// beside runs the handler under both locks: of the key, and of the task's own ID. It is called for
-// tasks that are not known to have run before.
-func (j *job) beside(ctx context.Context) error {
+// runWithOwnLock runs the handler under two locks: of the key, and of the task's own ID. It is
+// called for tasks that are not known to have run before.
+func (j *job) runWithOwnLock(ctx context.Context) error {
 	text, err := ownID.Key(ctx, &j.message)
 	if err != nil {
 		return err
@@ -82,14 +82,14 @@ func (j *job) beside(ctx context.Context) error {
 	})
 	switch {
 	case alone:
-		if rest := time.Until(j.began.Add(j.lock.AtLeast)); j.ran && j.failed != nil && rest >= time.Millisecond {
+		if rest := time.Until(j.began.Add(j.lock.AtLeast)); j.ran && j.handlerErr != nil && rest >= time.Millisecond {
 			own.AtLeast = rest // an error is ignored, and the call is not repeated
 			_ = locker.Run(context.WithoutCancel(ctx), j.guard.locker, own, func(context.Context) error { return nil })
 		}
 		return err
 	case errors.Is(refused, locker.ErrBusy):
-		j.before = true
-		return &running{refused}
+		j.ranBefore = true
+		return &alreadyRunning{refused}
 	default:
 		return refused
 	}
@@ -106,7 +106,7 @@ func (j *job) outlive(ctx context.Context, own *locker.Lease, ttl time.Duration)
 	}
 }
 
-// running is the error of a task whose earlier run still holds the lock.
-type running struct{ error }
+// alreadyRunning is the error of a task whose earlier run still holds the lock.
+type alreadyRunning struct{ error }
 
-func (r *running) Unwrap() error { return r.error }
+func (r *alreadyRunning) Unwrap() error { return r.error }

@@ -20,20 +20,20 @@ import (
 // return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
-	ofTask  bool // every task has its own key
+	perTask bool // each task has its own key
 }
 
 // keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors. After such an error,
 // a retry of the task would fail too.
 type keyOf func(ctx context.Context, m *message) (string, error)
 
-// Key makes the key with a function of the payload. The decoder of [WithDecoder], by default JSON,
-// decodes the payload into a T. The returned text is the key, without encoding. So two payloads
-// whose values contain ':' may get the same key. [Fields] and [Template] prevent this. An empty
-// text is refused.
-func Key[T any](of func(payload T) string) Keys {
+// Key makes the key with makeKey, a function of the payload. The decoder of [WithDecoder], by
+// default JSON, decodes the payload into a T. The returned text is the key, without encoding. So
+// two payloads whose values contain ':' may get the same key. [Fields] and [Template] prevent this.
+// An empty text is refused.
+func Key[T any](makeKey func(payload T) string) Keys {
 	return Keys{compile: func(c *config) (keyOf, error) {
-		if of == nil {
+		if makeKey == nil {
 			return nil, errors.New("Key(nil); give a function that returns the key of a payload")
 		}
 		decode := decoderOf[T](c.decode)
@@ -42,7 +42,7 @@ func Key[T any](of func(payload T) string) Keys {
 			if err != nil {
 				return "", err
 			}
-			if text := of(*payload); text != "" {
+			if text := makeKey(*payload); text != "" {
 				return text, nil
 			}
 			return "", fmt.Errorf("%w: the function given to Key returned no key for this payload", locker.ErrInvalidKey)
@@ -50,18 +50,18 @@ func Key[T any](of func(payload T) string) Keys {
 	}}
 }
 
-// KeyFunc makes the key with a function of the task. The returned text is the key, without
-// encoding. An empty text is refused. If the function returns an error for a task, the task is
-// archived. So the function itself must repeat operations that failed temporarily.
-func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
+// KeyFunc makes the key with makeKey, a function of the task. The returned text is the key, without
+// encoding. An empty text is refused. If makeKey returns an error for a task, the task is archived.
+// So makeKey itself must repeat operations that failed temporarily.
+func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 	return Keys{compile: func(*config) (keyOf, error) {
-		if of == nil {
+		if makeKey == nil {
 			return nil, errors.New("KeyFunc(nil); give a function that returns the key of a task")
 		}
 		return func(ctx context.Context, m *message) (string, error) {
-			text, err := of(ctx, m.task)
+			text, err := makeKey(ctx, m.task)
 			if err != nil {
-				return "", &invalid{err}
+				return "", &invalidKey{err}
 			}
 			if text == "" {
 				return "", fmt.Errorf("%w: the function given to KeyFunc returned no key for this task", locker.ErrInvalidKey)
@@ -79,14 +79,14 @@ func KeyFunc(of func(ctx context.Context, t *asynq.Task) (string, error)) Keys {
 // compiler.
 func Template(text key.Key) Keys {
 	id := TaskID()
-	return Keys{ofTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
+	return Keys{perTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
 		t, err := key.Grammar[*message]{Sources: c.sources(), Secret: c.secret}.Compile(text)
 		if err != nil {
 			return nil, err
 		}
 		return func(ctx context.Context, m *message) (string, error) {
 			text, err := t.Key(ctx, m)
-			return text, ofTask(err)
+			return text, taskError(err)
 		}, nil
 	}}
 }
@@ -94,7 +94,7 @@ func Template(text key.Key) Keys {
 // ByTaskID makes the task's ID the key. So no task runs twice at a time, and different tasks run
 // independently.
 func ByTaskID() Keys {
-	return Keys{ofTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
+	return Keys{perTask: true, compile: func(*config) (keyOf, error) { return ownID.Key, nil }}
 }
 
 // Join puts a ':' between parts: Join("report", Payload("tenant")) is "report:{payload.tenant}".
@@ -122,22 +122,23 @@ func part(source, name string) key.Key { return key.Part(source, name) }
 
 // message is a task, and asynq's data about its delivery.
 type message struct {
-	task   *asynq.Task
-	known  bool   // asynq delivered the task: the fields below are set
-	taskID string // this task's ID
-	id     string // the ID of the original, which is this task's ID unless this task is a clone
-	queue  string
+	task      *asynq.Task
+	delivered bool   // asynq has delivered the task, so the fields below are set
+	taskID    string // this task's ID
+	id        string // the ID of the original, which is this task's ID unless this task is a clone
+	queue     string
 
-	retried, most int // retries that are used, and retries that are allowed
+	retried, maxRetry int // retries that are used, and retries that are allowed
 
-	before bool // the task has run or tried to run before, so it is not a duplicate
+	ranBefore bool // the task has run or tried to run before, so it is not a duplicate
 
 	members map[string]any // the members of the payload; set when a template has read a member
 }
 
+// read sets the fields of m for a delivery of t.
 func (m *message) read(ctx context.Context, t *asynq.Task) {
 	m.task = t
-	if m.taskID, m.known = asynq.GetTaskID(ctx); !m.known {
+	if m.taskID, m.delivered = asynq.GetTaskID(ctx); !m.delivered {
 		return
 	}
 	m.id = m.taskID
@@ -146,8 +147,8 @@ func (m *message) read(ctx context.Context, t *asynq.Task) {
 	}
 	m.queue, _ = asynq.GetQueueName(ctx)
 	m.retried, _ = asynq.GetRetryCount(ctx)
-	m.most, _ = asynq.GetMaxRetry(ctx)
-	m.before = m.retried > 0 || t.Headers()[headerBefore] != ""
+	m.maxRetry, _ = asynq.GetMaxRetry(ctx)
+	m.ranBefore = m.retried > 0 || t.Headers()[headerBefore] != ""
 }
 
 type (
@@ -155,8 +156,8 @@ type (
 	read   = key.Read[*message]
 )
 
-// outside has the sources of the parts that are not members of the payload.
-var outside = map[string]source{
+// otherSources has the sources of the parts of a key that are not members of the payload.
+var otherSources = map[string]source{
 	"header": {Noun: "header", Bind: func(name string) (read, error) {
 		return func(_ context.Context, m *message) (string, error) { return m.task.Headers()[name], nil }, nil
 	}},
@@ -173,7 +174,7 @@ var outside = map[string]source{
 
 // ownID is the template for the key of the lock on a task's own ID.
 var ownID = func() *key.Template[*message] {
-	t, err := key.Grammar[*message]{Sources: outside}.Compile(Join("asynq-task", Queue(), TaskID()))
+	t, err := key.Grammar[*message]{Sources: otherSources}.Compile(Join("asynq-task", Queue(), TaskID()))
 	if err != nil {
 		panic(err)
 	}
@@ -183,7 +184,7 @@ var ownID = func() *key.Template[*message] {
 // sources are the parts of a task.
 func (c *config) sources() map[string]source {
 	sources := map[string]source{"payload": {Noun: "member of the payload", Bind: c.bindPayload}}
-	maps.Copy(sources, outside)
+	maps.Copy(sources, otherSources)
 	return sources
 }
 
@@ -223,32 +224,33 @@ func decoderOf[T any](decode Decoder) func(*asynq.Task) (*T, error) {
 			into = *payload
 		}
 		if err := decode(t, into); err != nil {
-			return nil, &invalid{fmt.Errorf("the payload cannot be decoded: %w", err)}
+			return nil, &invalidKey{fmt.Errorf("the payload cannot be decoded: %w", err)}
 		}
 		return payload, nil
 	}
 }
 
-// invalid is the error of a task for which no key can be made.
-type invalid struct{ error }
+// invalidKey is the error of a task for which no key can be made.
+type invalidKey struct{ error }
 
-func (i *invalid) Unwrap() error { return i.error }
+func (i *invalidKey) Unwrap() error { return i.error }
 
 // Is makes errors.Is find ErrInvalidKey in the error.
-func (i *invalid) Is(target error) bool { return target == locker.ErrInvalidKey }
+func (i *invalidKey) Is(target error) bool { return target == locker.ErrInvalidKey }
 
-// ofTask replaces an error of package key, whose text is about a request, by an error about a task.
-func ofTask(err error) error {
+// taskError returns an error about a task for err. If err is an error of package key, its text is
+// about a request, so taskError replaces it.
+func taskError(err error) error {
 	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
-		return &lacking{e}
+		return &missingPart{e}
 	}
 	return err
 }
 
-// lacking is the error of a task that lacks a part of its key.
-type lacking struct{ missing *key.Error }
+// missingPart is the error of a task that lacks a part of its key.
+type missingPart struct{ missing *key.Error }
 
-func (l *lacking) Error() string {
+func (l *missingPart) Error() string {
 	noun, name := l.missing.Noun, l.missing.Part.Name
 	if name == "" {
 		return "the task lacks the " + noun
@@ -256,4 +258,4 @@ func (l *lacking) Error() string {
 	return fmt.Sprintf("the task lacks the %s %q", noun, name)
 }
 
-func (l *lacking) Unwrap() error { return l.missing }
+func (l *missingPart) Unwrap() error { return l.missing }

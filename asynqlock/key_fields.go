@@ -28,7 +28,7 @@ func Fields[T any](prefix string) Keys {
 			typ = typ.Elem()
 		}
 		parts := []key.Key{key.Key(prefix)}
-		if err := tagged(typ, nil, &parts); err != nil {
+		if err := appendTagged(typ, nil, &parts); err != nil {
 			return nil, err
 		}
 		if len(parts) == 1 {
@@ -50,14 +50,14 @@ func Fields[T any](prefix string) Keys {
 				return "", err
 			}
 			text, err := t.Key(ctx, reflect.ValueOf(payload).Elem())
-			return text, ofTask(err)
+			return text, taskError(err)
 		}, nil
 	}}
 }
 
-// tagged appends a part for each tagged field of the struct typ. path is the path to typ in the
-// payload.
-func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
+// appendTagged appends to parts a part for each tagged field of the struct typ. path is the path to
+// typ in the payload.
+func appendTagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 	if typ.Kind() != reflect.Struct {
 		return fmt.Errorf("%v is not a struct, so it has no tags; use Key", typ)
 	}
@@ -80,7 +80,7 @@ func tagged(typ reflect.Type, path []string, parts *[]key.Key) error {
 		case has:
 			return fmt.Errorf("the field %s of %v has the tag `lock:%q`; write `lock:\"key\"` or `lock:\"key,hmac\"`", name, typ, tag)
 		case f.IsExported() && f.Type.Kind() == reflect.Struct:
-			if err := tagged(f.Type, append(path, f.Name), parts); err != nil {
+			if err := appendTagged(f.Type, append(path, f.Name), parts); err != nil {
 				return err
 			}
 		}

@@ -27,14 +27,14 @@ func TestLimitLetsSoManyTasksRunTogether(t *testing.T) {
 	g := guardOf(t, l, asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Limit(3)))
 	q.stop(g)
-	work := &record{each: 100 * time.Millisecond}
+	work := &record{duration: 100 * time.Millisecond}
 	q.workers(g, 10, work)
 	const all = 24
 	began := time.Now()
 	for n := range all {
 		q.enqueue("job", numbered(n))
 	}
-	awaitFor(t, time.Minute, "all have run", func() bool { return len(work.done()) == all })
+	awaitFor(t, time.Minute, "all have run", func() bool { return len(work.payloads()) == all })
 	t.Logf("%d tasks of 100 ms, 3 at a time, took %v", all, time.Since(began))
 	if work.most != 3 {
 		t.Errorf("%d ran at a time, want 3", work.most)

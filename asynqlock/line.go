@@ -60,14 +60,14 @@ var braces = strings.NewReplacer("%", "%25", "{", "%7B", "}", "%7D")
 
 // place is a task's place in its line.
 type place struct {
-	ahead  int           // how many tasks are before this task
-	had    bool          // the task was in the line before
-	called time.Duration // how long ago the front task was called; negative if it was not called
-	late   bool          // tasks of this line may run out of order
+	tasksAhead int           // how many tasks are before this task
+	wasInLine  bool          // the task was in the line before
+	calledAgo  time.Duration // how long ago the front task was called; negative if it was not called
+	anyOrder   bool          // tasks of this line may run out of order
 }
 
 // mayTry reports whether the task may take the lock if the lock is free.
-func (p place) mayTry() bool { return p.ahead == 0 || p.late || p.called > lateAfter }
+func (p place) mayTry() bool { return p.tasksAhead == 0 || p.anyOrder || p.calledAgo > lateAfter }
 
 // join puts task into the line, at the place that follows from the arrival of its delivery, and
 // returns this place. A task that is in the line already keeps its place. former is another task
@@ -75,14 +75,14 @@ func (p place) mayTry() bool { return p.ahead == 0 || p.late || p.called > lateA
 func (ls *lines) join(ctx context.Context, key, task, former string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
-	if sent := time.Now(); ls.clock.needed(sent) {
+	if sent := time.Now(); ls.clock.mustRead(sent) {
 		now, err := ls.redis.Time(ctx).Result()
 		if err != nil {
 			return place{}, err
 		}
 		ls.clock.observe(now.UnixMicro(), sent, time.Now())
 	}
-	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, former, ls.clock.at(arrived), ttl.Milliseconds(), putOff).Int64Slice()
+	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, former, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Int64Slice()
 	if err != nil {
 		return place{}, err
 	}
@@ -92,15 +92,15 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 	return place{int(answer[0]), answer[1] == 1, time.Duration(answer[2]) * time.Microsecond, answer[3] > 0}, nil
 }
 
-// call records that the task at the front of the line is called. It returns this task, and how long
-// ago it was called. If the line is empty, task is "".
-func (ls *lines) call(ctx context.Context, key string) (task string, since time.Duration, err error) {
+// recordCall records that the task at the front of the line is called. It returns this task, and
+// how long ago it was called. If the line is empty, task is "".
+func (ls *lines) recordCall(ctx context.Context, key string) (task string, since time.Duration, err error) {
 	return ls.front(ctx, key, time.Hour)
 }
 
-// called returns how long ago the task at the front was called. since is negative if that task was
-// not called, or if the line is empty.
-func (ls *lines) called(ctx context.Context, key string) (since time.Duration, err error) {
+// sinceCall returns how long ago the task at the front of the line was called. since is negative if
+// that task was not called, or if the line is empty.
+func (ls *lines) sinceCall(ctx context.Context, key string) (since time.Duration, err error) {
 	task, since, err := ls.front(ctx, key, 0)
 	if task == "" {
 		since = -1
@@ -108,6 +108,8 @@ func (ls *lines) called(ctx context.Context, key string) (since time.Duration, e
 	return since, err
 }
 
+// front returns the task at the front of the line, and how long ago it was called. If ttl is not 0,
+// it also records for the time ttl that this task is called.
 func (ls *lines) front(ctx context.Context, key string, ttl time.Duration) (task string, since time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
@@ -138,7 +140,7 @@ func (ls *lines) leave(ctx context.Context, key, task string) (int, error) {
 // entry returns the name of a task in a line.
 func entry(queue, id string) string { return strconv.Itoa(len(queue)) + ":" + queue + ":" + id }
 
-// parseEntry is the reverse of entry.
+// parseEntry returns the queue and the ID of the task that text names. It reverses entry.
 func parseEntry(text string) (queue, id string, ok bool) {
 	length, rest, _ := strings.Cut(text, ":")
 	n, err := strconv.Atoi(length)

@@ -10,10 +10,10 @@ import (
 // different processes may be in the wrong order only if the time between them is less than the
 // server's response time.
 type serverClock struct {
-	mu     sync.Mutex
-	now    translation
-	before translation // translates times before now.from
-	until  time.Time   // after until, the server's time is read again, because clocks drift
+	mu         sync.Mutex
+	current    translation
+	previous   translation // translates times before current.from
+	validUntil time.Time   // after this time, the server's time is read again, because clocks drift
 }
 
 // translation translates times of this process into times of the server. It is made from one reply
@@ -28,12 +28,12 @@ type translation struct {
 // remeasureAfter is how long a translation is used before the server's time is read again.
 const remeasureAfter = time.Minute
 
-// needed returns true if the server's time must be read, because it is unknown or was read too long
-// ago.
-func (c *serverClock) needed(now time.Time) bool {
+// mustRead reports whether the server's time must be read at the time now, because it is unknown or
+// was read too long ago.
+func (c *serverClock) mustRead(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !now.Before(c.until)
+	return !now.Before(c.validUntil)
 }
 
 // observe makes a translation from a reply of the server. server is the time in the reply. sent is
@@ -41,31 +41,31 @@ func (c *serverClock) needed(now time.Time) bool {
 func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if received.Before(c.until) {
+	if received.Before(c.validUntil) {
 		return // another reply came first
 	}
 	next := translation{from: received, epoch: sent.Add(received.Sub(sent) / 2), server: server}
-	if c.until.IsZero() {
+	if c.validUntil.IsZero() {
 		next.from = time.Time{}
 	} else {
-		next.least = c.now.at(received)
+		next.least = c.current.serverTime(received)
 	}
-	c.before, c.now, c.until = c.now, next, received.Add(remeasureAfter)
+	c.previous, c.current, c.validUntil = c.current, next, received.Add(remeasureAfter)
 }
 
-// at returns the server's time at t.
-func (c *serverClock) at(t time.Time) int64 {
+// serverTime returns the server's time at t.
+func (c *serverClock) serverTime(t time.Time) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if t.Before(c.now.from) {
-		return c.before.at(t)
+	if t.Before(c.current.from) {
+		return c.previous.serverTime(t)
 	}
-	return c.now.at(t)
+	return c.current.serverTime(t)
 }
 
-// at returns the server's time at t. If the previous translation was ahead, the returned
+// serverTime returns the server's time at t. If the previous translation was ahead, the returned
 // time runs at half speed until the difference is gone. So the returned time never goes back.
-func (tr translation) at(t time.Time) int64 {
+func (tr translation) serverTime(t time.Time) int64 {
 	at := tr.server + t.Sub(tr.epoch).Microseconds()
 	if tr.least == 0 {
 		return at

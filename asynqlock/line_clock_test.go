@@ -14,18 +14,18 @@ func TestDeliveriesKeepTheirOrderWhenTheClockIsMeasuredAnew(t *testing.T) {
 			began := time.Now()
 			c.observe(0, began, began)
 			again := began.Add(remeasureAfter)
-			if !c.needed(again) {
+			if !c.mustRead(again) {
 				t.Fatal("the clock is not measured anew")
 			}
-			before := c.at(again.Add(-time.Millisecond))
+			before := c.serverTime(again.Add(-time.Millisecond))
 			c.observe((remeasureAfter + error).Microseconds(), again, again)
-			last := c.at(again.Add(-2 * time.Millisecond)) // the time of this delivery is read late
+			last := c.serverTime(again.Add(-2 * time.Millisecond)) // the time of this delivery is read late
 			if last >= before {
 				t.Errorf("a delivery that came earlier is at %d, not before %d", last, before)
 			}
 			last = before
 			for after := time.Duration(0); after < time.Second; after += 10 * time.Millisecond {
-				next := c.at(again.Add(after))
+				next := c.serverTime(again.Add(after))
 				if next <= last {
 					t.Fatalf("a delivery %v after the answer is at %d, not behind %d", after, next, last)
 				}

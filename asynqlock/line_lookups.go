@@ -22,8 +22,8 @@ type lookup struct {
 	answer chan bool
 }
 
-// exists returns true if the line has tasks. If no answer comes in time, exists returns false; then
-// tasks may run in a wrong order.
+// exists reports whether the line with this Redis key has tasks. If no answer comes in time, exists
+// returns false; then tasks may run in a wrong order.
 func (s *lookups) exists(ctx context.Context, c redis.UniversalClient, line string) bool {
 	l := &lookup{line, make(chan bool, 1)}
 	s.mu.Lock()

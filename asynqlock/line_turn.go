@@ -20,16 +20,17 @@ const (
 	backInLine = 30 * time.Second
 )
 
-// queues returns true if the task must queue behind the tasks of its key that were put off. A task
-// does not queue if it stays in its worker, or if it is dropped or archived when the key is busy.
-func (j *job) queues() bool {
-	return j.guard.waker != nil && j.known && !j.staying && !j.throwsAway()
+// mustQueue reports whether the task must queue behind the tasks of its key that were put off. A
+// task does not queue if it stays in its worker, or if it is dropped or archived when the key is
+// busy.
+func (j *job) mustQueue() bool {
+	return j.guard.waker != nil && j.delivered && !j.staying && !j.discards()
 }
 
 // isItsTurn reports whether the task may try to take its key now. The result is true if no task is
 // before this task in the line, or if asynq's Redis does not answer.
 func (j *job) isItsTurn(ctx context.Context) bool {
-	if !j.queues() || j.called {
+	if !j.mustQueue() || j.calledEarlier {
 		return true
 	}
 	ls := &j.guard.waker.lines
@@ -40,9 +41,9 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 	if err != nil {
 		return true
 	}
-	j.inLine, j.line, j.ahead = true, true, p.ahead
-	if j.lock.Wait == locker.NoWait && p.ahead == 0 {
-		j.lock.Wait = patience(ctx, calledWait)
+	j.inLine, j.othersInLine, j.tasksAhead = true, true, p.tasksAhead
+	if j.lock.Wait == locker.NoWait && p.tasksAhead == 0 {
+		j.lock.Wait = shortenWait(ctx, calledWait)
 	}
 	return p.mayTry()
 }
@@ -54,15 +55,15 @@ func (j *job) isCalled(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	j.inLine, j.line, j.ahead, j.called = true, true, p.ahead, p.ahead == 0 && p.had
-	if j.called && j.lock.Wait == locker.NoWait {
-		j.lock.Wait = patience(ctx, calledWait)
+	j.inLine, j.othersInLine, j.tasksAhead, j.calledEarlier = true, true, p.tasksAhead, p.tasksAhead == 0 && p.wasInLine
+	if j.calledEarlier && j.lock.Wait == locker.NoWait {
+		j.lock.Wait = shortenWait(ctx, calledWait)
 	}
-	return j.called
+	return j.calledEarlier
 }
 
-// behind returns the error of a task that has other tasks of its key before it.
-func (j *job) behind() error {
+// queuedError returns the error of a task that has other tasks of its key before it.
+func (j *job) queuedError() error {
 	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for the lock", locker.ErrBusy)}
 }
 
@@ -75,23 +76,23 @@ func (j *job) leaveLine(ctx context.Context) {
 		return
 	}
 	rest, err := j.guard.waker.lines.leave(context.WithoutCancel(ctx), j.lock.Key, j.entry())
-	j.inLine, j.left, j.line = false, true, err != nil || rest > 0
-	if j.ran && j.line && together(j.lock) {
+	j.inLine, j.leftLine, j.othersInLine = false, true, err != nil || rest > 0
+	if j.ran && j.othersInLine && admitsSeveral(j.lock) {
 		j.guard.waker.call(j.lock.Key) // with Shared or a Limit, the next task may run at the same time
 	}
 }
 
-// together returns true if several tasks may hold the key at once.
-func together(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
+// admitsSeveral reports whether several tasks may hold the key of lock at once.
+func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
 
 // enterLine gives the task that is put off, or its clone, a place in the line of its key. enterLine
 // returns how many tasks are before this place.
 func (j *job) enterLine(ctx context.Context, clone string) int {
 	w := j.guard.waker
-	if j.inLine && j.ahead > 0 && clone == "" { // the task is in the line already, and was not called
+	if j.inLine && j.tasksAhead > 0 && clone == "" { // the task is in the line already, and was not called
 		j.inLine = false
-		w.parked(j.lock, false, j.counted)
-		return j.ahead
+		w.recordPutOff(j.lock, false, j.counted)
+		return j.tasksAhead
 	}
 	task, former := j.entry(), ""
 	if clone != "" {
@@ -102,8 +103,8 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 		return 0 // without a place, the task comes back after its pause
 	}
 	j.inLine = false // the next delivery of the task takes over the place
-	w.parked(j.lock, p.ahead == 0, j.counted)
-	return p.ahead
+	w.recordPutOff(j.lock, p.tasksAhead == 0, j.counted)
+	return p.tasksAhead
 }
 
 // lineTTL is how long a line is kept after a task of the rule was put into it.

@@ -58,13 +58,13 @@ type interest struct {
 	parked     bool // a task was put off, and the last delivery must call the front task
 	watched    bool // a watcher waits for the key
 	calling    bool // a goroutine calls the front task
-	again      bool // that goroutine must check the line once more
+	checkAgain bool // that goroutine must check the line once more
 	expecting  bool // a timer checks whether the called task has come
 }
 
-// enter counts a delivery that wants the key, and returns true. If the parameter alone is true and
+// enter counts a delivery that wants the key, and returns true. But if onlyIfAlone is true and
 // another delivery is counted, enter counts nothing and returns false.
-func (w *waker) enter(key string, alone bool) bool {
+func (w *waker) enter(key string, onlyIfAlone bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	in := w.keys[key]
@@ -72,16 +72,16 @@ func (w *waker) enter(key string, alone bool) bool {
 		in = &interest{}
 		w.keys[key] = in
 	}
-	if alone && in.deliveries > 0 {
+	if onlyIfAlone && in.deliveries > 0 {
 		return false
 	}
 	in.deliveries++
 	return true
 }
 
-// exit reverses enter. tried is true if the delivery had the key, or gave up its place in the line.
-// line is true if the delivery saw other tasks in the line.
-func (w *waker) exit(lock locker.Rule, tried, line bool) {
+// exit reverses enter when a delivery ends. hadTurn is true if the delivery had the key, or gave up
+// its place in the line. othersInLine is true if the delivery saw other tasks in the line.
+func (w *waker) exit(lock locker.Rule, hadTurn, othersInLine bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
 	in.deliveries--
@@ -93,16 +93,16 @@ func (w *waker) exit(lock locker.Rule, tried, line bool) {
 	w.forget(lock.Key)
 	w.mu.Unlock()
 	switch {
-	case tried && (line || parked):
+	case hadTurn && (othersInLine || parked):
 		w.call(lock.Key)
 	case last && parked:
 		w.watch(lock)
 	}
 }
 
-// parked records that a delivery of this process put its task off. front is true if the task is the
-// first of its line. counted is true if enter has counted the delivery.
-func (w *waker) parked(lock locker.Rule, front, counted bool) {
+// recordPutOff records that a delivery of this process put its task off. front is true if the task
+// is the first of its line. counted is true if enter has counted the delivery.
+func (w *waker) recordPutOff(lock locker.Rule, front, counted bool) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
 	others := in != nil && in.deliveries > 0
@@ -126,7 +126,7 @@ func (w *waker) forget(key string) {
 	}
 }
 
-// change calls the function change with the interest in key, and returns its result.
+// change calls the function change with the interest in key, and returns the result of change.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,7 +190,7 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 func (w *waker) call(key string) {
 	if !w.change(key, func(in *interest) bool {
 		if in.calling || w.ctx.Err() != nil {
-			in.again = in.calling
+			in.checkAgain = in.calling
 			return false
 		}
 		in.calling = true
@@ -204,7 +204,7 @@ func (w *waker) call(key string) {
 		for {
 			w.callFront(w.ctx, key)
 			if w.change(key, func(in *interest) bool {
-				in.calling, in.again = in.again, false
+				in.calling, in.checkAgain = in.checkAgain, false
 				return !in.calling
 			}) {
 				return
@@ -225,7 +225,7 @@ func (w *waker) call(key string) {
 func (w *waker) callFront(ctx context.Context, key string) {
 	pause := 2 * time.Millisecond
 	for {
-		front, since, err := w.lines.call(ctx, key)
+		front, since, err := w.lines.recordCall(ctx, key)
 		if err != nil || front == "" {
 			return
 		}
@@ -271,9 +271,9 @@ func (w *waker) state(queue, id string) (asynq.TaskState, error) {
 	return info.State, nil
 }
 
-// expect starts a timer that checks after the time left whether the called task has come. A task
-// that has not come loses its place. Each key has at most one such timer.
-func (w *waker) expect(key string, left time.Duration) {
+// expect starts a timer that checks after the duration wait whether the called task has come. A
+// task that has not come loses its place. Each key has at most one such timer.
+func (w *waker) expect(key string, wait time.Duration) {
 	if !w.change(key, func(in *interest) bool {
 		armed := in.expecting
 		in.expecting = true
@@ -281,12 +281,12 @@ func (w *waker) expect(key string, left time.Duration) {
 	}) {
 		return
 	}
-	time.AfterFunc(max(left, 0), func() {
+	time.AfterFunc(max(wait, 0), func() {
 		w.change(key, func(in *interest) bool { in.expecting = false; return true })
 		if w.ctx.Err() != nil {
 			return
 		}
-		switch since, err := w.lines.called(w.ctx, key); {
+		switch since, err := w.lines.sinceCall(w.ctx, key); {
 		case err != nil || since < 0:
 		case since >= abandonedAfter:
 			w.call(key)
@@ -296,8 +296,8 @@ func (w *waker) expect(key string, left time.Duration) {
 	})
 }
 
-// end waits until the goroutines have ended. ctx has ended before, so no new goroutines start.
-func (w *waker) end() {
+// awaitEnd waits until the goroutines have ended. w.ctx has ended before, so no goroutines start.
+func (w *waker) awaitEnd() {
 	w.mu.Lock()   // after this, every goroutine that was started is counted
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()

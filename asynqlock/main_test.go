@@ -32,8 +32,8 @@ func (quiet) Warn(...any)  {}
 func (quiet) Error(...any) {}
 func (quiet) Fatal(...any) {}
 
-// prompt returns a copy of cfg for a server that looks for tasks often, and retries at once.
-func prompt(cfg asynq.Config, queue string) asynq.Config {
+// promptConfig returns a copy of cfg for a server that looks for tasks often, and retries at once.
+func promptConfig(cfg asynq.Config, queue string) asynq.Config {
 	cfg.Concurrency = 4
 	cfg.Queues = map[string]int{queue: 1}
 	cfg.Logger = quiet{}
@@ -107,12 +107,12 @@ func (q *queue) state(id string) string {
 
 // serve runs a server until the test ends. Without a Guard, the server has nothing from this
 // package.
-func (q *queue) serve(g *asynqlock.Guard, cfg asynq.Config, handler asynq.Handler) *seen {
+func (q *queue) serve(g *asynqlock.Guard, cfg asynq.Config, handler asynq.Handler) *errorRecorder {
 	q.t.Helper()
-	see := &seen{}
+	see := &errorRecorder{}
 	mux := asynq.NewServeMux()
 	mux.Use(see.middleware)
-	cfg = prompt(cfg, q.name)
+	cfg = promptConfig(cfg, q.name)
 	if g != nil {
 		mux.Use(g.Middleware)
 		cfg = g.Configure(cfg)
@@ -131,13 +131,13 @@ func (q *queue) run(mux *asynq.ServeMux, cfg asynq.Config, handler asynq.Handler
 	q.t.Cleanup(s.Shutdown)
 }
 
-// seen is a middleware outside of the Guard that records the errors that it gets.
-type seen struct {
+// errorRecorder is a middleware outside of the Guard that records the errors that it gets.
+type errorRecorder struct {
 	mu   sync.Mutex
 	errs []error
 }
 
-func (s *seen) middleware(next asynq.Handler) asynq.Handler {
+func (s *errorRecorder) middleware(next asynq.Handler) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		err := next.ProcessTask(ctx, t)
 		s.mu.Lock()
@@ -147,8 +147,8 @@ func (s *seen) middleware(next asynq.Handler) asynq.Handler {
 	})
 }
 
-// problems returns the codes and verdicts of the Problems that were seen.
-func (s *seen) problems() []string {
+// problems returns the codes and verdicts of the recorded Problems.
+func (s *errorRecorder) problems() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -163,8 +163,8 @@ func (s *seen) problems() []string {
 // work is a handler. It sends a signal when it begins, and returns when it gets a signal, even if
 // its context has ended before.
 type work struct {
-	begun chan string // receives the ID of each task that begins
-	end   chan struct{}
+	started chan string // receives the ID of each task that begins
+	end     chan struct{}
 
 	mu      sync.Mutex
 	now     int
@@ -173,7 +173,7 @@ type work struct {
 	retried []int
 }
 
-func newWork() *work { return &work{begun: make(chan string, 100), end: make(chan struct{}, 100)} }
+func newWork() *work { return &work{started: make(chan string, 100), end: make(chan struct{}, 100)} }
 
 func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	id, _ := asynq.GetTaskID(ctx)
@@ -184,7 +184,7 @@ func (w *work) ProcessTask(ctx context.Context, _ *asynq.Task) error {
 	w.most = max(w.most, w.now)
 	w.retried = append(w.retried, n)
 	w.mu.Unlock()
-	w.begun <- id
+	w.started <- id
 	<-w.end
 	w.mu.Lock()
 	w.now--
@@ -203,7 +203,7 @@ func (w *work) counts() (runs, most int) {
 func next(t *testing.T, w *work) string {
 	t.Helper()
 	select {
-	case id := <-w.begun:
+	case id := <-w.started:
 		return id
 	case <-time.After(patience):
 		t.Fatal("no task begins")
@@ -213,18 +213,19 @@ func next(t *testing.T, w *work) string {
 
 const patience = 30 * time.Second
 
-// await returns when the condition holds.
-func await(t *testing.T, what string, so func() bool) {
+// await returns when cond returns true. It fails the test if that takes too long. what describes
+// the condition.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	awaitFor(t, patience, what, so)
+	awaitFor(t, patience, what, cond)
 }
 
-func awaitFor(t *testing.T, patience time.Duration, what string, so func() bool) {
+func awaitFor(t *testing.T, patience time.Duration, what string, cond func() bool) {
 	t.Helper()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
 	deadline := time.After(patience)
-	for !so() {
+	for !cond() {
 		select {
 		case <-look.C:
 		case <-deadline:

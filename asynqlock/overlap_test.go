@@ -74,7 +74,7 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 			first := q.serve(fresh(), asynq.Config{}, w)
 			id := q.enqueue("job", `{"account":"42"}`).ID
 			next(t, w)
-			age(t, q.redis, q.name, id)
+			expireLease(t, q.redis, q.name, id)
 			second := q.serve(fresh(), asynq.Config{}, w)
 			// The Problems of both servers count, because either server may get the task.
 			problems := func() []string { return append(first.problems(), second.problems()...) }
@@ -107,11 +107,11 @@ func TestATaskWhoseServerLostItIsNotRunBesideItself(t *testing.T) {
 func TestATaskThatWasGivenBackIsNotDropped(t *testing.T) {
 	t.Parallel()
 	for name, retries := range map[string]int{"with retries left": 3, "without": 0} {
-		t.Run(name, func(t *testing.T) { t.Parallel(); givenBack(t, retries) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); testGivenBack(t, retries) })
 	}
 }
 
-func givenBack(t *testing.T, retries int) {
+func testGivenBack(t *testing.T, retries int) {
 	t.Helper()
 	q, begun, end := newQueue(t), make(chan struct{}), make(chan struct{})
 	g := guard(t, q.locker(), asynqlock.Drop(), asynqlock.Snooze(time.Second))
@@ -122,7 +122,7 @@ func givenBack(t *testing.T, retries int) {
 		<-end
 		return errors.New("it fails after all")
 	})
-	cfg := prompt(asynq.Config{}, q.name)
+	cfg := promptConfig(asynq.Config{}, q.name)
 	cfg.ShutdownTimeout = time.Millisecond
 	stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
 	if err := stopping.Start(mux); err != nil {
@@ -174,7 +174,7 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 			mux.Use(g.Middleware)
 			w := newWork()
 			mux.Handle("job", w)
-			cfg := prompt(asynq.Config{}, q.name)
+			cfg := promptConfig(asynq.Config{}, q.name)
 			cfg.ShutdownTimeout = time.Millisecond
 			stopping := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
 			if err := stopping.Start(mux); err != nil {
@@ -202,10 +202,10 @@ func TestATaskThatWaitsWhileItsServerStopsIsKept(t *testing.T) {
 	}
 }
 
-// age makes asynq's lease of a task look as if it had ended a minute ago. Other servers of asynq
-// take a task whose lease ended 30 s ago. Each server looks for such tasks when it starts, and then
-// once a minute.
-func age(t testing.TB, c *redis.Client, queue, id string) {
+// expireLease makes asynq's lease of a task look as if it had ended a minute ago. Other servers of
+// asynq take a task whose lease ended 30 s ago. Each server looks for such tasks when it starts,
+// and then once a minute.
+func expireLease(t testing.TB, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}
 	if n, err := c.ZAddArgs(t.Context(), "asynq:{"+queue+"}:lease", redis.ZAddArgs{XX: true, Ch: true, Members: []redis.Z{lease}}).Result(); n != 1 {
@@ -222,7 +222,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	mux, cfg := asynq.NewServeMux(), prompt(asynq.Config{}, queue)
+	mux, cfg := asynq.NewServeMux(), promptConfig(asynq.Config{}, queue)
 	if way == "guarded" {
 		g, err := asynqlock.New(l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
 		if err != nil {
@@ -274,7 +274,7 @@ func TestAWorkerThatWasStoppedIsOvertakenAndItsWriteRefused(t *testing.T) {
 			id := q.enqueue("job", `{"account":"42"}`).ID
 			before := first.Expect(t, "run")
 			first.Pause()
-			age(t, q.redis, q.name, id)
+			expireLease(t, q.redis, q.name, id)
 			second := worker.Start(t, addr, q.name, way)
 			after := second.Expect(t, "run")
 			second.Send("go")

@@ -137,6 +137,8 @@ func (r *rule) refuse(format string, args ...any) {
 	r.err = cmp.Or(r.err, fmt.Errorf("asynqlock: On(%q): %s", r.pattern, fmt.Sprintf(format, args...)))
 }
 
+// whenBusy sets what happens to a task whose key is busy. It records a mistake if this contradicts
+// an earlier policy.
 func (r *rule) whenBusy(v Verdict) {
 	if r.busy != Snoozed && r.busy != v {
 		r.refuse("Drop and Archive contradict each other for a busy key; give only one of the two")
@@ -144,6 +146,7 @@ func (r *rule) whenBusy(v Verdict) {
 	r.busy = v
 }
 
+// atLeast returns d, the argument of the policy. It records a mistake if d is less than least.
 func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
 	if d < least {
 		r.refuse("%s(%v); give at least %v, or leave it out", policy, d, least)
@@ -156,13 +159,13 @@ func (r *rule) compile(c *config) (err error) {
 	switch {
 	case r.err != nil:
 		return r.err
-	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.begins(), "*"):
+	case strings.TrimSpace(r.pattern) == "" || strings.Contains(r.typePrefix(), "*"):
 		return fmt.Errorf("asynqlock: On(%q): write the type of a task, or the beginning of several types and a '*'", r.pattern)
 	case r.keys.compile == nil:
 		return fmt.Errorf("asynqlock: On(%q): the Keys are empty; make them with Key, Fields, Template, KeyFunc or ByTaskID", r.pattern)
-	case r.keys.ofTask && r.busy != Snoozed:
+	case r.keys.perTask && r.busy != Snoozed:
 		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Drop and Archive would discard a task that has no duplicate; leave them out", r.pattern)
-	case r.keys.ofTask && r.unique:
+	case r.keys.perTask && r.unique:
 		return fmt.Errorf("asynqlock: On(%q): each task has an ID of its own, so Unique would never find two tasks with the same key; leave it out", r.pattern)
 	}
 	if r.key, err = r.keys.compile(c); err != nil {
@@ -171,8 +174,8 @@ func (r *rule) compile(c *config) (err error) {
 	return nil
 }
 
-// begins returns the text with which all types that r guards begin.
-func (r *rule) begins() string { return strings.TrimSuffix(r.pattern, "*") }
+// typePrefix returns the text with which all types that r guards begin.
+func (r *rule) typePrefix() string { return strings.TrimSuffix(r.pattern, "*") }
 
 // rules has the rules sorted by pattern, the longest first.
 type rules []*rule
@@ -182,7 +185,7 @@ type rules []*rule
 // begins.
 func (rs rules) match(typename string) *rule {
 	for _, r := range rs {
-		if strings.HasPrefix(typename, r.begins()) {
+		if strings.HasPrefix(typename, r.typePrefix()) {
 			return r
 		}
 	}
@@ -190,16 +193,16 @@ func (rs rules) match(typename string) *rule {
 }
 
 func (rs rules) compile(c *config) error {
-	slices.SortStableFunc(rs, func(a, b *rule) int { return cmp.Compare(len(b.begins()), len(a.begins())) })
+	slices.SortStableFunc(rs, func(a, b *rule) int { return cmp.Compare(len(b.typePrefix()), len(a.typePrefix())) })
 	seen := make(map[string]bool)
 	for _, r := range rs {
 		if err := r.compile(c); err != nil {
 			return err
 		}
-		if seen[r.begins()] {
+		if seen[r.typePrefix()] {
 			return fmt.Errorf("asynqlock: there are two rules for %q; a pattern is a beginning of types, with or without '*'", r.pattern)
 		}
-		seen[r.begins()] = true
+		seen[r.typePrefix()] = true
 	}
 	if len(rs) == 0 {
 		return errors.New("asynqlock: New: there is no rule, so no task would be guarded; add a rule with On")
@@ -214,24 +217,25 @@ func (j *job) derive(ctx context.Context) error {
 		return err
 	}
 	lock := j.rule.lock
-	lock.Key, lock.Wait = text, patience(ctx, j.wait)
+	lock.Key, lock.Wait = text, shortenWait(ctx, j.wait)
 	if j.rule.adjust != nil {
-		lock = j.rule.adjusted(ctx, j.task, lock)
+		lock = j.rule.adjustedRule(ctx, j.task, lock)
 	}
 	lock.Name = cmp.Or(lock.Name, j.task.Type())
 	j.lock = lock
 	return nil
 }
 
-func (r *rule) adjusted(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
+// adjustedRule returns lock with the changes of Adjust.
+func (r *rule) adjustedRule(ctx context.Context, t *asynq.Task, lock locker.Rule) locker.Rule {
 	r.adjust(ctx, t, &lock)
 	return lock
 }
 
-// patience shortens a wait so that it ends before ctx: earlier by a tenth of the time left, but at
-// most by a second. If ctx ended first, asynq would count a retry of the task. A wait of 0 means:
-// as long as ctx allows.
-func patience(ctx context.Context, wait time.Duration) time.Duration {
+// shortenWait returns wait, or less so that the wait ends before ctx: earlier by a tenth of the
+// time that ctx has left, but at most by a second. If ctx ended first, asynq would count a retry of
+// the task. A wait of 0 means: as long as ctx allows.
+func shortenWait(ctx context.Context, wait time.Duration) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || wait == locker.NoWait {
 		return wait

@@ -78,9 +78,9 @@ func (p *Problem) Unwrap() []error {
 // ErrorType returns the value that instrumentation may use for error.type.
 func (p *Problem) ErrorType() string { return p.Code }
 
-// quiet reports whether the ErrorHandler may skip the Problem: two tasks wanted the same lock at
+// isQuiet reports whether the ErrorHandler may skip the Problem: two tasks wanted the same lock at
 // the same time, which is normal.
-func (p *Problem) quiet() bool {
+func (p *Problem) isQuiet() bool {
 	switch p.Code {
 	case CodeBusy, CodeRunning, CodeDone:
 		return p.Verdict == Snoozed || p.Verdict == Dropped
@@ -89,11 +89,11 @@ func (p *Problem) quiet() bool {
 	}
 }
 
-// ruling says what happens to the tasks with one kind of error.
+// ruling states what happens to the tasks with one kind of error.
 type ruling struct {
-	is      error
-	code    string
-	verdict Verdict
+	sentinel error
+	code     string
+	verdict  Verdict
 }
 
 // rulings are for tasks that did not run; the first ruling that matches the error counts. A task
@@ -110,13 +110,13 @@ var rulings = []ruling{
 	{locker.ErrBusy, CodeBusy, Snoozed}, // or the verdict of the rule's policy
 }
 
-// lost is the ruling for a task whose lock ended before its handler did.
-var lost = ruling{code: CodeLost, verdict: Failed}
+// lostRuling is the ruling for a task whose lock ended before its handler did.
+var lostRuling = ruling{code: CodeLost, verdict: Failed}
 
 // problem returns the Problem of a task that did not run.
 func (j *job) problem(err error) *Problem {
 	found := ruling{code: CodeUnavailable, verdict: Snoozed}
-	if _, ok := errtype.As[*running](err); ok {
+	if _, ok := errtype.As[*alreadyRunning](err); ok {
 		found.code = CodeRunning
 	} else if errors.Is(err, errStopped) {
 		found.code = CodeClosed
@@ -124,13 +124,13 @@ func (j *job) problem(err error) *Problem {
 		found = ruling{code: CodeInvalidKey, verdict: Archived}
 	} else {
 		for _, r := range rulings {
-			if errors.Is(err, r.is) {
+			if errors.Is(err, r.sentinel) {
 				found = r
 				break
 			}
 		}
 	}
-	if found.code == CodeBusy && !j.before {
+	if found.code == CodeBusy && !j.ranBefore {
 		found.verdict = j.rule.busy
 	}
 	return found.problem(j, err)
@@ -150,20 +150,20 @@ func (r ruling) problem(j *job, err error) *Problem {
 		case CodeClosed:
 			p.RetryAfter = time.Second // another process can run the task
 		default: // the time of Snooze is not used, because it is for a busy key, and an outage may be over sooner
-			p.RetryAfter = min(p.RetryAfter, soon+rand.N(time.Second))
+			p.RetryAfter = min(p.RetryAfter, defaultPause+rand.N(time.Second))
 		}
 	case Failed:
 	}
 	return p
 }
 
-// pause returns how long a task is put off.
+// pause returns how long a task with the error err is put off.
 func (r *rule) pause(err error) time.Duration {
 	d := r.snooze
 	if d == 0 {
 		e, ok := errtype.As[*locker.Error](err)
 		if !ok || e.RetryAfter == 0 {
-			d = soon
+			d = defaultPause
 		} else {
 			d = min(max(e.RetryAfter, time.Second), 10*time.Second)
 		}
@@ -171,5 +171,5 @@ func (r *rule) pause(err error) time.Duration {
 	return d + rand.N(d/4+1)
 }
 
-// soon is the default pause before another attempt.
-const soon = 5 * time.Second
+// defaultPause is the pause before another attempt, if neither the rule nor the error sets a pause.
+const defaultPause = 5 * time.Second

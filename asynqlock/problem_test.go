@@ -13,20 +13,20 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// refusing is a Locker that refuses every Rule, and records the Rule.
-type refusing struct {
+// refusingLocker is a Locker that refuses every Rule, and records the Rule.
+type refusingLocker struct {
 	err   error
 	asked locker.Rule
 }
 
-func (r *refusing) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
+func (r *refusingLocker) Acquire(_ context.Context, rule locker.Rule) (*locker.Lease, error) {
 	r.asked = rule
 	return nil, r.err
 }
 
 // refuse runs a task without a server. The task does not get its lock, and refuse returns the
 // task's Problem.
-func refuse(t *testing.T, l *refusing, policies ...asynqlock.Policy) *asynqlock.Problem {
+func refuse(t *testing.T, l *refusingLocker, policies ...asynqlock.Policy) *asynqlock.Problem {
 	t.Helper()
 	err := guard(t, l, policies...).Middleware(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		t.Error("it ran")
@@ -53,7 +53,7 @@ func TestEachRefusalHasItsVerdict(t *testing.T) {
 		context.Canceled:         "lock-unavailable snoozed",
 		locker.ErrBusy:           "lock-busy archived",
 	} {
-		p := refuse(t, &refusing{err: &locker.Error{Op: locker.OpAcquire, Key: "account:42", Err: err}}, asynqlock.Archive())
+		p := refuse(t, &refusingLocker{err: &locker.Error{Op: locker.OpAcquire, Key: "account:42", Err: err}}, asynqlock.Archive())
 		if got := p.Code + " " + string(p.Verdict); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)
 		}
@@ -80,7 +80,7 @@ func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	} {
 		distinct := make(map[time.Duration]bool)
 		for range 10 {
-			p := refuse(t, &refusing{err: &locker.Error{Op: locker.OpAcquire, RetryAfter: tc.hope, Err: locker.ErrBusy}}, tc.policies...)
+			p := refuse(t, &refusingLocker{err: &locker.Error{Op: locker.OpAcquire, RetryAfter: tc.hope, Err: locker.ErrBusy}}, tc.policies...)
 			distinct[p.RetryAfter] = true
 			if p.RetryAfter < tc.least || p.RetryAfter > tc.least*5/4+1 {
 				t.Errorf("hope in %v: it comes again in %v, want %v or up to a quarter more", tc.hope, p.RetryAfter, tc.least)
@@ -94,7 +94,7 @@ func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 
 func TestPoliciesBecomeTheRule(t *testing.T) {
 	t.Parallel()
-	l := &refusing{err: locker.ErrBusy}
+	l := &refusingLocker{err: locker.ErrBusy}
 	_ = refuse(t, l)
 	if want := (locker.Rule{Key: "account:42", Name: "job", Wait: locker.NoWait}); l.asked != want {
 		t.Errorf("asked for %+v, want %+v", l.asked, want)

@@ -31,12 +31,12 @@ func (j *job) putOff(ctx context.Context, p *Problem) bool {
 	}
 	p.RetryAfter = min(p.RetryAfter, longest)
 	clone := ""
-	if !j.mayReturn(ctx) {
-		if clone, ok = j.moved(ctx, p); !ok {
+	if !j.mayPutOff(ctx) {
+		if clone, ok = j.replaceByClone(ctx, p); !ok {
 			return false
 		}
 	}
-	if j.guard.waker == nil || !j.known || !j.inLine && !p.waitsForKey() {
+	if j.guard.waker == nil || !j.delivered || !j.inLine && !p.waitsForKey() {
 		return true
 	}
 	if !p.waitsForKey() {
@@ -56,11 +56,11 @@ func (p *Problem) waitsForKey() bool {
 	return p.Code == CodeBusy || p.Code == CodeTooManyWaiters || errors.Is(p.err, errStopped)
 }
 
-// mayReturn reports whether asynq can put the task off without counting a retry. asynq checks
+// mayPutOff reports whether asynq can put the task off without counting a retry. asynq checks
 // whether retries are left before it calls IsFailure.
-func (j *job) mayReturn(ctx context.Context) bool {
-	_, configured := ctx.Value(configured{j.guard}).(time.Duration)
-	return !j.known || j.retried < j.most && configured
+func (j *job) mayPutOff(ctx context.Context) bool {
+	_, configured := ctx.Value(configuredKey{j.guard}).(time.Duration)
+	return !j.delivered || j.retried < j.maxRetry && configured
 }
 
 // longestPause returns pause, or half of the time until the task's deadline if this half is less.
@@ -68,7 +68,7 @@ func (j *job) mayReturn(ctx context.Context) bool {
 // asynq counts in whole seconds and looks for tasks every Config.DelayedTaskCheckInterval.
 func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Duration, bool) {
 	const least = time.Second
-	look, configured := ctx.Value(configured{j.guard}).(time.Duration)
+	look, configured := ctx.Value(configuredKey{j.guard}).(time.Duration)
 	if !configured {
 		look = defaultDelayedTaskCheckInterval
 	}
@@ -76,7 +76,7 @@ func (j *job) longestPause(ctx context.Context, pause time.Duration) (time.Durat
 	deadline, bounded := ctx.Deadline()
 	// A deadline of ctx in whole seconds comes from the task's Deadline. Any other deadline comes
 	// from the Timeout, which begins again with the next delivery, so it does not limit the pause.
-	if !j.known || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
+	if !j.delivered || !bounded || deadline.Nanosecond() != 0 || longest(deadline) >= pause {
 		return pause, true
 	}
 	if i := j.guard.inspector; i != nil {
@@ -113,11 +113,11 @@ func madeByAsynq(id string) bool {
 	return true
 }
 
-// moved replaces the task by a clone if this is possible, and returns the clone's ID. If the
-// process crashes before the clone is enqueued, asynq delivers the task again. If the process
+// replaceByClone replaces the task by a clone if this is possible, and returns the clone's ID. If
+// the process crashes before the clone is enqueued, asynq delivers the task again. If the process
 // crashes after that, both tasks exist, and the original is delivered again. Then the original
 // finds the clone's ID taken, or runs as a further task of its key.
-func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
+func (j *job) replaceByClone(ctx context.Context, p *Problem) (id string, ok bool) {
 	g := j.guard
 	if !j.canBeCloned() {
 		return "", false
@@ -131,7 +131,7 @@ func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 	id = j.id + "~" + strconv.Itoa(n+1)
 	opts := []asynq.Option{
 		asynq.TaskID(id), asynq.Queue(j.queue), asynq.ProcessIn(p.RetryAfter),
-		asynq.MaxRetry(j.most - j.retried), asynq.Timeout(info.Timeout), asynq.Deadline(info.Deadline), asynq.Retention(info.Retention),
+		asynq.MaxRetry(j.maxRetry - j.retried), asynq.Timeout(info.Timeout), asynq.Deadline(info.Deadline), asynq.Retention(info.Retention),
 	}
 	clone := asynq.NewTaskWithHeaders(j.task.Type(), j.task.Payload(), j.cloneHeaders(n+1))
 	_, err = g.client.EnqueueContext(ctx, clone, opts...)
@@ -149,13 +149,14 @@ func (j *job) moved(ctx context.Context, p *Problem) (id string, ok bool) {
 	return id, true
 }
 
+// cloneHeaders returns the headers of the task's clone with this number.
 func (j *job) cloneHeaders(number int) map[string]string {
 	headers := maps.Clone(j.task.Headers())
 	if headers == nil {
 		headers = make(map[string]string)
 	}
 	headers[headerID], headers[headerClones] = j.id, strconv.Itoa(number)
-	if j.before {
+	if j.ranBefore {
 		headers[headerBefore] = "yes"
 	}
 	if j.guard.redis != nil {
@@ -188,7 +189,7 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 		<-ctx.Done()
 		return false
 	}
-	left := patience(ctx, 0)
+	left := shortenWait(ctx, 0)
 	if _, bounded := ctx.Deadline(); bounded && left < tooLittle || ctx.Err() != nil || j.wait == 0 && p.Code == CodeBusy {
 		return false
 	}
@@ -211,14 +212,14 @@ func (j *job) stay(ctx context.Context, p *Problem) bool {
 	return true
 }
 
-// givenUp returns the Problem of a task that could not be put off. asynq treats the task like any
-// failed task. If ctx has ended, asynq has already requeued the task or counted a failure.
-func (j *job) givenUp(ctx context.Context, p *Problem) *Problem {
+// giveUpProblem returns p, changed for a task that could not be put off. asynq treats the task like
+// any failed task. If ctx has ended, asynq has already requeued the task or counted a failure.
+func (j *job) giveUpProblem(ctx context.Context, p *Problem) *Problem {
 	if ctx.Err() != nil {
 		return p
 	}
 	p.Verdict, p.RetryAfter = Failed, 0
-	if j.retried >= j.most {
+	if j.retried >= j.maxRetry {
 		p.Verdict = Archived
 	}
 	p.note += "; it could not be put off without using a retry, and its time is nearly over"

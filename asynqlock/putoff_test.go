@@ -34,7 +34,7 @@ func TestATaskIsNotPutOffBeyondItsDeadline(t *testing.T) {
 			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
 			q.stop(g)
 			ran := make(chan struct{})
-			mux, see := asynq.NewServeMux(), &seen{}
+			mux, see := asynq.NewServeMux(), &errorRecorder{}
 			mux.Use(see.middleware, g.Middleware)
 			q.run(mux, g.Configure(asynq.Config{Logger: quiet{}, Queues: map[string]int{q.name: 1}}), asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 				close(ran)
@@ -105,11 +105,11 @@ func TestAServerThatIsNotConfiguredIsLogged(t *testing.T) {
 	w := &record{}
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
-	q.run(mux, prompt(asynq.Config{}, q.name), w)
+	q.run(mux, promptConfig(asynq.Config{}, q.name), w)
 	for n := range 3 {
 		q.enqueue("job", numbered(n))
 	}
-	await(t, "all have run", func() bool { return len(w.done()) == 3 })
+	await(t, "all have run", func() bool { return len(w.payloads()) == 3 })
 	mu.Lock()
 	defer mu.Unlock()
 	if strings.Count(text.String(), "guard.Configure(") != 1 {
@@ -128,19 +128,19 @@ func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
 	q := newQueue(t)
 	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
-	g, work := q.waking(asynqlock.Snooze(time.Hour)), &record{}
+	g, work := q.wakingGuard(asynqlock.Snooze(time.Hour)), &record{}
 	mux := asynq.NewServeMux()
 	mux.Use(g.Middleware)
-	cfg := prompt(asynq.Config{}, q.name)
+	cfg := promptConfig(asynq.Config{}, q.name)
 	cfg.Concurrency = 2
 	q.run(mux, cfg, work)
 	for n := range 4 {
 		q.enqueue("job", numbered(n))
 	}
 	q.enqueue("job", `{"account":"7"}`)
-	await(t, "the task of the other key has run", func() bool { return len(work.done()) == 1 })
+	await(t, "the task of the other key has run", func() bool { return len(work.payloads()) == 1 })
 	must(t, lease.Release(t.Context()))
-	await(t, "all have run", func() bool { return len(work.done()) == 5 })
+	await(t, "all have run", func() bool { return len(work.payloads()) == 5 })
 }
 
 // At the shutdown of a server, a task may do nothing but wait for its key. Shutdown used to wait
@@ -156,7 +156,7 @@ func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
 	mux.Use(g.Middleware)
 	work := &record{}
 	mux.Handle("job", work)
-	cfg := prompt(asynq.Config{}, q.name)
+	cfg := promptConfig(asynq.Config{}, q.name)
 	cfg.ShutdownTimeout = time.Hour
 	server := asynq.NewServerFromRedisClient(q.redis, g.Configure(cfg))
 	ctx, stop := context.WithCancel(t.Context())
@@ -174,7 +174,7 @@ func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the server waits for a task that waits")
 	}
-	if got := q.state(id); got != "retry after 0 retries" || len(work.done()) != 0 {
+	if got := q.state(id); got != "retry after 0 retries" || len(work.payloads()) != 0 {
 		t.Errorf("the task is %s; want it to be put off", got)
 	}
 	must(t, other.Release(t.Context()))

@@ -184,7 +184,7 @@ func runLeader(ctx context.Context, l locker.Locker, caller string, opts []Sched
 func (ls *leadership) serve(ctx context.Context) error {
 	lease, _ := locker.FromContext(ctx)
 	t := &term{leadership: ls, ctx: ctx, lease: lease, claims: make(map[string]func() bool)}
-	if err := t.take("asynq-tick:" + ls.rule.Key); errors.Is(err, locker.ErrInvalidRule) {
+	if err := t.takeSlot("asynq-tick:" + ls.rule.Key); errors.Is(err, locker.ErrInvalidRule) {
 		return fmt.Errorf("no tick can be claimed: %w", err)
 	}
 	s, inner, err := ls.build(t.options())
@@ -202,7 +202,7 @@ func (ls *leadership) serve(ctx context.Context) error {
 		s.Shutdown()
 		ls.onLeading(false)
 	}()
-	if made := t.made.Load(); made != nil {
+	if made := t.catchUp.Load(); made != nil {
 		made.run(ctx)
 	}
 	<-ctx.Done()
@@ -218,20 +218,20 @@ func (t *term) examine(s *asynq.Scheduler) error {
 		return err
 	case hook == nil:
 		return errors.New("build made the scheduler without the given options; without these options, each tick can be enqueued twice")
-	case !t.asks(hook):
+	case !t.callsPreEnqueue(hook):
 		return errors.New("build replaced the given PreEnqueueFunc, and its own function does not call the given one, so each tick can be enqueued twice; " +
 			"give your own function with SchedulerBase")
 	case t.window == 0:
 		return nil
 	}
 	made, err := newCatchUp(t, s)
-	t.made.Store(made)
+	t.catchUp.Store(made)
 	return err
 }
 
-// asks returns true if hook calls the PreEnqueueFunc that build was given. To find out, asks calls
-// hook with the probe, which is never enqueued.
-func (t *term) asks(hook func(*asynq.Task, []asynq.Option)) bool {
+// callsPreEnqueue reports whether hook calls the PreEnqueueFunc that build was given. To find out,
+// it calls hook with the probe, which is never enqueued.
+func (t *term) callsPreEnqueue(hook func(*asynq.Task, []asynq.Option)) bool {
 	called := make(chan bool, 1)
 	go func() {
 		defer func() { called <- t.probed.Load() }()

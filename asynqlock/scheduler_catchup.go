@@ -76,8 +76,8 @@ func newCatchUp(t *term, s *asynq.Scheduler) (*catchUp, error) {
 	return c, err
 }
 
-// scheduled is an entry of the schedule.
-type scheduled struct {
+// scheduledEntry is an entry of the schedule.
+type scheduledEntry struct {
 	id       string // made of the entry's spec, task and options
 	task     *asynq.Task
 	opts     []asynq.Option
@@ -85,8 +85,8 @@ type scheduled struct {
 }
 
 // entries returns the scheduler's present entries.
-func (c *catchUp) entries() ([]scheduled, error) {
-	var all []scheduled
+func (c *catchUp) entries() ([]scheduledEntry, error) {
+	var all []scheduledEntry
 	for _, e := range c.cron.Entries() {
 		spec, err1 := unexported[string](e.Job, "cronspec")
 		task, err2 := unexported[*asynq.Task](e.Job, "task")
@@ -95,7 +95,7 @@ func (c *catchUp) entries() ([]scheduled, error) {
 			return nil, fmt.Errorf("CatchUp: %w", err)
 		}
 		sum := sha256.Sum256([]byte(spec + "\x00" + entryOf(task, opts)))
-		all = append(all, scheduled{base64.RawURLEncoding.EncodeToString(sum[:16]), task, opts, e.Schedule})
+		all = append(all, scheduledEntry{base64.RawURLEncoding.EncodeToString(sum[:16]), task, opts, e.Schedule})
 	}
 	return all, nil
 }
@@ -149,8 +149,8 @@ func (c *catchUp) tick(task *asynq.Task) {
 }
 
 // enqueueDue enqueues the slots of an entry that are due and not enqueued.
-func (c *catchUp) enqueueDue(ctx context.Context, e scheduled) error {
-	defer c.alone(e.id)()
+func (c *catchUp) enqueueDue(ctx context.Context, e scheduledEntry) error {
+	defer c.lockEntry(e.id)()
 	value, err := c.redis.HGet(ctx, c.key(), e.id).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
@@ -187,7 +187,7 @@ func (c *catchUp) enqueueDue(ctx context.Context, e scheduled) error {
 }
 
 // enqueue enqueues a claimed slot, and records that the slot is enqueued.
-func (c *catchUp) enqueue(ctx context.Context, e scheduled, slot time.Time, late bool) error {
+func (c *catchUp) enqueue(ctx context.Context, e scheduledEntry, slot time.Time, late bool) error {
 	t := c.term
 	if !t.leads() {
 		return nil
@@ -221,7 +221,7 @@ func (c *catchUp) enqueue(ctx context.Context, e scheduled, slot time.Time, late
 }
 
 // send enqueues the task of a slot.
-func (c *catchUp) send(ctx context.Context, e scheduled, slot time.Time) (*asynq.TaskInfo, error) {
+func (c *catchUp) send(ctx context.Context, e scheduledEntry, slot time.Time) (*asynq.TaskInfo, error) {
 	own, err := optionsOf(e.task)
 	if err != nil {
 		return nil, err
@@ -248,14 +248,16 @@ func (c *catchUp) send(ctx context.Context, e scheduled, slot time.Time) (*asynq
 	return c.client.EnqueueContext(ctx, e.task, opts...)
 }
 
-// change sets an entry's value to the parameter to, if the value still equals the parameter from.
-func (c *catchUp) change(ctx context.Context, e scheduled, from, to string) (bool, error) {
-	n, err := claimScript.Run(ctx, c.redis, []string{c.key()}, e.id, from, to, (c.term.window + forgottenAfter).Milliseconds()).Int()
+// change sets the value of the entry e to next, if the value still equals previous. It reports
+// whether it has set the value.
+func (c *catchUp) change(ctx context.Context, e scheduledEntry, previous, next string) (bool, error) {
+	n, err := claimScript.Run(ctx, c.redis, []string{c.key()}, e.id, previous, next, (c.term.window + forgottenAfter).Milliseconds()).Int()
 	return n == 1, err
 }
 
-// forget deletes entries that are no longer in the schedule. forget waits before it deletes an
-// entry, because leaders with different entries may follow each other during a rollout.
+// forget deletes the values of the entries in rest, which are no longer in the schedule. It keeps a
+// value for some time after its last slot, because leaders with different entries may follow each
+// other during a rollout.
 func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.Time) error {
 	maps.DeleteFunc(rest, func(_, value string) bool {
 		slot, _, ok := parseSlot(value)
@@ -270,7 +272,7 @@ func (c *catchUp) forget(ctx context.Context, rest map[string]string, now time.T
 func (c *catchUp) key() string { return "asynqlock:ticks:{" + braces.Replace(c.term.rule.Key) + "}" }
 
 // next returns the slot of e that follows the given slot.
-func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
+func (c *catchUp) next(e scheduledEntry, slot time.Time) time.Time {
 	next := e.schedule.Next(slot.In(c.cron.Location()))
 	if next.IsZero() { // the schedule has no further slot
 		return slot.AddDate(1000, 0, 0)
@@ -278,9 +280,9 @@ func (c *catchUp) next(e scheduled, slot time.Time) time.Time {
 	return next
 }
 
-// alone waits until no other goroutine enqueues slots of the entry, and locks the entry until leave
-// is called.
-func (c *catchUp) alone(id string) (leave func()) {
+// lockEntry waits until no other goroutine enqueues slots of the entry with this ID. Then it locks
+// the entry until leave is called.
+func (c *catchUp) lockEntry(id string) (leave func()) {
 	c.mu.Lock()
 	m := c.busy[id]
 	if m == nil {
@@ -292,6 +294,7 @@ func (c *catchUp) alone(id string) (leave func()) {
 	return m.Unlock
 }
 
+// formatSlot returns the value that stands for slot. A claimed slot is not enqueued yet.
 func formatSlot(slot time.Time, claimed bool) string {
 	text := strconv.FormatInt(slot.Unix(), 10)
 	if claimed {
@@ -300,6 +303,7 @@ func formatSlot(slot time.Time, claimed bool) string {
 	return text
 }
 
+// parseSlot reverses formatSlot. ok is false if value is not such a value.
 func parseSlot(value string) (slot time.Time, claimed, ok bool) {
 	number, claimed := strings.CutSuffix(value, "?")
 	seconds, err := strconv.ParseInt(number, 10, 64)

@@ -18,8 +18,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// schedules runs a scheduler with one entry until stop is called.
-func schedules(t *testing.T, q *queue, store *lockertest.Memory, spec string, opts ...asynqlock.SchedulerOption) (stop func()) {
+// runSchedule runs a scheduler with one entry until stop is called.
+func runSchedule(t *testing.T, q *queue, store *lockertest.Memory, spec string, opts ...asynqlock.SchedulerOption) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -62,8 +62,9 @@ func (q *queue) ticks() []int64 {
 // slotsKey returns the Redis key of the slots of a schedule.
 func (q *queue) slotsKey() string { return "asynqlock:ticks:{" + q.name + "}" }
 
-// rewind makes the last tick of the schedule's entry older by the given time.
-func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64) {
+// rewind sets the last tick of the schedule's only entry to a time in the past: age before now.
+// mark follows the time in the value. rewind returns the tick's Unix time.
+func (q *queue) rewind(t *testing.T, age time.Duration, mark string) (last int64) {
 	t.Helper()
 	var entry string
 	await(t, "the entry is known", func() bool {
@@ -72,7 +73,7 @@ func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64)
 		}
 		return err == nil && len(values) == 1
 	})
-	last = time.Now().Add(-by).Unix()
+	last = time.Now().Add(-age).Unix()
 	must(t, q.redis.HSet(t.Context(), q.slotsKey(), entry, fmt.Sprint(last)+mark).Err())
 	return last
 }
@@ -82,18 +83,18 @@ func (q *queue) rewind(t *testing.T, by time.Duration, mark string) (last int64)
 func TestTicksAreMadeUp(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
-	schedules(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // nothing is made up here, because the entry is new
+	runSchedule(t, q, store, "0 0 1 1 *", asynqlock.CatchUp(time.Hour))() // nothing is made up here, because the entry is new
 	if n := len(q.ticks()); n != 0 {
 		t.Fatalf("%d ticks of a new entry", n)
 	}
 	must(t, q.redis.Del(t.Context(), q.slotsKey()).Err())
 
-	stop := schedules(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour))
+	stop := runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour))
 	q.rewind(t, 0, "")
 	stop()
 	last := q.rewind(t, 10*time.Minute, "")
 	var leads atomic.Int32
-	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour), asynqlock.OnLeading(func(yes bool) {
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(time.Hour), asynqlock.OnLeading(func(yes bool) {
 		if yes {
 			leads.Add(1)
 		} else {
@@ -121,11 +122,11 @@ func TestTicksAreMadeUp(t *testing.T) {
 func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()
-	stop := schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop := runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	q.rewind(t, 0, "")
 	stop()
 	last := q.rewind(t, 2*time.Hour, "?") // "?" means claimed: the leader died before or after it enqueued the tick
-	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "they are made up", func() bool { return len(q.ticks()) >= 3 })
 	stop()
 	slots := q.ticks()
@@ -133,7 +134,7 @@ func TestTicksAreMadeUpWithinTheWindowAndAfterACrash(t *testing.T) {
 		t.Errorf("ticks %v, want the claimed one, %d, and those of 3 minutes", slots, last)
 	}
 	q.rewind(t, time.Since(time.Unix(slots[len(slots)-1], 0)), "?") // this slot was enqueued before, so its task exists
-	stop = schedules(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
+	stop = runSchedule(t, q, store, "* * * * *", asynqlock.CatchUp(3*time.Minute))
 	await(t, "the claim is settled", func() bool {
 		values, err := q.redis.HVals(t.Context(), q.slotsKey()).Result()
 		return err == nil && len(values) == 1 && !strings.HasSuffix(values[0], "?")
@@ -163,7 +164,7 @@ func TestTicksCarryTraceAndUnique(t *testing.T) {
 					refused++
 				}
 			}}
-			stop := schedules(t, q, store, "@every 1s", append(more, asynqlock.SchedulerClient(g.Client(q.client, q.inspector)), asynqlock.SchedulerBase(base))...)
+			stop := runSchedule(t, q, store, "@every 1s", append(more, asynqlock.SchedulerClient(g.Client(q.client, q.inspector)), asynqlock.SchedulerBase(base))...)
 			await(t, "a second tick was refused", func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 })
 			stop()
 			tasks, err := q.inspector.ListPendingTasks(q.name)

@@ -21,10 +21,10 @@ import (
 // term is the time during which one process leads.
 type term struct {
 	*leadership
-	ctx   context.Context
-	lease *locker.Lease
-	opts  *asynq.SchedulerOpts    // the scheduler's options, which build may have changed
-	made  atomic.Pointer[catchUp] // nil without CatchUp
+	ctx     context.Context
+	lease   *locker.Lease
+	opts    *asynq.SchedulerOpts    // the scheduler's options, which build may have changed
+	catchUp atomic.Pointer[catchUp] // makes up ticks; nil without CatchUp
 
 	probe    *asynq.Task // a task that shows whether the scheduler calls PreEnqueueFunc
 	probed   atomic.Bool
@@ -44,9 +44,9 @@ func (t *term) options() *asynq.SchedulerOpts {
 		switch {
 		case task == t.probe:
 			t.probed.Store(true)
-		case t.made.Load() != nil:
-			t.made.Load().tick(task)
-		case t.passes(task, opts):
+		case t.catchUp.Load() != nil:
+			t.catchUp.Load().tick(task)
+		case t.mayEnqueue(task, opts):
 			if after != nil {
 				after(task, opts)
 			}
@@ -102,17 +102,17 @@ const (
 	slotWithin = 5 * time.Second
 )
 
-// passes returns true if this process may enqueue a tick that is due now.
+// mayEnqueue reports whether this process may enqueue a tick of task that is due now.
 //
-// passes checks the lease's deadline first, because the end of the context may come too late. When
-// a paused process continues, its ticks and the end of its lease are due at the same moment. A tick
-// that passes belongs to this term, even if it reaches asynq later. The ticks of the next term are
-// due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of slots
-// prevent a second enqueueing of the tick.
-func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
+// mayEnqueue checks the lease's deadline first, because the end of the context may come too late.
+// When a paused process continues, its ticks and the end of its lease are due at the same moment. A
+// tick that passes belongs to this term, even if it reaches asynq later. The ticks of the next term
+// are due later, unless the clocks of the two leaders differ. If the clocks differ, the claims of
+// slots prevent a second enqueueing of the tick.
+func (t *term) mayEnqueue(task *asynq.Task, opts []asynq.Option) bool {
 	switch {
 	case !t.leads():
-	case !t.claim(entryOf(task, opts)):
+	case !t.claimSlot(entryOf(task, opts)):
 		t.observe(locker.ResultBusy, nil)
 		return false
 	case t.leads():
@@ -122,13 +122,13 @@ func (t *term) passes(task *asynq.Task, opts []asynq.Option) bool {
 	return false
 }
 
-// leads returns true if this process holds the lock now.
+// leads reports whether this process holds the lock now.
 func (t *term) leads() bool { return t.ctx.Err() == nil && time.Now().Before(t.lease.Expires()) }
 
-// claim takes the entry's slot of this second, unless another process has taken it. Two ticks of
-// this process may claim the same slot, because there are two equal entries, or because the
-// previous tick was late. Both ticks get the same result.
-func (t *term) claim(entry string) bool {
+// claimSlot takes the entry's slot of this second, and returns true. It returns false if another
+// process has taken the slot. Two ticks of this process may claim the same slot, because there are
+// two equal entries, or because the previous tick was late. Both ticks get the same result.
+func (t *term) claimSlot(entry string) bool {
 	t.mu.Lock()
 	if slot := time.Now().Unix(); slot != t.slot {
 		t.slot = slot
@@ -139,15 +139,15 @@ func (t *term) claim(entry string) bool {
 		key := "asynq-tick:" + t.rule.Key + ":" + entry + ":" + strconv.FormatInt(t.slot, 10)
 		// Only a busy slot stops the tick. If the claim gets no answer, the tick passes if this
 		// process leads.
-		claim = sync.OnceValue(func() bool { return !errors.Is(t.take(key), locker.ErrBusy) })
+		claim = sync.OnceValue(func() bool { return !errors.Is(t.takeSlot(key), locker.ErrBusy) })
 		t.claims[entry] = claim
 	}
 	t.mu.Unlock()
 	return claim()
 }
 
-// take takes a slot. The slot stays taken for slotKept.
-func (t *term) take(slot string) error {
+// takeSlot takes a slot by its lock. The slot stays taken for the time slotKept.
+func (t *term) takeSlot(slot string) error {
 	ctx, cancel := context.WithTimeout(t.ctx, slotWithin)
 	defer cancel()
 	lease, err := t.locker.Acquire(ctx, locker.Rule{Key: slot, Name: "asynq-tick", Wait: locker.NoWait, AtLeast: slotKept})

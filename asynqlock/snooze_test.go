@@ -60,10 +60,10 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			if !tc.fails {
 				hold()
 			}
-			see := &seen{}
+			see := &errorRecorder{}
 			mux := asynq.NewServeMux()
 			mux.Use(see.middleware, g.Middleware)
-			cfg := prompt(asynq.Config{}, q.name)
+			cfg := promptConfig(asynq.Config{}, q.name)
 			if !tc.plain {
 				cfg = g.Configure(cfg)
 			}
@@ -147,7 +147,7 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 			}
 			defer lease.Release(t.Context()) //nolint:errcheck // the lock is in memory
 			told := make(chan error, 10)
-			cfg := prompt(asynq.Config{
+			cfg := promptConfig(asynq.Config{
 				ErrorHandler:   asynq.ErrorHandlerFunc(func(_ context.Context, _ *asynq.Task, err error) { told <- err }),
 				RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return time.Hour },
 			}, q.name)
@@ -181,11 +181,11 @@ func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
 		"one of its own": nil,
 		"a clone of a task with the same ID, which is gone": {"latchkit-id": "mine", "latchkit-clones": "1"},
 	} {
-		t.Run(name, func(t *testing.T) { t.Parallel(); notLostTo(t, headers) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); testNotLost(t, headers) })
 	}
 }
 
-func notLostTo(t *testing.T, headers map[string]string) {
+func testNotLost(t *testing.T, headers map[string]string) {
 	t.Helper()
 	q, store := newQueue(t), lockertest.NewMemory()
 	lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})

@@ -26,7 +26,7 @@ func (g *Guard) Stop(ctx context.Context) error {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		g.waker.end()
+		g.waker.awaitEnd()
 	}()
 	select {
 	case <-ended:

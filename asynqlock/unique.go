@@ -43,9 +43,9 @@ func (j *job) moveUnique(ctx context.Context, clone string) error {
 	return moveUniqueScript.Run(ctx, j.guard.redis, []string{j.uniqueKey()}, j.taskID, clone).Err()
 }
 
-// endUnique ends the uniqueness lock of a clone that is done.
-func (j *job) endUnique(ctx context.Context, done bool) {
-	if !done || j.guard.redis == nil || j.task.Headers()[headerUnique] == "" {
+// endUnique ends the uniqueness lock of the task, if the task is a clone and isDone is true.
+func (j *job) endUnique(ctx context.Context, isDone bool) {
+	if !isDone || j.guard.redis == nil || j.task.Headers()[headerUnique] == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lineBound)

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// waking returns a Guard with WithWaking. It stands for the Guard of one process.
-func (q *queue) waking(policies ...asynqlock.Policy) *asynqlock.Guard {
+// wakingGuard returns a Guard with WithWaking. It stands for the Guard of one process.
+func (q *queue) wakingGuard(policies ...asynqlock.Policy) *asynqlock.Guard {
 	q.t.Helper()
 	g := guardOf(q.t, q.locker(), asynqlock.WithWaking(q.redis), asynqlock.WithKeyPrefix(q.name+":"),
 		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), policies...))
@@ -51,7 +51,7 @@ func (q *queue) workers(g *asynqlock.Guard, concurrency int, handler asynq.Handl
 // record is a handler. It records the order of the tasks by their payloads, and how many ran at
 // the same time.
 type record struct {
-	each time.Duration
+	duration time.Duration
 
 	mu    sync.Mutex
 	order []string
@@ -69,14 +69,15 @@ func (r *record) ProcessTask(_ context.Context, t *asynq.Task) error {
 	r.now[key]++
 	r.most = max(r.most, r.now[key])
 	r.mu.Unlock()
-	time.Sleep(r.each) //nolint:forbidigo // the work
+	time.Sleep(r.duration) //nolint:forbidigo // the work
 	r.mu.Lock()
 	r.now[key]--
 	r.mu.Unlock()
 	return nil
 }
 
-func (r *record) done() []string {
+// payloads returns the payloads of the tasks in the order in which they began.
+func (r *record) payloads() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.order)
@@ -88,13 +89,13 @@ func numbered(n int) string { return `{"account":"42","n":` + strconv.Itoa(n) + 
 // than a second. With the default policy they needed 106 s.
 func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 	q := newQueue(t)
-	work := &record{each: 100 * time.Millisecond}
-	q.workers(q.waking(), 10, work)
+	work := &record{duration: 100 * time.Millisecond}
+	q.workers(q.wakingGuard(), 10, work)
 	began := time.Now()
 	for n := range 10 {
 		q.enqueue("job", numbered(n))
 	}
-	await(t, "all have run", func() bool { return len(work.done()) == 10 })
+	await(t, "all have run", func() bool { return len(work.payloads()) == 10 })
 	took := time.Since(began)
 	t.Logf("10 tasks of 100 ms took %v", took)
 	if took > 4*time.Second { // on a machine that does nothing else, the tasks take 2 s
@@ -109,10 +110,10 @@ func TestTasksOfAHotKeyFollowEachOther(t *testing.T) {
 // different queues.
 func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	q := newQueue(t)
-	work := &record{each: 5 * time.Millisecond}
+	work := &record{duration: 5 * time.Millisecond}
 	low := q.name + "-low"
 	inside, gate := make(chan struct{}, 100), make(chan struct{})
-	q.workers(q.waking(), 8, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+	q.workers(q.wakingGuard(), 8, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		inside <- struct{}{}
 		<-gate
 		return work.ProcessTask(ctx, t)
@@ -123,7 +124,7 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 		if n%2 == 1 {
 			opts = append(opts, asynq.Queue(low))
 		}
-		info := q.arrive(numbered(n), opts...)
+		info := q.enqueueAndWait(numbered(n), opts...)
 		if n == 0 {
 			<-inside // now the first task has the key
 		} else {
@@ -134,10 +135,10 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 		}
 	}
 	close(gate)
-	awaitFor(t, 2*time.Minute, "all have run", func() bool { return len(work.done()) == all })
-	for n, payload := range work.done() {
+	awaitFor(t, 2*time.Minute, "all have run", func() bool { return len(work.payloads()) == all })
+	for n, payload := range work.payloads() {
 		if payload != numbered(n) {
-			t.Fatalf("task %d of %v was not the one that came as the %dth", n, work.done(), n)
+			t.Fatalf("task %d of %v was not the one that came as the %dth", n, work.payloads(), n)
 		}
 	}
 	if work.most != 1 {
@@ -145,8 +146,8 @@ func TestTasksOfAHotKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// arrive enqueues a task, and waits until a worker has it.
-func (q *queue) arrive(payload string, opts ...asynq.Option) *asynq.TaskInfo {
+// enqueueAndWait enqueues a task, and waits until a worker has it.
+func (q *queue) enqueueAndWait(payload string, opts ...asynq.Option) *asynq.TaskInfo {
 	q.t.Helper()
 	info, err := q.client.EnqueueContext(q.t.Context(), asynq.NewTask("job", []byte(payload)), append([]asynq.Option{asynq.Queue(q.name)}, opts...)...)
 	if err != nil {
@@ -168,13 +169,13 @@ func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	work := &record{}
-	q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
 	id := q.enqueue("job", numbered(0)).ID
 	await(t, "it is put off", func() bool { return q.state(id) == "retry after 0 retries" })
 	if err := lease.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it has run", func() bool { return len(work.done()) == 1 })
+	await(t, "it has run", func() bool { return len(work.payloads()) == 1 })
 }
 
 // Workers stay free for tasks of other keys, even if the tasks of the hot key have no retries
@@ -190,16 +191,16 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			work := &record{}
-			q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+			q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
 			for n := range 6 {
 				q.enqueue("job", numbered(n), opts...)
 			}
 			q.enqueue("job", `{"account":"7"}`, opts...)
-			await(t, "the task of the other key has run", func() bool { return len(work.done()) == 1 })
+			await(t, "the task of the other key has run", func() bool { return len(work.payloads()) == 1 })
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "all have run", func() bool { return len(work.done()) == 7 })
+			await(t, "all have run", func() bool { return len(work.payloads()) == 7 })
 			if work.most != 2 && work.most != 1 { // two tasks, because there are two keys
 				t.Errorf("%d ran at a time", work.most)
 			}
@@ -223,8 +224,8 @@ func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 			lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
 			must(t, err)
 			work := &record{}
-			q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work, low)
-			first := q.arrive(numbered(0), asynq.Queue(low))
+			q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work, low)
+			first := q.enqueueAndWait(numbered(0), asynq.Queue(low))
 			await(t, "it is put off", func() bool {
 				info, err := q.inspector.GetTaskInfo(low, first.ID)
 				return err == nil && info.State == asynq.TaskStateRetry
@@ -233,7 +234,7 @@ func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 			await(t, "it is put off", func() bool { return q.state(second.ID) == "retry after 0 retries" })
 			end(t, q, low, first.ID)
 			must(t, lease.Release(t.Context()))
-			await(t, "the task behind it has run", func() bool { return slices.Contains(work.done(), numbered(1)) })
+			await(t, "the task behind it has run", func() bool { return slices.Contains(work.payloads(), numbered(1)) })
 			if name == "archived" {
 				if info, err := q.inspector.GetTaskInfo(low, first.ID); err != nil || info.State != asynq.TaskStateArchived {
 					t.Errorf("the archived task is %v, %v", info, err)
@@ -257,17 +258,17 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
 	work := &record{}
-	g := q.waking(asynqlock.Snooze(time.Second))
+	g := q.wakingGuard(asynqlock.Snooze(time.Second))
 	q.workers(g, 4, work)
 	for n := range 5 {
-		q.arrive(numbered(n))
+		q.enqueueAndWait(numbered(n))
 	}
 	must(t, g.Stop(t.Context())) // afterwards no watcher waits for the key
 	keys, err := q.redis.Keys(t.Context(), q.name+":asynqlock:*").Result()
 	must(t, err)
 	must(t, q.redis.Del(t.Context(), keys...).Err())
 	must(t, lease.Release(t.Context()))
-	await(t, "all have run", func() bool { return len(work.done()) == 5 })
+	await(t, "all have run", func() bool { return len(work.payloads()) == 5 })
 	if len(keys) == 0 {
 		t.Error("there was no line")
 	}
@@ -279,23 +280,23 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	q := newQueue(t)
 	var runs atomic.Int32
 	work := &record{}
-	q.workers(q.waking(asynqlock.Once(time.Minute), asynqlock.Snooze(time.Hour)), 4, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
+	q.workers(q.wakingGuard(asynqlock.Once(time.Minute), asynqlock.Snooze(time.Hour)), 4, asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		if runs.Add(1) == 1 {
 			time.Sleep(300 * time.Millisecond) //nolint:forbidigo // the work
 			return errors.Join(errors.New("the first run fails for good"), asynq.SkipRetry)
 		}
 		return work.ProcessTask(ctx, t)
 	}))
-	q.arrive(numbered(0))
+	q.enqueueAndWait(numbered(0))
 	await(t, "it runs", func() bool { return runs.Load() == 1 })
 	for n := range 4 {
-		q.arrive(numbered(n + 1))
+		q.enqueueAndWait(numbered(n + 1))
 	}
 	await(t, "nothing is left but the failed task", func() bool {
 		info, err := q.inspector.GetQueueInfo(q.name)
 		return err == nil && info.Size == info.Archived && info.Archived == 1
 	})
-	if got := work.done(); len(got) != 1 {
+	if got := work.payloads(); len(got) != 1 {
 		t.Errorf("%v ran after the first task had failed, want one task: it does the work that Once remembers", got)
 	}
 }
@@ -308,7 +309,7 @@ func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
 	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
 	must(t, err)
 	work := &record{}
-	q.workers(q.waking(asynqlock.Snooze(time.Hour)), 2, work)
+	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
 	enqueue := func() (*asynq.TaskInfo, error) {
 		return q.client.Enqueue(asynq.NewTask("job", []byte(numbered(0))), asynq.Queue(q.name), asynq.MaxRetry(0), asynq.Unique(time.Hour))
 	}
@@ -323,7 +324,7 @@ func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
 	if _, err := enqueue(); err != nil {
 		t.Errorf("no task can be enqueued after the first is done: %v", err)
 	}
-	if len(work.done()) == 0 {
+	if len(work.payloads()) == 0 {
 		t.Error("the clone did not run")
 	}
 }
