@@ -51,7 +51,7 @@ func openArena(name string) (*arena, error) {
 	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
 }
 
-// A worker calls enter when it has just acquired the lock. The result is the number of
+// enter records that a worker has just acquired the lock with h. The result is the number of
 // violations. There are two kinds of violations: another worker is in the critical section, or
 // the fence has not grown.
 func (a *arena) enter(h hold) (violations int) {
@@ -64,9 +64,9 @@ func (a *arena) enter(h hold) (violations int) {
 	return violations
 }
 
-// A reader calls read when it has just acquired the lock. Before the reader releases the lock,
-// it decrements the field readers.
-func (a *arena) read(h hold) (violations int) {
+// enterReader records that a reader has just acquired the lock with h. It returns the number of
+// violations. Before the reader releases the lock, it decrements the field readers.
+func (a *arena) enterReader(h hold) (violations int) {
 	a.readers.Add(1)
 	if a.inside.Load() != 0 {
 		violations++
@@ -88,17 +88,17 @@ func (a *arena) read(h hold) (violations int) {
 	return violations
 }
 
-// write does the work of enter for a writer. It also counts a violation if a reader holds the
+// enterWriter does the work of enter for a writer. It also counts a violation if a reader holds the
 // lock.
-func (a *arena) write(h hold) (violations int) {
+func (a *arena) enterWriter(h hold) (violations int) {
 	if a.readers.Load() != 0 {
 		violations++
 	}
 	return violations + a.enter(h)
 }
 
-// wrote does the work of leave for a writer: a writer calls it before it releases the lock.
-func (a *arena) wrote() (violations int) {
+// leaveWriter does the work of leave for a writer: a writer calls it before it releases the lock.
+func (a *arena) leaveWriter() (violations int) {
 	violations = a.leave()
 	if a.readers.Load() != 0 {
 		violations++
@@ -116,10 +116,10 @@ func (a *arena) enterAmong(most int) (violations int) {
 	return violations
 }
 
-// leaveAmong must be called before the release of a permit.
+// leaveAmong records that a worker is about to release a permit.
 func (a *arena) leaveAmong() { a.inside.Add(-1) }
 
-// leave must be called before the release of a lock.
+// leave records that a worker is about to release the lock. It returns the number of violations.
 func (a *arena) leave() (violations int) {
 	if a.inside.Add(-1) != 0 {
 		violations++

@@ -8,7 +8,7 @@ import (
 
 // TestOverlapIsSeen shows that holders that overlap are counted as violations.
 func TestOverlapIsSeen(t *testing.T) {
-	on := startServer(t)
+	srv := startServer(t)
 	for name, crowd := range map[string]shape{
 		"between processes": {processes: 4, workers: 1, oneKey: true},
 		"inside of one":     {processes: 1, workers: 16, oneKey: true},
@@ -16,7 +16,7 @@ func TestOverlapIsSeen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sections := 0.0
 			for range 50 { // on a busy machine, the workers may not overlap at each attempt
-				got, err := crowd.take(t.Context(), on, unlocked, 200*time.Millisecond)
+				got, err := crowd.take(t.Context(), srv, unlocked, 200*time.Millisecond)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -31,8 +31,8 @@ func TestOverlapIsSeen(t *testing.T) {
 }
 
 func TestAReaderBesideAWriterIsSeen(t *testing.T) {
-	on := startServer(t)
-	got, err := shelf{processes: 2, readers: 4, writers: 4}.take(t.Context(), on, unlocked, 200*time.Millisecond)
+	srv := startServer(t)
+	got, err := shelf{processes: 2, readers: 4, writers: 4}.take(t.Context(), srv, unlocked, 200*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,11 +60,13 @@ type stage struct {
 	parent *bufio.Reader
 }
 
-// read decodes the specification that the parent gave the child.
+// read decodes the specification that the parent gave the child, into the value to which spec
+// points.
 func (s *stage) read(spec any) error { return json.Unmarshal([]byte(s.spec), spec) }
 
-func (s *stage) say(word string, what any) {
-	text, err := json.Marshal(what)
+// say sends the parent a line: word, and value as JSON.
+func (s *stage) say(word string, value any) {
+	text, err := json.Marshal(value)
 	if err != nil {
 		panic(err) // a type that JSON cannot encode is a mistake in this package
 	}
@@ -89,10 +91,11 @@ func (s *stage) awaitStart() (time.Duration, error) {
 // child is a child process, as its parent sees it.
 type child struct {
 	process *proc.Process
-	in      io.Writer
-	out     *bufio.Reader
+	stdin   io.Writer
+	stdout  *bufio.Reader
 }
 
+// launch starts this program as a child process that runs part. spec is sent to the child as JSON.
 func launch(part string, spec any) (*child, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -127,7 +130,7 @@ func launch(part string, spec any) (*child, error) {
 // into the parameter into, if that is not nil.
 func (c *child) expect(ctx context.Context, word string, into any) error {
 	defer context.AfterFunc(ctx, func() { _ = c.process.Kill() })()
-	line, err := c.out.ReadString('\n')
+	line, err := c.stdout.ReadString('\n')
 	if err != nil {
 		return errors.Join(fmt.Errorf("a child ended before it said %q", word), ctx.Err())
 	}
@@ -141,8 +144,9 @@ func (c *child) expect(ctx context.Context, word string, into any) error {
 	return json.Unmarshal([]byte(text), into)
 }
 
+// say sends the child a line with one word.
 func (c *child) say(word string) error {
-	_, err := fmt.Fprintln(c.in, word)
+	_, err := fmt.Fprintln(c.stdin, word)
 	return err
 }
 
@@ -153,7 +157,7 @@ type children []*child
 // turn only when the measured library hangs.
 const patience = 30 * time.Second
 
-// launchAll starts one child for each spec.
+// launchAll starts one child for each spec. Each child runs part.
 func launchAll[T any](part string, specs []T) (all children, err error) {
 	for _, spec := range specs {
 		c, err := launch(part, spec)
@@ -165,7 +169,8 @@ func launchAll[T any](part string, specs []T) (all children, err error) {
 	return all, nil
 }
 
-// expectAll reads one line from each child.
+// expectAll reads one line from each child, which must begin with word. It returns the decoded
+// lines.
 func expectAll[T any](ctx context.Context, all children, word string) ([]T, error) {
 	said := make([]T, len(all))
 	for i, c := range all {

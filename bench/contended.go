@@ -13,17 +13,18 @@ import (
 // different way.
 var rivals = []string{"redislock 100ms", "redislock 1ms", "redsync", "rueidislock"}
 
+// contend measures the workers of crowd, who all want one key, with each contestant.
 func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[string][]turn, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, nil, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
 	crowd.oneKey = true
-	runners := field(append([]string{latchkitFair, latchkit, scriptsInOrder, scriptsHanded}, rivals...)...)
+	runners := contestantsNamed(append([]string{latchkitFair, latchkit, scriptsInOrder, scriptsHanded}, rivals...)...)
 	turns, err = interleave(runners, o.rounds, func(c contestant) (turn, error) {
-		return crowd.take(ctx, on, c, o.turn)
+		return crowd.take(ctx, srv, c, o.turn)
 	})
 	if err != nil {
 		return f, nil, err
@@ -34,27 +35,28 @@ func contend(ctx context.Context, o order, crowd shape) (f finding, turns map[st
 	for _, c := range runners {
 		t := turns[c.name]
 		f.table.add(c.name,
-			spread("%.0f", each(t, turn.perSecond)), spread("%.2f", timesBestPeer(turns, c.name)),
-			middle("%.2f", each(t, turn.sent)), middle("%.2f", each(t, turn.executed)),
-			spread("%.2f", each(t, turn.fairness)), spread("%.0f", each(t, turn.starved)),
-			middle("%.2f", each(t, turn.waitP50)), spread("%.1f", each(t, turn.waitP99)), spread("%.0f", each(t, turn.longestWait)),
-			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)),
-			total(each(t, turn.violations)))
+			medianAndRange("%.0f", figuresOf(t, turn.perSecond)), medianAndRange("%.2f", ratiosToBestPeer(turns, c.name)),
+			medianText("%.2f", figuresOf(t, turn.clientCommands)), medianText("%.2f", figuresOf(t, turn.executed)),
+			medianAndRange("%.2f", figuresOf(t, turn.fairness)), medianAndRange("%.0f", figuresOf(t, turn.starved)),
+			medianText("%.2f", figuresOf(t, turn.waitP50)), medianAndRange("%.1f", figuresOf(t, turn.waitP99)), medianAndRange("%.0f", figuresOf(t, turn.longestWait)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)),
+			sumText(figuresOf(t, turn.violations)))
 	}
 	return f, turns, nil
 }
 
-// timesBestPeer divides the throughput of a contestant by the largest throughput of a peer in the
-// same round.
-func timesBestPeer(turns map[string][]turn, name string) []float64 {
-	return ratios(each(turns[name], turn.perSecond), bestPeer(turns, math.Max, turn.perSecond))
+// ratiosToBestPeer returns, for each round, the throughput of the named contestant divided by the
+// largest throughput of a peer in that round.
+func ratiosToBestPeer(turns map[string][]turn, name string) []float64 {
+	return ratios(figuresOf(turns[name], turn.perSecond), bestPeer(turns, math.Max, turn.perSecond))
 }
 
-// bestPeer returns the best figure of any peer in each round.
+// bestPeer returns, for each round, the best figure of any peer. choose returns the better one of
+// two figures.
 func bestPeer(turns map[string][]turn, choose func(a, b float64) float64, figure func(turn) float64) []float64 {
 	var all [][]float64
 	for _, name := range rivals {
-		all = append(all, each(turns[name], figure))
+		all = append(all, figuresOf(turns[name], figure))
 	}
 	return perRound(choose, all...)
 }

@@ -16,9 +16,9 @@ type contestant struct {
 	// sends are the commands that the clients of the contestant send in addition to scripts.
 	// They are listed by the names that the server uses: see load.commands.
 	sends []string
-	// besides are the commands that the library sends for other purposes than locks. The bench
+	// uncounted are the commands that the library sends for other purposes than locks. The bench
 	// does not count them.
-	besides []string
+	uncounted []string
 	// noLock marks a contestant that only passes messages, and that cannot run with one process.
 	noLock bool
 	// admits marks a contestant that may have several holders at once: a counter without a lock, or
@@ -100,7 +100,8 @@ var contestants = append(append(append(latchkits(), readWrites()...), scriptFloo
 	section(0), section(1024), section(256), section(64), section(16),
 )
 
-func named(name string) (contestant, error) {
+// contestantNamed returns the contestant with this name.
+func contestantNamed(name string) (contestant, error) {
 	for _, c := range contestants {
 		if c.name == name {
 			return c, nil
@@ -109,11 +110,12 @@ func named(name string) (contestant, error) {
 	return contestant{}, fmt.Errorf("there is no contestant %q", name)
 }
 
-// field returns the contestants of a row, in the order of their turns.
-func field(names ...string) []contestant {
+// contestantsNamed returns the contestants with these names: those of a row, in the order of their
+// turns.
+func contestantsNamed(names ...string) []contestant {
 	picked := make([]contestant, len(names))
 	for i, name := range names {
-		c, err := named(name)
+		c, err := contestantNamed(name)
 		if err != nil {
 			panic(err) // a wrong name is a mistake in this package
 		}
@@ -122,6 +124,7 @@ func field(names ...string) []contestant {
 	return picked
 }
 
+// keyOnServer returns the Redis key of the contestant's lock on key.
 func (c contestant) keyOnServer(key string) string {
 	if c.redisKey == nil {
 		return key

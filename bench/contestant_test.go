@@ -7,14 +7,14 @@ import (
 )
 
 func TestContestantsLock(t *testing.T) {
-	on := startServer(t)
+	srv := startServer(t)
 	for _, c := range contestants {
 		if c.noLock || c.admits || c.name == unlocked.name {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			key := "wanted by two of " + c.name
-			one, other := open(t, c, on.Addr(), 0), open(t, c, on.Addr(), 1)
+			one, other := open(t, c, srv.Addr(), 0), open(t, c, srv.Addr(), 1)
 			held, err := one.Lock(t.Context(), key)
 			if err != nil {
 				t.Fatal(err)
@@ -30,7 +30,7 @@ func TestContestantsLock(t *testing.T) {
 			// A waiter that has just given up may get the key by hand-off. Then this waiter
 			// releases the key.
 			deadline := time.Now().Add(10 * time.Second)
-			for on.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
+			for srv.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
 				if time.Now().After(deadline) {
 					t.Fatal("the key is still there after the release")
 				}
@@ -38,7 +38,7 @@ func TestContestantsLock(t *testing.T) {
 			if held, err = other.Lock(t.Context(), key); err != nil {
 				t.Fatal(err)
 			}
-			if n := on.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 1 {
+			if n := srv.witness.Exists(t.Context(), c.keyOnServer(key)).Val(); n != 1 {
 				t.Error("the key is not at the name that redisKey returns")
 			}
 			if r, ok := held.(refresher); ok {

@@ -40,7 +40,7 @@ func crewPart(s *stage) error {
 	if err := s.read(&c); err != nil {
 		return err
 	}
-	contestant, err := named(c.Contestant)
+	contestant, err := contestantNamed(c.Contestant)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func tryOut(l locks, key string) error {
 	return nil
 }
 
-// together calls f(0) to f(n-1) at the same time, and returns the first error.
+// together calls f with 0 to n-1, each in a goroutine of its own, and returns the first error.
 func together(n int, f func(i int) error) error {
 	errs := make(chan error, n)
 	for i := range n {
@@ -169,7 +169,7 @@ func (c crew) run(l locks, a *arena, start time.Duration) (work, error) {
 	return done, nil
 }
 
-// share gives the same keys to all workers.
+// share gives the same keys to all workers, to each worker in an order of its own.
 func (c crew) share(workers []worker) {
 	if c.Shared == 0 {
 		return
@@ -206,7 +206,7 @@ type worker struct {
 	err        error
 }
 
-// work takes and releases locks, and counts those that it has released before end. The critical
+// work acquires and releases locks, and counts those that it has released before end. The critical
 // section is empty, so the figures show only the cost of the lock. If the end of the turn cuts off
 // a wait, the time that the worker has waited until then counts. Without this rule, a worker that
 // never gets the lock would not appear in the figures.

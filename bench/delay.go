@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// delay is a proxy that delays every answer of a server.
+// delay is a proxy that delays every answer of a server by latency.
 type delay struct {
 	listener net.Listener
 	target   string
-	by       time.Duration
+	latency  time.Duration
 	work     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -18,12 +18,12 @@ type delay struct {
 	conns  []net.Conn
 }
 
-func newDelay(target string, by time.Duration) (*delay, error) {
+func newDelay(target string, latency time.Duration) (*delay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	d := &delay{listener: l, target: target, by: by}
+	d := &delay{listener: l, target: target, latency: latency}
 	d.work.Go(d.accept)
 	return d, nil
 }
@@ -45,11 +45,12 @@ func (d *delay) accept() {
 			return
 		}
 		d.work.Go(func() { d.pass(server, client, 0) })
-		d.work.Go(func() { d.pass(client, server, d.by) })
+		d.work.Go(func() { d.pass(client, server, d.latency) })
 	}
 }
 
-// keep remembers connections, so that close can close them.
+// keep remembers conns, so that close can close them. It returns false if the proxy is closed
+// already.
 func (d *delay) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,9 +63,9 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies data from one side to the other. It delays each piece by the same time. Several
-// pieces can be under way at once.
-func (d *delay) pass(to, from net.Conn, by time.Duration) {
+// pass copies data from src to dst. Each piece reaches dst after the time latency. Several pieces
+// can be under way at once.
+func (d *delay) pass(dst, src net.Conn, latency time.Duration) {
 	type piece struct {
 		due  time.Time
 		text []byte
@@ -75,16 +76,16 @@ func (d *delay) pass(to, from net.Conn, by time.Duration) {
 			time.Sleep(time.Until(p.due))
 			// An error of Write does not matter: if one side is closed, the other side is
 			// closed too, and the goroutine that reads ends.
-			_, _ = to.Write(p.text)
+			_, _ = dst.Write(p.text)
 		}
-		_ = to.Close()
+		_ = dst.Close()
 	})
 	defer close(pieces)
 	for {
 		text := make([]byte, 16<<10)
-		n, err := from.Read(text)
+		n, err := src.Read(text)
 		if n > 0 {
-			pieces <- piece{time.Now().Add(by), text[:n]}
+			pieces <- piece{time.Now().Add(latency), text[:n]}
 		}
 		if err != nil {
 			return

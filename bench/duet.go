@@ -39,7 +39,7 @@ func duetPart(s *stage) error {
 	if err := s.read(&d); err != nil {
 		return err
 	}
-	contestant, err := named(d.Contestant)
+	contestant, err := contestantNamed(d.Contestant)
 	if err != nil {
 		return err
 	}
@@ -70,6 +70,7 @@ func duetPart(s *stage) error {
 	return nil
 }
 
+// play passes the lock back and forth with the other process until the turn is over.
 func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -97,7 +98,7 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 		turnOf := a.acquired.Add(1)
 
 		done.Violations += a.enter(h)
-		lookUntil(ctx, func() bool { return a.waiting[other].Load() })
+		pollUntil(ctx, func() bool { return a.waiting[other].Load() })
 		time.Sleep(shortestHold + rand.N(longestHold-shortestHold))
 		done.Violations += a.leave()
 
@@ -108,19 +109,19 @@ func (d duet) play(l locks, a *arena) (done handOffs, err error) {
 		}
 		// Wait until the other process has the lock. If this process asked again at once, it could
 		// overtake the other process.
-		lookUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
+		pollUntil(ctx, func() bool { return a.acquired.Load() > turnOf })
 	}
 	after, err := ownCPU()
 	done.CPU = after - cpu
 	return done, err
 }
 
-// lookUntil calls the function seen again and again, until it returns true or the turn is over.
-func lookUntil(ctx context.Context, seen func() bool) {
+// pollUntil calls cond again and again, until cond returns true or ctx ends.
+func pollUntil(ctx context.Context, cond func() bool) {
 	for look := time.NewTicker(glance); ; {
 		select {
 		case <-look.C:
-			if seen() {
+			if cond() {
 				look.Stop()
 				return
 			}

@@ -58,8 +58,8 @@ func (h *histogram) merge(other histogram) {
 	h.max = max(h.max, other.max)
 }
 
-// percentile returns the percentile p. The result may be larger than the true percentile by at
-// most 1/64.
+// percentile returns the percentile p of the durations. The result may be larger than the true
+// percentile by at most 1/64.
 func (h *histogram) percentile(p float64) time.Duration {
 	if h.total == 0 {
 		return 0

@@ -38,7 +38,7 @@ func hoardPart(s *stage) error {
 	if err := s.read(&h); err != nil {
 		return err
 	}
-	contestant, err := named(h.Contestant)
+	contestant, err := contestantNamed(h.Contestant)
 	if err != nil {
 		return err
 	}
@@ -51,13 +51,13 @@ func hoardPart(s *stage) error {
 	}
 
 	// The bench allocates its own data for all leases before the first measurement.
-	keys, held := make([]string, h.Leases), make([]hold, h.Leases)
+	keys, holds := make([]string, h.Leases), make([]hold, h.Leases)
 	for i := range keys {
 		keys[i] = "hoard:" + strconv.Itoa(i)
 	}
 	before := footprint()
 	keeping := newRefreshing(h.Settings.TTL)
-	if err := lockAll(l, keys, held, keeping); err != nil {
+	if err := lockAll(l, keys, holds, keeping); err != nil {
 		return err
 	}
 
@@ -80,19 +80,20 @@ func hoardPart(s *stage) error {
 
 	s.await()
 	keeping.stop()
-	s.say("released", releaseAll(held))
+	s.say("released", releaseAll(holds))
 	return nil
 }
 
-// lockAll locks each key, and puts the key's hold into the slice held.
-func lockAll(l locks, keys []string, held []hold, keeping *refreshing) error {
+// lockAll locks each key, and puts its hold into holds, at the index of the key. keeping renews the
+// holds that their library does not renew.
+func lockAll(l locks, keys []string, holds []hold, keeping *refreshLoops) error {
 	return together(hoarders, func(worker int) error {
 		for i := worker; i < len(keys); i += hoarders {
 			h, err := l.Lock(context.Background(), keys[i])
 			if err != nil {
 				return err
 			}
-			held[i] = h
+			holds[i] = h
 			keeping.add(h)
 		}
 		return nil
@@ -114,12 +115,13 @@ func footprint() memory {
 	return memory{int64(m.HeapAlloc), int64(m.StackInuse), runtime.NumGoroutine()}
 }
 
-func releaseAll(held []hold) loss {
+// releaseAll releases holds. It returns how many of the locks were lost before.
+func releaseAll(holds []hold) loss {
 	var mu sync.Mutex
 	var all loss
 	_ = together(hoarders, func(worker int) error {
-		for i := worker; i < len(held); i += hoarders {
-			if err := held[i].Release(context.Background()); err != nil {
+		for i := worker; i < len(holds); i += hoarders {
+			if err := holds[i].Release(context.Background()); err != nil {
 				mu.Lock()
 				if all.Lost++; all.Lost == 1 {
 					all.First = err.Error()
@@ -132,19 +134,19 @@ func releaseAll(held []hold) loss {
 	return all
 }
 
-// refreshing renews holds whose library does not renew them. Each hold has a goroutine that
+// refreshLoops renew holds whose library does not renew them. Each hold has a goroutine that
 // refreshes it three times within the TTL, as users' programs do.
-type refreshing struct {
+type refreshLoops struct {
 	ttl     time.Duration
 	ended   chan struct{}
 	working sync.WaitGroup
 }
 
-func newRefreshing(ttl time.Duration) *refreshing {
-	return &refreshing{ttl: ttl, ended: make(chan struct{})}
+func newRefreshing(ttl time.Duration) *refreshLoops {
+	return &refreshLoops{ttl: ttl, ended: make(chan struct{})}
 }
 
-func (r *refreshing) add(h hold) {
+func (r *refreshLoops) add(h hold) {
 	lock, ok := h.(refresher)
 	if !ok {
 		return
@@ -165,7 +167,7 @@ func (r *refreshing) add(h hold) {
 	})
 }
 
-func (r *refreshing) stop() {
+func (r *refreshLoops) stop() {
 	close(r.ended)
 	r.working.Wait()
 }

@@ -18,9 +18,9 @@ type will struct {
 
 func willKey(i int) string { return "left:" + strconv.Itoa(i) }
 
-// between is the time between the expiries of successive leases, so that the waiters do not
+// expiryGap is the time between the expiries of successive leases, so that the waiters do not
 // compete.
-const between = 50 * time.Millisecond
+const expiryGap = 50 * time.Millisecond
 
 func holderPart(s *stage) error {
 	w, l, err := openWill(s)
@@ -31,16 +31,16 @@ func holderPart(s *stage) error {
 		if _, err := l.Lock(context.Background(), willKey(i)); err != nil {
 			return err
 		}
-		time.Sleep(between)
+		time.Sleep(expiryGap)
 	}
 	s.say("held", nil)
 	s.await() // the process is killed here
 	return nil
 }
 
-// enough returns the longest time that an heir waits. Each lock becomes free long before this
-// time is over.
-func (w will) enough() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
+// longestHeirWait returns the longest time that an heir waits. Each lock becomes free long before
+// this time is over.
+func (w will) longestHeirWait() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
 // heirPart waits for all keys at the same time. For each key, it reports the time at which it
 // got the key, or 0 if it never got the key.
@@ -52,7 +52,7 @@ func heirPart(s *stage) error {
 	had := make([]time.Duration, w.Keys)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	defer time.AfterFunc(w.enough(), cancel).Stop()
+	defer time.AfterFunc(w.longestHeirWait(), cancel).Stop()
 	waiting := make(chan error, 1)
 	go func() {
 		waiting <- together(w.Keys, func(i int) error {
@@ -68,7 +68,7 @@ func heirPart(s *stage) error {
 	select {
 	case err := <-waiting:
 		return cmp.Or(err, errors.New("nobody had to wait"))
-	case <-time.After(3 * between): // by then, all heirs have asked for their locks, and wait
+	case <-time.After(3 * expiryGap): // by then, all heirs have asked for their locks, and wait
 	}
 	s.say("waiting", nil)
 	if err := <-waiting; err != nil {
@@ -82,7 +82,7 @@ func openWill(s *stage) (w will, l locks, err error) {
 	if err := s.read(&w); err != nil {
 		return w, nil, err
 	}
-	c, err := named(w.Contestant)
+	c, err := contestantNamed(w.Contestant)
 	if err != nil {
 		return w, nil, err
 	}

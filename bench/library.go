@@ -27,16 +27,16 @@ type lending struct {
 	Violations            int
 }
 
-// rest is the pause of a writer between two locks. Without the pause, readers would rarely get the
-// lock.
-const rest = time.Millisecond
+// writerPause is the pause of a writer between two locks. Without the pause, readers would rarely
+// get the lock.
+const writerPause = time.Millisecond
 
 func libraryPart(s *stage) error {
 	var lib library
 	if err := s.read(&lib); err != nil {
 		return err
 	}
-	contestant, err := named(lib.Contestant)
+	contestant, err := contestantNamed(lib.Contestant)
 	if err != nil {
 		return err
 	}
@@ -124,8 +124,8 @@ type visitor struct {
 	err        error
 }
 
-// lock takes the lock that the visitor needs. A contestant without readers locks the key
-// exclusively.
+// lock acquires the lock in the mode that the visitor needs. A contestant without readers locks the
+// key exclusively.
 func (v *visitor) lock(ctx context.Context) (hold, error) {
 	if r, ok := v.locks.(readLocks); ok && !v.writes {
 		return r.RLock(ctx, v.key)
@@ -133,8 +133,8 @@ func (v *visitor) lock(ctx context.Context) (hold, error) {
 	return v.locks.Lock(ctx, v.key)
 }
 
-// work takes and releases locks, and counts those that it has released before end, as worker.work
-// does.
+// work acquires and releases locks, and counts those that it has released before end, as
+// worker.work does.
 func (v *visitor) work(ctx context.Context, end time.Time) {
 	for {
 		asked, phases := time.Now(), v.arena.phases.Load()
@@ -148,10 +148,10 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 		}
 		if v.writes {
 			v.mostPhases = max(v.mostPhases, v.arena.phases.Load()-phases)
-			v.violations += v.arena.write(h)
-			v.violations += v.arena.wrote()
+			v.violations += v.arena.enterWriter(h)
+			v.violations += v.arena.leaveWriter()
 		} else {
-			v.violations += v.arena.read(h)
+			v.violations += v.arena.enterReader(h)
 			v.arena.readers.Add(-1)
 		}
 		err = h.Release(context.Background())
@@ -164,7 +164,7 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 		}
 		v.count++
 		if v.writes {
-			time.Sleep(rest)
+			time.Sleep(writerPause)
 		}
 	}
 }
@@ -181,11 +181,11 @@ type lendingTurn struct {
 	sends  []string
 }
 
-// take runs one turn of a contestant.
-func (s shelf) take(ctx context.Context, on server, c contestant, length time.Duration) (t lendingTurn, err error) {
+// take runs one turn of c on srv, for the time length.
+func (s shelf) take(ctx context.Context, srv server, c contestant, length time.Duration) (t lendingTurn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return t, err
 	}
 	arena, err := makeArena()
@@ -196,7 +196,7 @@ func (s shelf) take(ctx context.Context, on server, c contestant, length time.Du
 	specs := make([]library, s.processes)
 	for i := range specs {
 		specs[i] = library{
-			Contestant: c.name, Settings: settings{Addr: on.Addr(), TTL: lockTTL, Process: i}, Readers: s.readers, Key: "wanted", Arena: arena, Turn: length,
+			Contestant: c.name, Settings: settings{Addr: srv.Addr(), TTL: lockTTL, Process: i}, Readers: s.readers, Key: "wanted", Arena: arena, Turn: length,
 		}
 	}
 	specs[0].Writers = s.writers
@@ -205,7 +205,7 @@ func (s shelf) take(ctx context.Context, on server, c contestant, length time.Du
 	if err != nil {
 		return t, err
 	}
-	said, used, err := observe[lending](ctx, on, all)
+	said, used, err := observe[lending](ctx, srv, all)
 	if err != nil {
 		return t, err
 	}
@@ -235,7 +235,7 @@ func (t lendingTurn) writeP99() float64    { return millis(t.lent.WriteWaits.per
 func (t lendingTurn) longestWait() float64 { return millis(t.lent.WriteWaits.max) }
 func (t lendingTurn) mostPhases() float64  { return float64(t.lent.MostPhases) }
 func (t lendingTurn) violations() float64  { return float64(t.lent.Violations) }
-func (t lendingTurn) sent() float64 {
+func (t lendingTurn) clientCommands() float64 {
 	return float64(t.server.commands(t.sends)) / (sum(t.lent.Reads) + sum(t.lent.Writes))
 }
 

@@ -17,7 +17,7 @@ import (
 // permit returns an error. Then asynq retries the task, but much later.) A permit belongs to a
 // task, so each caller is a task of asynq that runs during the whole turn.
 var asynqRate = contestant{
-	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, besides: []string{"zadd", "sadd"},
+	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, uncounted: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },
 }
 
@@ -28,7 +28,7 @@ type asynqRateLocks struct {
 	client *redisv8.Client
 	server *asynq.Server
 	tasks  chan context.Context // the contexts of the tasks that no caller uses at present
-	over   chan struct{}
+	closed chan struct{}
 
 	mu     sync.Mutex
 	scopes map[string]*rate.Semaphore
@@ -39,7 +39,7 @@ func (a *asynqRateLocks) MakeRedisClient() any { return a.client }
 
 func openAsynqRate(s settings) (*asynqRateLocks, error) {
 	a := &asynqRateLocks{
-		client: redisv8.NewClient(&redisv8.Options{Addr: s.Addr}), tasks: make(chan context.Context, asynqTasks), over: make(chan struct{}),
+		client: redisv8.NewClient(&redisv8.Options{Addr: s.Addr}), tasks: make(chan context.Context, asynqTasks), closed: make(chan struct{}),
 		scopes: make(map[string]*rate.Semaphore),
 	}
 	queue := fmt.Sprintf("bench-%d", s.Process)
@@ -54,7 +54,7 @@ func openAsynqRate(s settings) (*asynqRateLocks, error) {
 	a.server = asynq.NewServer(at, asynq.Config{Concurrency: asynqTasks, Queues: map[string]int{queue: 1}, LogLevel: asynq.FatalLevel})
 	err := a.server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
 		a.tasks <- ctx
-		<-a.over
+		<-a.closed
 		return nil
 	}))
 	return a, err
@@ -72,7 +72,7 @@ func (a *asynqRateLocks) semaphore(scope string) *rate.Semaphore {
 }
 
 func (a *asynqRateLocks) Lock(ctx context.Context, key string) (hold, error) {
-	h := &asynqRateHold{of: a, semaphore: a.semaphore(key)}
+	h := &asynqRateHold{locks: a, semaphore: a.semaphore(key)}
 	select {
 	case h.task = <-a.tasks:
 	case <-ctx.Done():
@@ -99,21 +99,21 @@ func (a *asynqRateLocks) Lock(ctx context.Context, key string) (hold, error) {
 }
 
 func (a *asynqRateLocks) Close() {
-	close(a.over)
+	close(a.closed)
 	a.server.Shutdown()
 	_ = a.client.Close()
 }
 
 // asynqRateHold is a task's permit.
 type asynqRateHold struct {
-	of        *asynqRateLocks
+	locks     *asynqRateLocks
 	semaphore *rate.Semaphore
 	task      context.Context
 }
 
 func (h *asynqRateHold) Release(context.Context) error {
 	err := h.semaphore.Release(h.task)
-	h.of.tasks <- h.task
+	h.locks.tasks <- h.task
 	if err != nil {
 		return errors.Join(errors.New("asynq x/rate"), err)
 	}

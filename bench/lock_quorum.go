@@ -24,7 +24,7 @@ type quorumContestant struct {
 // round trip.
 type quorumLocks interface {
 	locks
-	OneRound() (once, all uint64)
+	OneRound() (oneRound, all uint64)
 }
 
 const (
@@ -58,13 +58,13 @@ type latchkitOnSeveral struct {
 	rounds rounds
 }
 
-func (l *latchkitOnSeveral) OneRound() (once, all uint64) {
-	return l.rounds.once.Load(), l.rounds.all.Load()
+func (l *latchkitOnSeveral) OneRound() (oneRound, all uint64) {
+	return l.rounds.oneRound.Load(), l.rounds.all.Load()
 }
 
 // rounds is an Observer that counts all acquisitions, and the acquisitions with a single round
 // trip.
-type rounds struct{ once, all atomic.Uint64 }
+type rounds struct{ oneRound, all atomic.Uint64 }
 
 func (r *rounds) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
 	if op != locker.OpAcquire {
@@ -78,7 +78,7 @@ func (r *rounds) count(o locker.Outcome) {
 		r.all.Add(1)
 	}
 	if o.Rounds == 1 {
-		r.once.Add(1)
+		r.oneRound.Add(1)
 	}
 }
 
@@ -97,10 +97,10 @@ func redsyncOnSeveral(options ...redsync.Option) func([]string, time.Duration) (
 }
 
 type redsyncQuorumLocks struct {
-	clients []*redis.Client
-	sync    *redsync.Redsync
-	options []redsync.Option
-	taken   uint64
+	clients  []*redis.Client
+	sync     *redsync.Redsync
+	options  []redsync.Option
+	acquired uint64
 }
 
 func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error) {
@@ -108,13 +108,13 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	if err := mutex.LockContext(ctx); err != nil {
 		return nil, err
 	}
-	r.taken++
+	r.acquired++
 	return redsyncHold{mutex}, nil
 }
 
 // OneRound returns the number of all acquisitions twice. Without a fence, each acquisition needs
 // only one round trip.
-func (r *redsyncQuorumLocks) OneRound() (once, all uint64) { return r.taken, r.taken }
+func (r *redsyncQuorumLocks) OneRound() (oneRound, all uint64) { return r.acquired, r.acquired }
 
 func (r *redsyncQuorumLocks) Close() {
 	for _, c := range r.clients {

@@ -48,14 +48,15 @@ type redsyncHold struct{ *redsync.Mutex }
 
 var errRedsync = errors.New("redsync did not confirm the release")
 
-func (h redsyncHold) Release(ctx context.Context) error { return yes(h.UnlockContext(ctx)) }
+func (h redsyncHold) Release(ctx context.Context) error { return checkOK(h.UnlockContext(ctx)) }
 
 // Refresh extends the lock by the TTL with which the mutex was made.
 func (h redsyncHold) Refresh(ctx context.Context, _ time.Duration) error {
-	return yes(h.ExtendContext(ctx))
+	return checkOK(h.ExtendContext(ctx))
 }
 
-func yes(ok bool, err error) error {
+// checkOK returns err, or an error if ok is false.
+func checkOK(ok bool, err error) error {
 	if err == nil && !ok {
 		return errRedsync
 	}

@@ -67,7 +67,7 @@ func (l *scriptLocks) call(ctx context.Context, words []any) (string, error) {
 
 // scriptLease is a key and the token that holds it.
 type scriptLease struct {
-	of    *scriptLocks
+	locks *scriptLocks
 	key   string
 	token string
 }
@@ -76,7 +76,7 @@ func (l *scriptLocks) lease(key string) scriptLease {
 	return scriptLease{l, key, rand.Text()}
 }
 
-// keys returns the KEYS of acquire.lua and release.lua.
+// keys returns the KEYS of acquire.lua. The first two of them are the KEYS of release.lua.
 func (s *scriptLease) keys() []string {
 	return []string{s.key, redisstore.QueueKey(s.key), redisstore.CounterKey(s.key), redisstore.TombstoneKey(s.key, s.token)}
 }
@@ -87,30 +87,32 @@ func (l *scriptLocks) Lock(ctx context.Context, key string) (hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &lease, wanted(text, granted)
+	return &lease, checkAnswer(text, isGranted)
 }
 
 // Release implements hold.
 func (s *scriptLease) Release(ctx context.Context) error {
-	text, err := s.of.call(ctx, releaseScript.Words(s.keys()[:2], s.token))
+	text, err := s.locks.call(ctx, releaseScript.Words(s.keys()[:2], s.token))
 	if err != nil {
 		return err
 	}
-	return wanted(text, released)
+	return checkAnswer(text, isReleased)
 }
 
 func (l *scriptLocks) Close() { _ = l.client.Close() }
 
-// granted reports whether an answer of acquire.lua grants the lease. The script has a short and a
-// long way to grant a lease, and each way has its own form of answer.
-func granted(text string) bool {
+// isGranted reports whether text, an answer of acquire.lua, grants the lease. The script has a
+// short and a long way to grant a lease, and each way has its own form of answer.
+func isGranted(text string) bool {
 	return strings.HasPrefix(text, "granted ") || text != "" && text[0] <= '9' && strings.Count(text, " ") == 1
 }
 
-func released(text string) bool { return text == "released" }
+// isReleased reports whether text is the answer of release.lua for a released lease.
+func isReleased(text string) bool { return text == "released" }
 
-func wanted(text string, is func(string) bool) error {
-	if !is(text) {
+// checkAnswer returns an error unless isExpected returns true for text, the answer of a script.
+func checkAnswer(text string, isExpected func(string) bool) error {
+	if !isExpected(text) {
 		return fmt.Errorf("the script answers %q", text)
 	}
 	return nil
@@ -120,8 +122,8 @@ func wanted(text string, is func(string) bool) error {
 // a third of its TTL.
 type renewedLocks struct {
 	*scriptLocks
-	taken chan *scriptLease
-	stop  context.CancelFunc
+	leases chan *scriptLease
+	stop   context.CancelFunc
 }
 
 // renewedTogether is the number of leases that one call renews, the same as in latchkit.
@@ -141,7 +143,7 @@ func openRenewed(s settings) (locks, error) {
 func (r *renewedLocks) Lock(ctx context.Context, key string) (hold, error) {
 	h, err := r.scriptLocks.Lock(ctx, key)
 	if lease, ok := h.(*scriptLease); err == nil && ok {
-		r.taken <- lease
+		r.leases <- lease
 	}
 	return h, err
 }
@@ -151,9 +153,9 @@ func (r *renewedLocks) Close() {
 	r.scriptLocks.Close()
 }
 
-// renew renews the leases in the order in which they were taken. It also renews leases that were
-// released. The renewal of a released lease changes nothing at the server.
-func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
+// renew renews each lease every interval, in the order in which the leases were acquired. It also
+// renews leases that were released. The renewal of a released lease changes nothing at the server.
+func (r *renewedLocks) renew(ctx context.Context, interval time.Duration) {
 	type dated struct {
 		lease *scriptLease
 		due   time.Time
@@ -163,8 +165,8 @@ func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
 	defer often.Stop()
 	for ctx.Err() == nil {
 		select {
-		case lease := <-r.taken:
-			line = append(line, dated{lease, time.Now().Add(after)})
+		case lease := <-r.leases:
+			line = append(line, dated{lease, time.Now().Add(interval)})
 			continue
 		case <-often.C:
 		case <-ctx.Done():
@@ -184,7 +186,7 @@ func (r *renewedLocks) renew(ctx context.Context, after time.Duration) {
 		for i := range n {
 			w.Text(line[i].lease.token)
 			w.Number(r.ttl)
-			line = append(line, dated{line[i].lease, now.Add(after)})
+			line = append(line, dated{line[i].lease, now.Add(interval)})
 		}
 		line = line[n:]
 		if _, err := r.call(ctx, w.Words()); err != nil {

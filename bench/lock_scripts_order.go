@@ -23,9 +23,9 @@ type inOrderLocks struct {
 	waiting map[string]chan struct{} // for each token: a channel that is closed when the token is granted the key
 }
 
-// inOrder is the lease of a token that may have waited in the queue.
-type inOrder struct {
-	of *inOrderLocks
+// inOrderLease is the lease of a token that may have waited in the queue.
+type inOrderLease struct {
+	locks *inOrderLocks
 	scriptLease
 	grant chan struct{}
 }
@@ -66,7 +66,7 @@ func (o *inOrderLocks) receive() {
 }
 
 func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
-	l := &inOrder{o, o.lease(key), make(chan struct{}, 1)}
+	l := &inOrderLease{o, o.lease(key), make(chan struct{}, 1)}
 	o.mu.Lock()
 	o.waiting[l.token] = l.grant
 	o.mu.Unlock()
@@ -74,7 +74,7 @@ func (o *inOrderLocks) Lock(ctx context.Context, key string) (hold, error) {
 	if err != nil {
 		return nil, err
 	}
-	if granted(text) {
+	if isGranted(text) {
 		o.forget(l.token)
 		return l, nil
 	}
@@ -94,12 +94,12 @@ func (o *inOrderLocks) forget(token string) {
 	delete(o.waiting, token)
 }
 
-func (l *inOrder) Release(ctx context.Context) error {
-	text, err := l.of.call(ctx, releaseScript.Words(l.keys(), l.token, l.token+"|"+l.of.waits+"|"))
+func (l *inOrderLease) Release(ctx context.Context) error {
+	text, err := l.locks.call(ctx, releaseScript.Words(l.keys(), l.token, l.token+"|"+l.locks.waits+"|"))
 	if err != nil {
 		return err
 	}
-	return wanted(text, released)
+	return checkAnswer(text, isReleased)
 }
 
 func (o *inOrderLocks) Close() {
@@ -113,15 +113,15 @@ type handedLocks struct {
 	*inOrderLocks
 
 	local   sync.Mutex
-	held    bool // true: a caller of this process holds the lock, or asks the server for it
-	callers []chan *handed
+	busy    bool // true: a caller of this process holds the lock, or asks the server for it
+	callers []chan *handedLock
 }
 
-// handed is a lock that callers of one process use one after the other.
-type handed struct {
-	of    *handedLocks
-	lease hold
-	until time.Time
+// handedLock is a lock that callers of one process use one after the other.
+type handedLock struct {
+	locks        *handedLocks
+	lease        hold
+	handOffUntil time.Time
 }
 
 // handedFor is how long latchkit hands a lock on within a process while others wait.
@@ -135,8 +135,8 @@ func openHanded(s settings) (locks, error) {
 // Lock serves only one key, because the rows that use it have only one key.
 func (l *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
 	l.local.Lock()
-	if l.held {
-		turn := make(chan *handed, 1)
+	if l.busy {
+		turn := make(chan *handedLock, 1)
 		l.callers = append(l.callers, turn)
 		l.local.Unlock()
 		select {
@@ -149,23 +149,23 @@ func (l *handedLocks) Lock(ctx context.Context, key string) (hold, error) {
 			return nil, ctx.Err()
 		}
 	} else {
-		l.held = true
+		l.busy = true
 		l.local.Unlock()
 	}
 	lease, err := l.inOrderLocks.Lock(ctx, key)
 	if err != nil {
-		l.next(&handed{of: l})
+		l.next(&handedLock{locks: l})
 		return nil, err
 	}
-	return &handed{l, lease, time.Now().Add(handedFor)}, nil
+	return &handedLock{l, lease, time.Now().Add(handedFor)}, nil
 }
 
 // next hands h to the next caller that waits. It returns false when no caller waits.
-func (l *handedLocks) next(h *handed) bool {
+func (l *handedLocks) next(h *handedLock) bool {
 	l.local.Lock()
 	defer l.local.Unlock()
 	if len(l.callers) == 0 {
-		l.held = h.lease != nil
+		l.busy = h.lease != nil
 		return false
 	}
 	l.callers[0] <- h
@@ -174,7 +174,7 @@ func (l *handedLocks) next(h *handed) bool {
 }
 
 // leave ends the wait of a caller.
-func (l *handedLocks) leave(turn chan *handed) {
+func (l *handedLocks) leave(turn chan *handedLock) {
 	l.local.Lock()
 	for i, other := range l.callers {
 		if other == turn {
@@ -191,11 +191,11 @@ func (l *handedLocks) leave(turn chan *handed) {
 	}
 }
 
-func (h *handed) Release(ctx context.Context) error {
-	if time.Now().Before(h.until) && h.of.next(h) {
+func (h *handedLock) Release(ctx context.Context) error {
+	if time.Now().Before(h.handOffUntil) && h.locks.next(h) {
 		return nil
 	}
 	err := h.lease.Release(ctx)
-	h.of.next(&handed{of: h.of})
+	h.locks.next(&handedLock{locks: h.locks})
 	return err
 }

@@ -18,12 +18,12 @@ type togetherLocks struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting [2][]*gathered // the calls that wait: acquires at index 0, releases at index 1
+	waiting [2][]*gatheredCall // the calls that wait: acquires at index 0, releases at index 1
 }
 
-// gathered is a lease, and the answer to the call about it.
-type gathered struct {
-	of *togetherLocks
+// gatheredCall is a lease, and the channel for the answer to the call about it.
+type gatheredCall struct {
+	locks *togetherLocks
 	scriptLease
 	answer chan string
 }
@@ -46,25 +46,26 @@ func openTogether(s settings) (locks, error) {
 // Lock lets the acquire be sent together with those of other callers. If the script for several
 // leases has not executed the acquire, Lock sends it alone.
 func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
-	g := &gathered{t, t.lease(key), make(chan string, 1)}
+	g := &gatheredCall{t, t.lease(key), make(chan string, 1)}
 	text := t.ask(toAcquire, g)
 	if text == "" {
 		return t.scriptLocks.Lock(ctx, key)
 	}
-	return g, wanted(text, granted)
+	return g, checkAnswer(text, isGranted)
 }
 
-func (g *gathered) Release(ctx context.Context) error {
-	text := g.of.ask(toRelease, g)
+func (g *gatheredCall) Release(ctx context.Context) error {
+	text := g.locks.ask(toRelease, g)
 	if text == "" {
 		return g.scriptLease.Release(ctx)
 	}
-	return wanted(text, released)
+	return checkAnswer(text, isReleased)
 }
 
-func (t *togetherLocks) ask(what int, g *gathered) string {
+// ask adds g to the waiting calls of this kind, toAcquire or toRelease. It returns the answer.
+func (t *togetherLocks) ask(kind int, g *gatheredCall) string {
 	t.mu.Lock()
-	t.waiting[what] = append(t.waiting[what], g)
+	t.waiting[kind] = append(t.waiting[kind], g)
 	t.mu.Unlock()
 	select {
 	case t.wake <- struct{}{}:
@@ -83,7 +84,7 @@ func (t *togetherLocks) send() {
 	for range t.wake {
 		t.mu.Lock()
 		acquires, releases := t.waiting[toAcquire], t.waiting[toRelease]
-		t.waiting = [2][]*gathered{}
+		t.waiting = [2][]*gatheredCall{}
 		t.mu.Unlock()
 		var sent []*redis.StringCmd
 		if len(acquires) > 0 {
@@ -102,7 +103,7 @@ func (t *togetherLocks) send() {
 			}
 			_, err = p.Exec(ctx)
 		}
-		for _, callers := range [][]*gathered{acquires, releases} {
+		for _, callers := range [][]*gatheredCall{acquires, releases} {
 			if len(callers) > 0 {
 				share(callers, sent[0].Val(), err)
 				sent = sent[1:]
@@ -111,7 +112,7 @@ func (t *togetherLocks) send() {
 	}
 }
 
-func acquireWords(callers []*gathered, ttl int64) []any {
+func acquireWords(callers []*gatheredCall, ttl int64) []any {
 	w := acquireEachScript.Writer(4*len(callers), 2*len(callers), 2*len(callers))
 	for _, g := range callers {
 		for _, key := range g.keys() {
@@ -127,7 +128,7 @@ func acquireWords(callers []*gathered, ttl int64) []any {
 	return w.Words()
 }
 
-func releaseWords(callers []*gathered) []any {
+func releaseWords(callers []*gatheredCall) []any {
 	w := releaseEachScript.Writer(2*len(callers), len(callers), 0)
 	for _, g := range callers {
 		w.Text(g.key)
@@ -139,8 +140,8 @@ func releaseWords(callers []*gathered) []any {
 	return w.Words()
 }
 
-// share gives each caller its answer.
-func share(callers []*gathered, text string, err error) {
+// share sends each caller its line of text, the answers of the script; or err, if it is not nil.
+func share(callers []*gatheredCall, text string, err error) {
 	answers := strings.Split(text, "\n")
 	if err == nil && len(answers) != len(callers) {
 		err = errors.New("the number of answers is wrong")

@@ -19,14 +19,14 @@ var (
 	// is listed twice here, once in place of SET.
 	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
-		return counting{c, func(ctx context.Context, key string) error {
+		return countingLocks{c, func(ctx context.Context, key string) error {
 			return optimistic.Update(ctx, c, key, addOne, optimistic.WithAttempts(1_000_000))
 		}, func() {}}, nil
 	}}
 	updateLocked = contestant{name: "latchkit lock", kind: ours, admits: true, sends: []string{"hget", "hset"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
-		return counting{c, func(ctx context.Context, key string) error {
+		return countingLocks{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
 				// No script of the lock uses HGET or HSET. So the server's counts of HGET and HSET
 				// are exactly the commands that the row sends.
@@ -44,7 +44,7 @@ var (
 	}}
 	updateIncr = contestant{name: "INCR", kind: floor, admits: true, sends: []string{"incr"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
-		return counting{c, func(ctx context.Context, key string) error { return c.Incr(ctx, key).Err() }, func() {}}, nil
+		return countingLocks{c, func(ctx context.Context, key string) error { return c.Incr(ctx, key).Err() }, func() {}}, nil
 	}}
 )
 
@@ -56,33 +56,34 @@ func addOne(_ context.Context, old []byte) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), err
 }
 
-// counting is a contestant whose workers do not take the lock themselves.
-type counting struct {
+// countingLocks are for contestants that add one to a number in each Run. Their workers take no
+// lock themselves.
+type countingLocks struct {
 	client redis.UniversalClient
 	count  func(ctx context.Context, key string) error
 	end    func()
 }
 
 // Run implements runner.
-func (c counting) Run(ctx context.Context, key string, fn func()) error {
+func (c countingLocks) Run(ctx context.Context, key string, fn func()) error {
 	err := c.count(ctx, key)
 	fn()
 	return err
 }
 
 // Lock is called only before the turn, to open connections.
-func (c counting) Lock(ctx context.Context, key string) (hold, error) {
-	return counted{}, c.count(ctx, key)
+func (c countingLocks) Lock(ctx context.Context, key string) (hold, error) {
+	return countedHold{}, c.count(ctx, key)
 }
 
-func (c counting) Close() {
+func (c countingLocks) Close() {
 	c.end()
 	_ = c.client.Close()
 }
 
-type counted struct{}
+type countedHold struct{}
 
-func (counted) Release(context.Context) error { return nil }
+func (countedHold) Release(context.Context) error { return nil }
 
 // sectionTime is how long a worker holds its lock in the row about stripes.
 const sectionTime = time.Millisecond

@@ -29,9 +29,9 @@ var (
 // voteLocks have one goroutine for each node. This goroutine sends calls to the node one after
 // the other.
 type voteLocks struct {
-	ttl   time.Duration
-	nodes []*voter
-	taken uint64
+	ttl      time.Duration
+	nodes    []*voter
+	acquired uint64
 }
 
 type voter struct {
@@ -77,8 +77,8 @@ func (n *voter) work() {
 	}
 }
 
-// ask sends a call to each node that is not busy. It returns when a quorum has given the right
-// answer.
+// ask sends a call to each node that is not busy. words returns the words of the call. ask returns
+// when a quorum has answered with a text for which right returns true.
 func (v *voteLocks) ask(words func(n *voter) []any, right func(string) bool) error {
 	answers, asked := make(chan string, len(v.nodes)), 0
 	for _, n := range v.nodes {
@@ -101,7 +101,7 @@ func (v *voteLocks) ask(words func(n *voter) []any, right func(string) bool) err
 }
 
 type voteLease struct {
-	of    *voteLocks
+	locks *voteLocks
 	key   string
 	token string
 }
@@ -123,7 +123,7 @@ func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
 	err := v.ask(func(n *voter) []any {
 		return voteScript.Words(keys, n.marker, lease, v.ttl.Milliseconds(), fence, fence, earliest, latest)
 	}, func(text string) bool { return strings.HasPrefix(text, "1 ") })
-	v.taken++
+	v.acquired++
 	return l, err
 }
 
@@ -133,12 +133,12 @@ func (l *voteLease) Release(context.Context) error {
 		l.key, redisstore.QueueKey(l.key), redisstore.WakeKey(l.key), x, redisstore.DoneKey(l.key), redisstore.ReadersKey(l.key),
 		redisstore.IntentKey(l.key), x, redisstore.NodeKey,
 	}
-	return l.of.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, released)
+	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, isReleased)
 }
 
 // OneRound returns the number of all acquisitions twice, because each acquisition has one round
 // trip.
-func (v *voteLocks) OneRound() (once, all uint64) { return v.taken, v.taken }
+func (v *voteLocks) OneRound() (oneRound, all uint64) { return v.acquired, v.acquired }
 
 func (v *voteLocks) Close() {
 	for _, n := range v.nodes {

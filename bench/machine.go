@@ -17,12 +17,12 @@ import (
 // provenance returns where, when and with which versions the figures were measured. Figures
 // without this information are useless.
 func provenance(ctx context.Context, command string) (string, error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return "", err
 	}
-	redis := on.witness.InfoMap(ctx, "server").Item("Server", "redis_version")
-	if err := on.close(); err != nil {
+	redis := srv.witness.InfoMap(ctx, "server").Item("Server", "redis_version")
+	if err := srv.close(); err != nil {
 		return "", err
 	}
 	var b strings.Builder
@@ -77,7 +77,7 @@ func commit(ctx context.Context) string {
 	return strings.TrimSpace(string(out))
 }
 
-// modules returns the modules of the compared libraries.
+// modules returns the modules of the compared libraries, as they are built into this program.
 func modules() (used []*debug.Module) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

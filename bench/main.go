@@ -47,23 +47,24 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o order, all bool, only, out string) error {
+func run(ctx context.Context, o order, all bool, rowNames, outFile string) error {
 	if o.rounds < 1 || o.aloneRounds < 1 || o.hoardRounds < 1 || o.turn <= 0 || o.leases < 1 || o.peerLeases < 1 {
 		return errors.New("-rounds, -turn and -leases must be positive")
 	}
-	chosen, err := choose(all, only)
+	chosen, err := choose(all, rowNames)
 	if err != nil {
 		return err
 	}
-	if out == "" {
+	if outFile == "" {
 		return measure(ctx, os.Stdout, o, chosen)
 	}
 	var text bytes.Buffer // the file is written at the end, so that an interrupted run does not change the old file
 	measured := measure(ctx, &text, o, chosen)
-	return errors.Join(measured, os.WriteFile(out, text.Bytes(), 0o644))
+	return errors.Join(measured, os.WriteFile(outFile, text.Bytes(), 0o644))
 }
 
-func choose(all bool, only string) ([]row, error) {
+// choose returns all rows, or the rows in rowNames, which are separated by commas.
+func choose(all bool, rowNames string) ([]row, error) {
 	if all {
 		return rows, nil
 	}
@@ -72,7 +73,7 @@ func choose(all bool, only string) ([]row, error) {
 	for _, r := range rows {
 		names = append(names, r.name)
 	}
-	for name := range strings.SplitSeq(only, ",") {
+	for name := range strings.SplitSeq(rowNames, ",") {
 		i := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, strings.TrimSpace(name)) })
 		if i < 0 {
 			return nil, fmt.Errorf("pass -all, or -row with some of %s", strings.Join(names, ","))

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinned runs the function launch on one processor. All threads of the processes that launch
+// runPinned runs the function launch on one processor. All threads of the processes that launch
 // starts stay on that processor. This process is pinned to the processor only until launch
 // returns.
-func pinned(launch func() error) (err error) {
+func runPinned(launch func() error) (err error) {
 	runtime.LockOSThread()
 	// UnlockOSThread is deferred first, so that it runs last. If the thread's affinity cannot be
 	// restored, the goroutine keeps the thread, and the thread ends with the goroutine.

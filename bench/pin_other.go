@@ -4,7 +4,7 @@ package main
 
 import "errors"
 
-// pinned returns an error, because only Linux can bind a process to a processor.
-func pinned(func() error) error {
+// runPinned returns an error, because only Linux can bind a process to a processor.
+func runPinned(func() error) error {
 	return errors.New("this row runs on one processor, which only Linux can promise")
 }

@@ -14,25 +14,25 @@ const (
 	updateFile  = "../docs/update.svg"
 )
 
-// drawing is the plot of one row. It has two bars for each line of the row's table.
+// drawing describes the plot of one row. The plot has two bars for each line of the row's table.
 type drawing struct {
 	file       string
 	row        string
-	name       []string // the columns whose cells together name a line
-	bars       [2]string
-	says       [2]string
-	left       int  // the width of the space for names
-	unmeasured bool // true: the results may be without the row
+	name       []string  // the columns whose cells together name a line
+	bars       [2]string // the columns that the bars show
+	captions   [2]string // the texts above the bars
+	nameWidth  int       // the width of the space for names
+	unmeasured bool      // true: the results may be without the row
 }
 
 var drawings = []drawing{
 	{
 		file: plotFile, row: "P4", name: []string{"contestant"}, bars: [2]string{"locks/s", "max ms"},
-		says: [2]string{"locks per second (more is better)", "longest wait in ms (less is better)"}, left: 150,
+		captions: [2]string{"locks per second (more is better)", "longest wait in ms (less is better)"}, nameWidth: 150,
 	},
 	{
 		file: updateFile, row: "P21", name: []string{"conflicts", "contestant"}, bars: [2]string{"updates/s", "p99 ms"},
-		says: [2]string{"updates per second (more is better)", "99 of 100 take at most, in ms"}, left: 190, unmeasured: true,
+		captions: [2]string{"updates per second (more is better)", "99 of 100 take at most, in ms"}, nameWidth: 190, unmeasured: true,
 	},
 }
 
@@ -43,7 +43,7 @@ func writePlots() error {
 		return err
 	}
 	for _, d := range drawings {
-		if !d.measured(string(results)) {
+		if !d.isMeasured(string(results)) {
 			continue
 		}
 		svg, err := d.plot(string(results))
@@ -57,13 +57,13 @@ func writePlots() error {
 	return nil
 }
 
-// measured reports whether the results contain the row. For a row that the results must
-// contain, it always returns true.
-func (d drawing) measured(results string) bool {
+// isMeasured reports whether results contain the row of d. For a row that the results must contain,
+// it always returns true.
+func (d drawing) isMeasured(results string) bool {
 	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
 }
 
-// plot returns the drawing as an SVG.
+// plot returns the plot of results, the text of RESULTS.md, as an SVG.
 func (d drawing) plot(results string) (string, error) {
 	title, columns, err := readTable(results, d.row)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d drawing) plot(results string) (string, error) {
 		return "", fmt.Errorf("%s has no columns %s, %s and %s", d.row, strings.Join(d.name, ", "), d.bars[0], d.bars[1])
 	}
 	const bars, row, top = 250, 30, 74
-	left := d.left
+	left := d.nameWidth
 	width := 730 + left
 	height := top + row*len(contestants) + 16
 	var b strings.Builder
@@ -88,8 +88,8 @@ func (d drawing) plot(results string) (string, error) {
 		".name{text-anchor:end}.ours{fill:#0a7d5a}.peer{fill:#9aa4af}</style>\n")
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, height)
 	text(16, 26, "title", "%s", title)
-	text(left, 56, "head", "%s", d.says[0])
-	text(left+bars+110, 56, "head", "%s", d.says[1])
+	text(left, 56, "head", "%s", d.captions[0])
+	text(left+bars+110, 56, "head", "%s", d.captions[1])
 	for i, name := range contestants {
 		y := top + row*i
 		class := "peer"
@@ -112,7 +112,7 @@ func (d drawing) plot(results string) (string, error) {
 	return b.String(), nil
 }
 
-// names returns the names of the lines.
+// names returns the names of the lines of the table with these columns.
 func (d drawing) names(columns map[string][]string) []string {
 	var names []string
 	for i := range columns[d.name[0]] {
@@ -125,7 +125,7 @@ func (d drawing) names(columns map[string][]string) []string {
 	return names
 }
 
-// readTable finds the first table below the heading of a row. It returns the heading, and the
+// readTable returns the first table below the heading of a row in results: the heading, and the
 // columns by name.
 func readTable(results, row string) (title string, columns map[string][]string, err error) {
 	_, below, found := strings.Cut(results, "\n## "+row+". ")
@@ -158,7 +158,7 @@ func readTable(results, row string) (title string, columns map[string][]string, 
 	return title, columns, nil
 }
 
-// number returns the median in a cell such as "702 [701–706]", or 0 if there is none.
+// number returns the median in a cell such as "702 [701–706]", or 0 if the cell has no median.
 func number(cell string) float64 {
 	median, _, _ := strings.Cut(cell, " ")
 	value, err := strconv.ParseFloat(median, 64)

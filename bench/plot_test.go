@@ -14,7 +14,7 @@ func TestThePlotIsThatOfTheResults(t *testing.T) {
 	}
 	for _, d := range drawings {
 		got, err := os.ReadFile(d.file)
-		if !d.measured(string(results)) {
+		if !d.isMeasured(string(results)) {
 			if err == nil {
 				t.Errorf("%s is there, and %s has no row %s", d.file, resultsFile, d.row)
 			}

@@ -167,7 +167,7 @@ func (c *cluster) close() (err error) {
 	return err
 }
 
-// signal stops some of the servers, or resumes them.
+// signal sends s to n of the servers. The signal stops or resumes them.
 func (c *cluster) signal(n int, s syscall.Signal) (err error) {
 	for _, pid := range c.pids[:n] {
 		err = errors.Join(err, syscall.Kill(pid, s))
@@ -175,8 +175,8 @@ func (c *cluster) signal(n int, s syscall.Signal) (err error) {
 	return err
 }
 
-// take runs one turn of a contestant.
-func (c *cluster) take(ctx context.Context, name string, with condition, length time.Duration) (t quorumTurn, err error) {
+// take runs one turn of the named contestant under the condition cond, for the time length.
+func (c *cluster) take(ctx context.Context, name string, cond condition, length time.Duration) (t quorumTurn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+2*patience)
 	defer cancel()
 	for _, s := range c.servers {
@@ -185,7 +185,7 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 		}
 	}
 	spec := quorumSpec{Contestant: name, Addrs: append([]string(nil), c.addrs...), Turn: length}
-	for i := range with.slow {
+	for i := range cond.slow {
 		spec.Addrs[i] = c.slow[i].addr()
 	}
 	all, err := launchAll("quorum", []quorumSpec{spec})
@@ -196,17 +196,17 @@ func (c *cluster) take(ctx context.Context, name string, with condition, length 
 	if err := all[0].expect(ctx, "ready", nil); err != nil {
 		return t, err
 	}
-	if err := c.signal(with.stopped, syscall.SIGSTOP); err != nil {
+	if err := c.signal(cond.stopped, syscall.SIGSTOP); err != nil {
 		return t, err
 	}
-	defer func() { err = errors.Join(err, c.signal(with.stopped, syscall.SIGCONT)) }()
+	defer func() { err = errors.Join(err, c.signal(cond.stopped, syscall.SIGCONT)) }()
 	if err := all.start(); err != nil {
 		return t, err
 	}
 	if err := all[0].expect(ctx, "worked", nil); err != nil {
 		return t, err
 	}
-	if err := c.signal(with.stopped, syscall.SIGCONT); err != nil {
+	if err := c.signal(cond.stopped, syscall.SIGCONT); err != nil {
 		return t, err
 	}
 	if err := all[0].say("go on"); err != nil {

@@ -41,7 +41,7 @@ type finding struct {
 
 var rows = []row{
 	uncontendedRow, unpinnedRow, manyKeysRow, farRow, handOffRow, fewProcessesRow, oneProcessRow, hoardRow, quorumRow,
-	inheritRow, readWriteRow, adapterRow, shardsRow, besideRow, transactionsRow, guardedTasksRow, idleTasksRow,
+	inheritRow, readWriteRow, adapterRow, shardsRow, backgroundRow, transactionsRow, guardedTasksRow, idleTasksRow,
 	semaphoreRow, stripesRow, updateRow, headRow, observerRow,
 }
 

@@ -20,18 +20,18 @@ only sends latchkit's scripts. latchkit NewScriptless has no fence and no queue.
 }
 
 func runUncontended(ctx context.Context, o order) (f finding, err error) {
-	var on server
-	launch := func() (err error) { on, err = launchServer(); return err }
-	if err := pinned(launch); err != nil {
+	var srv server
+	launch := func() (err error) { srv, err = launchServer(); return err }
+	if err := runPinned(launch); err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const floor = "floor"
-	runners := field(floor, latchkit, latchkitOnRueidis, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
+	runners := contestantsNamed(floor, latchkit, latchkitOnRueidis, latchkitScriptless, "redislock 100ms", "redsync", "rueidislock", "floor-rueidis", scripts)
 	alone := shape{processes: 1, workers: 1, onOneCPU: true}
 	turns, err := interleave(runners, o.aloneRounds, func(c contestant) (turn, error) {
-		return alone.take(ctx, on, c, o.turn/2)
+		return alone.take(ctx, srv, c, o.turn/2)
 	})
 	if err != nil {
 		return f, err
@@ -39,17 +39,17 @@ func runUncontended(ctx context.Context, o order) (f finding, err error) {
 
 	f.table = loneTable(runners, turns)
 	f.verdicts = []verdict{
-		atMost("P1 time × scripts", 1.1, "%.2f", times(turns, latchkit, scripts, turn.microsEach)),
-		atMost("P1 client commands", 2.01, "%.2f", each(turns[latchkit], turn.sent)),
-		atMost("P1 allocations", 25, "%.1f", each(turns[latchkit], turn.allocs)),
+		atMost("P1 time × scripts", 1.1, "%.2f", figureRatios(turns, latchkit, scripts, turn.microsEach)),
+		atMost("P1 client commands", 2.01, "%.2f", figuresOf(turns[latchkit], turn.clientCommands)),
+		atMost("P1 allocations", 25, "%.1f", figuresOf(turns[latchkit], turn.allocs)),
 	}
 	return f, nil
 }
 
-// times divides, in each round, a figure of one contestant by the same figure of another
-// contestant.
-func times(turns map[string][]turn, name, reference string, figure func(turn) float64) []float64 {
-	return ratios(each(turns[name], figure), each(turns[reference], figure))
+// figureRatios returns, for each round, the figure of the contestant name divided by the figure of
+// the contestant reference.
+func figureRatios(turns map[string][]turn, name, reference string, figure func(turn) float64) []float64 {
+	return ratios(figuresOf(turns[name], figure), figuresOf(turns[reference], figure))
 }
 
 // loneTable makes the table of a row about one goroutine. The first of the runners is the floor.
@@ -60,11 +60,11 @@ func loneTable(runners []contestant, turns map[string][]turn) table {
 	for _, c := range runners {
 		t := turns[c.name]
 		all.add(c.name,
-			spread("%.1f", each(t, turn.microsEach)), spread("%.2f", times(turns, c.name, floor, turn.microsEach)),
-			spread("%.2f", times(turns, c.name, floor, turn.allCPU)), spread("%.2f", times(turns, c.name, floor, turn.clientCPU)),
-			middle("%.0f", each(t, turn.allocs)),
-			middle("%.2f", each(t, turn.sent)), middle("%.2f", each(t, turn.executed)),
-			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)))
+			medianAndRange("%.1f", figuresOf(t, turn.microsEach)), medianAndRange("%.2f", figureRatios(turns, c.name, floor, turn.microsEach)),
+			medianAndRange("%.2f", figureRatios(turns, c.name, floor, turn.allCPU)), medianAndRange("%.2f", figureRatios(turns, c.name, floor, turn.clientCPU)),
+			medianText("%.0f", figuresOf(t, turn.allocs)),
+			medianText("%.2f", figuresOf(t, turn.clientCommands)), medianText("%.2f", figuresOf(t, turn.executed)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)))
 	}
 	return all
 }

@@ -26,11 +26,11 @@ process. The time is that of the engine and the adapter; "more than Run" is the 
 	run: runAdapters,
 }
 
-// served is the cost of one request.
-type served struct{ micros, allocs float64 }
+// requestCost is the cost of one request.
+type requestCost struct{ micros, allocs float64 }
 
-func (s served) time() float64   { return s.micros }
-func (s served) memory() float64 { return s.allocs }
+func (s requestCost) time() float64   { return s.micros }
+func (s requestCost) memory() float64 { return s.allocs }
 
 // handlers returns three handlers for net/http, and three for Gin. The three handlers do the
 // same work: the first has no lock, the second uses Run, and the third is behind an adapter.
@@ -73,7 +73,7 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	}
 	defer func() { err = errors.Join(err, l.Close(ctx)) }()
 	names, all := handlers(l)
-	turns := make(map[string][]served)
+	turns := make(map[string][]requestCost)
 	for range o.rounds {
 		for _, name := range names {
 			t, err := serve(ctx, all[name], o.turn/4)
@@ -83,9 +83,9 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 			turns[name] = append(turns[name], t)
 		}
 	}
-	more := func(name, than string, figure func(served) float64) []float64 {
-		less := each(turns[than], figure)
-		rest := each(turns[name], figure)
+	more := func(name, than string, figure func(requestCost) float64) []float64 {
+		less := figuresOf(turns[than], figure)
+		rest := figuresOf(turns[name], figure)
 		for i := range rest {
 			rest[i] -= less[i]
 		}
@@ -96,23 +96,23 @@ func runAdapters(ctx context.Context, o order) (f finding, err error) {
 	for _, name := range names {
 		micros, allocs := "", ""
 		if than := run[name]; than != "" {
-			micros, allocs = spread("%.2f", more(name, than, served.time)), middle("%.0f", more(name, than, served.memory))
+			micros, allocs = medianAndRange("%.2f", more(name, than, requestCost.time)), medianText("%.0f", more(name, than, requestCost.memory))
 		}
-		f.table.add(name, spread("%.2f", each(turns[name], served.time)), middle("%.0f", each(turns[name], served.memory)), micros, allocs)
+		f.table.add(name, medianAndRange("%.2f", figuresOf(turns[name], requestCost.time)), medianText("%.0f", figuresOf(turns[name], requestCost.memory)), micros, allocs)
 	}
 	for _, name := range []string{"httplock", "ginlock"} {
 		f.verdicts = append(f.verdicts,
-			atMost("P10 "+name+": µs more than Run", 2, "%.2f", more(name, run[name], served.time)),
-			atMost("P10 "+name+": allocations more than Run", 10, "%.0f", more(name, run[name], served.memory)))
+			atMost("P10 "+name+": µs more than Run", 2, "%.2f", more(name, run[name], requestCost.time)),
+			atMost("P10 "+name+": allocations more than Run", 10, "%.0f", more(name, run[name], requestCost.memory)))
 	}
 	return f, nil
 }
 
-// serve gives a handler one request after the other, for the length of a turn.
-func serve(ctx context.Context, h http.Handler, length time.Duration) (served, error) {
+// serve gives h one request after the other, for the time length. It returns the cost of a request.
+func serve(ctx context.Context, h http.Handler, length time.Duration) (requestCost, error) {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", http.NoBody)
 	r.Header.Set("X-Order", "42")
-	w := &unread{header: make(http.Header)}
+	w := &statusWriter{header: make(http.Header)}
 	for range 100 {
 		h.ServeHTTP(w, r)
 	}
@@ -121,20 +121,20 @@ func serve(ctx context.Context, h http.Handler, length time.Duration) (served, e
 	began, n := time.Now(), 0
 	for ; time.Since(began) < length; n++ {
 		if h.ServeHTTP(w, r); w.status != http.StatusNoContent {
-			return served{}, fmt.Errorf("status %d", w.status)
+			return requestCost{}, fmt.Errorf("status %d", w.status)
 		}
 	}
 	took := time.Since(began)
 	runtime.ReadMemStats(&after)
-	return served{micros(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)}, nil
+	return requestCost{micros(took) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n)}, nil
 }
 
-// unread is a client that reads only the status.
-type unread struct {
+// statusWriter is a ResponseWriter that keeps only the status.
+type statusWriter struct {
 	header http.Header
 	status int
 }
 
-func (u *unread) Header() http.Header         { return u.header }
-func (u *unread) Write(p []byte) (int, error) { return len(p), nil }
-func (u *unread) WriteHeader(code int)        { u.status = code }
+func (u *statusWriter) Header() http.Header         { return u.header }
+func (u *statusWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (u *statusWriter) WriteHeader(code int)        { u.status = code }

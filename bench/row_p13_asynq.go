@@ -64,12 +64,12 @@ var taskKinds = []struct {
 }
 
 func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
-	c := redis.NewClient(&redis.Options{Addr: on.Addr(), PoolSize: 30, ContextTimeoutEnabled: true})
+	defer func() { err = errors.Join(err, srv.close()) }()
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), PoolSize: 30, ContextTimeoutEnabled: true})
 	defer c.Close()
 	took := make(map[string][]float64) // for each way: µs for each task, by round
 	for round := range o.rounds {
@@ -92,7 +92,7 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	}
 	f.table = newTable("task", "µs", "× bare")
 	for _, kind := range taskKinds {
-		f.table.add(kind.name, spread("%.0f", took[kind.name]), spread("%.2f", ratios(took[kind.name], took[bareTasks])))
+		f.table.add(kind.name, medianAndRange("%.0f", took[kind.name]), medianAndRange("%.2f", ratios(took[kind.name], took[bareTasks])))
 	}
 	f.verdicts = []verdict{
 		atMost("P13-asynq guarded task × bare", 1.3, "%.2f", ratios(took[templateTasks], took[bareTasks])),
@@ -116,8 +116,9 @@ func lockByHand(c *redis.Client) asynq.MiddlewareFunc {
 	}
 }
 
-// workOff runs all tasks, and returns the time that one task took, in µs.
-func workOff(ctx context.Context, c *redis.Client, by asynq.MiddlewareFunc, opts []asynqlock.Option) (micros float64, err error) {
+// workOff runs all tasks under middleware, or under a Guard with opts. It returns the time that one
+// task took, in µs.
+func workOff(ctx context.Context, c *redis.Client, middleware asynq.MiddlewareFunc, opts []asynqlock.Option) (micros float64, err error) {
 	if err := c.FlushDB(ctx).Err(); err != nil {
 		return 0, err
 	}
@@ -133,8 +134,8 @@ func workOff(ctx context.Context, c *redis.Client, by asynq.MiddlewareFunc, opts
 	done := make(chan struct{})
 	mux := asynq.NewServeMux()
 	cfg := asynq.Config{Concurrency: 10, LogLevel: asynq.FatalLevel}
-	if by != nil {
-		mux.Use(by)
+	if middleware != nil {
+		mux.Use(middleware)
 	}
 	if opts != nil {
 		l, err := locker.NewSingle(c)

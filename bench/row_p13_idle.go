@@ -23,65 +23,68 @@ including the commands of scripts. CPU is a percentage of one processor. Other p
 }
 
 func runIdleTasks(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 	f.table = newTable("TaskCheckInterval", "queues", "commands per second", "Redis CPU %", "client CPU %")
 	for _, queues := range []int{1, 5} {
 		for _, every := range []time.Duration{time.Second, 50 * time.Millisecond} {
 			var commands, server, client []float64
 			for round := range o.rounds {
 				progress("round %d of %d: %v, %d queues", round+1, o.rounds, every, queues)
-				i, err := idleFor(ctx, on, 10*o.turn, every, queues)
+				i, err := measureIdle(ctx, srv, 10*o.turn, every, queues)
 				if err != nil {
 					return f, err
 				}
 				commands, server, client = append(commands, i.commands), append(server, i.server), append(client, i.client)
 			}
-			f.table.add(every.String(), strconv.Itoa(queues), spread("%.0f", commands), spread("%.2f", server), spread("%.2f", client))
+			f.table.add(every.String(), strconv.Itoa(queues), medianAndRange("%.0f", commands), medianAndRange("%.2f", server), medianAndRange("%.2f", client))
 		}
 	}
 	return f, nil
 }
 
-// idling is the load of an idle server: commands per second, and percentages of a processor.
-type idling struct{ commands, server, client float64 }
+// idleLoad is the load of an idle server of asynq: commands per second, and the CPU times of Redis
+// and of the server in percent of a processor.
+type idleLoad struct{ commands, server, client float64 }
 
-func idleFor(ctx context.Context, on server, d, every time.Duration, queues int) (idling, error) {
-	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
+// measureIdle runs a server of asynq with this many queues for the time d. The server looks for
+// tasks every checkInterval, and finds none.
+func measureIdle(ctx context.Context, srv server, d, checkInterval time.Duration, queues int) (idleLoad, error) {
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	defer c.Close()
 	names := make(map[string]int)
 	for i := range queues {
 		names[fmt.Sprint("queue", i)] = 1
 	}
 	server := asynq.NewServerFromRedisClient(c, asynq.Config{
-		Concurrency: 10, LogLevel: asynq.FatalLevel, TaskCheckInterval: every, DelayedTaskCheckInterval: time.Second, Queues: names,
+		Concurrency: 10, LogLevel: asynq.FatalLevel, TaskCheckInterval: checkInterval, DelayedTaskCheckInterval: time.Second, Queues: names,
 	})
 	if err := server.Start(asynq.NewServeMux()); err != nil {
-		return idling{}, err
+		return idleLoad{}, err
 	}
 	defer server.Shutdown()
 	time.Sleep(time.Second) // while the server starts, it is not idle
-	before, err := on.load(ctx)
+	before, err := srv.load(ctx)
 	if err != nil {
-		return idling{}, err
+		return idleLoad{}, err
 	}
 	cpu, err := ownCPU()
 	if err != nil {
-		return idling{}, err
+		return idleLoad{}, err
 	}
 	time.Sleep(d)
-	after, err := on.load(ctx)
+	after, err := srv.load(ctx)
 	if err != nil {
-		return idling{}, err
+		return idleLoad{}, err
 	}
 	used, err := ownCPU()
 	if err != nil {
-		return idling{}, err
+		return idleLoad{}, err
 	}
-	spent := after.since(before)
+	spent := after.minus(before)
 	var n int
 	for command, calls := range spent.calls {
 		if !housekeeping(command) {
@@ -89,5 +92,5 @@ func idleFor(ctx context.Context, on server, d, every time.Duration, queues int)
 		}
 	}
 	percent := func(cpu time.Duration) float64 { return 100 * cpu.Seconds() / d.Seconds() }
-	return idling{float64(n) / d.Seconds(), percent(spent.cpu), percent(used - cpu)}, nil
+	return idleLoad{float64(n) / d.Seconds(), percent(spent.cpu), percent(used - cpu)}, nil
 }

@@ -33,19 +33,19 @@ median times in the same round.`,
 	run: runTransactions,
 }
 
-// transacting is one way to run the transaction.
-type transacting struct {
+// transactionWay is one way to run the transaction.
+type transactionWay struct {
 	name, plain string // the name of this way, and of the same transaction without a lock
-	once        func(ctx context.Context) error
+	run         func(ctx context.Context) error
 }
 
 func runTransactions(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
-	client := redis.NewClient(&redis.Options{Addr: on.Addr(), ContextTimeoutEnabled: true})
+	defer func() { err = errors.Join(err, srv.close()) }()
+	client := redis.NewClient(&redis.Options{Addr: srv.Addr(), ContextTimeoutEnabled: true})
 	defer client.Close()
 	l, err := locker.NewSingle(client)
 	if err != nil {
@@ -56,7 +56,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, l.Close(ctx), beside.Close(ctx)) }()
-	var all []transacting
+	var all []transactionWay
 	for kind, driver := range map[sqltest.Kind]string{sqltest.Postgres: "pgx", sqltest.MariaDB: "mysql"} {
 		server, launched := sqltest.Launch(kind)
 		if launched != nil {
@@ -83,7 +83,7 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	}
 	f.table = newTable("contestant", "p50 µs", "× plain")
 	for _, w := range all {
-		f.table.add(w.name, spread("%.0f", medians[w.name]), spread("%.2f", ratios(medians[w.name], medians[w.plain])))
+		f.table.add(w.name, medianAndRange("%.0f", medians[w.name]), medianAndRange("%.2f", ratios(medians[w.name], medians[w.plain])))
 	}
 	for _, w := range all {
 		if limit, ok := transactionLimits[w.name]; ok {
@@ -104,12 +104,12 @@ const (
 
 // lockers has the Lockers and clients that the ways of this row use.
 type lockers struct {
-	client *redis.Client  // for the lock that is written by hand
-	plain  *locker.Engine // a Locker of NewSingle without options
-	beside *locker.Engine // a Locker with WithBackgroundRelease
+	client     *redis.Client  // for the lock that is written by hand
+	plain      *locker.Engine // a Locker of NewSingle without options
+	background *locker.Engine // a Locker with WithBackgroundRelease
 }
 
-func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver string, l lockers) ([]transacting, error) {
+func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Kind, driver string, l lockers) ([]transactionWay, error) {
 	name, database := "PostgreSQL", "postgres"
 	if kind == sqltest.MariaDB {
 		name, database = "MariaDB", ""
@@ -125,14 +125,14 @@ func transactionsOn(ctx context.Context, server *sqltest.Server, kind sqltest.Ki
 			return sqllock.Do(ctx, l, db, rule, func(ctx context.Context, tx *sqllock.Tx) error { return readAndWrite(ctx, tx) })
 		}
 	}
-	ways := []transacting{
+	ways := []transactionWay{
 		{name + ", plain", name + ", plain", plain},
 		{name + ", locker.Run", name + ", plain", func(ctx context.Context) error { return locker.Run(ctx, l.plain, rule, plain) }},
-		{name + ", by hand", name + ", plain", byHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
+		{name + ", by hand", name + ", plain", runByHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
 			return fencedByHand(ctx, db, kind, fence)
 		})},
 		{name + ", Do", name + ", plain", do(l.plain)},
-		{name + ", Do" + besideSuffix, name + ", plain", do(l.beside)},
+		{name + ", Do" + besideSuffix, name + ", plain", do(l.background)},
 	}
 	if kind == sqltest.MariaDB {
 		return ways, nil
@@ -172,7 +172,7 @@ func openDatabase(ctx context.Context, server *sqltest.Server, kind sqltest.Kind
 }
 
 // transactionsOfPgx returns the ways of a program that uses pgx without database/sql.
-func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transacting {
+func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transactionWay {
 	work := func(ctx context.Context, tx pgx.Tx) error {
 		n := 0
 		if err := tx.QueryRow(ctx, readRow).Scan(&n); err != nil {
@@ -181,16 +181,16 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 		_, err := tx.Exec(ctx, writeRow)
 		return err
 	}
-	doPgx := func(name string, l *locker.Engine) transacting {
-		return transacting{name, bare, func(ctx context.Context) error {
+	doPgx := func(name string, l *locker.Engine) transactionWay {
+		return transactionWay{name, bare, func(ctx context.Context) error {
 			return pgxlock.Do(ctx, l, pool, rule, func(ctx context.Context, tx *pgxlock.Tx) error { return work(ctx, tx) })
 		}}
 	}
-	return []transacting{
+	return []transactionWay{
 		{bare, bare, func(ctx context.Context) error {
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return work(ctx, tx) })
 		}},
-		{"PostgreSQL, pgx by hand", bare, byHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
+		{"PostgreSQL, pgx by hand", bare, runByHand(l.client, rule.Key, func(ctx context.Context, fence int64) error {
 			return pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
 				var batch pgx.Batch
 				batch.Queue("BEGIN")
@@ -210,7 +210,7 @@ func transactionsOfPgx(pool *pgxpool.Pool, rule locker.Rule, l lockers) []transa
 			})
 		})},
 		doPgx("PostgreSQL, pgxlock.Do", l.plain),
-		doPgx("PostgreSQL, pgxlock.Do"+besideSuffix, l.beside),
+		doPgx("PostgreSQL, pgxlock.Do"+besideSuffix, l.background),
 	}
 }
 
@@ -224,8 +224,8 @@ ON CONFLICT (resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence < EXCL
 ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))`,
 }
 
-// byHand runs work under the simplest lock whose fence grows.
-func byHand(client *redis.Client, key string, work func(ctx context.Context, fence int64) error) func(ctx context.Context) error {
+// runByHand returns a function that runs work under the simplest lock whose fence grows.
+func runByHand(client *redis.Client, key string, work func(ctx context.Context, fence int64) error) func(ctx context.Context) error {
 	locks, fence := floorLocks{client: client, ttl: 30 * time.Second}, int64(0)
 	return func(ctx context.Context) error {
 		held, err := locks.Lock(ctx, key)
@@ -252,14 +252,14 @@ func fencedByHand(ctx context.Context, db *sql.DB, kind sqltest.Kind, fence int6
 	return tx.Commit()
 }
 
-// querying is a transaction of database/sql or of sqllock.
-type querying interface {
+// queryable is a transaction of database/sql or of sqllock.
+type queryable interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // readAndWrite does the work of each transaction.
-func readAndWrite(ctx context.Context, tx querying) error {
+func readAndWrite(ctx context.Context, tx queryable) error {
 	n := 0
 	if err := tx.QueryRowContext(ctx, readRow).Scan(&n); err != nil {
 		return err
@@ -280,12 +280,12 @@ func plainTransaction(ctx context.Context, db *sql.DB) error {
 	return tx.Commit()
 }
 
-// turn returns the median duration of a transaction, in µs.
-func (w transacting) turn(ctx context.Context, d time.Duration) (float64, error) {
+// turn runs transactions for the time d. It returns their median duration, in µs.
+func (w transactionWay) turn(ctx context.Context, d time.Duration) (float64, error) {
 	var took []float64
 	for began := time.Now(); time.Since(began) < d; {
 		start := time.Now()
-		if err := w.once(ctx); err != nil {
+		if err := w.run(ctx); err != nil {
 			return 0, err
 		}
 		took = append(took, float64(time.Since(start).Microseconds()))

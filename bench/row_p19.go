@@ -19,19 +19,19 @@ although others are free. A violation is a 51st worker inside.`,
 }
 
 func runSemaphore(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 	names := []string{semaphore, semaphoreFair, asynqRate.name, "redislock 1ms", "redsync 1ms"}
-	runners := field(names...)
+	runners := contestantsNamed(names...)
 	turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
 		crowd := shape{processes: 4, workers: 50, permits: mostPermits, oneKey: true}
 		if !c.admits {
 			crowd.oneKey, crowd.shared = false, mostPermits
 		}
-		return crowd.take(ctx, on, c, o.turn)
+		return crowd.take(ctx, srv, c, o.turn)
 	})
 	if err != nil {
 		return f, err
@@ -41,11 +41,11 @@ func runSemaphore(ctx context.Context, o order) (f finding, err error) {
 	for _, c := range runners {
 		t := turns[c.name]
 		f.table.add(c.name,
-			spread("%.0f", each(t, turn.perSecond)), middle("%.2f", each(t, turn.sent)),
-			spread("%.2f", each(t, turn.fairness)), spread("%.0f", each(t, turn.starved)),
-			middle("%.2f", each(t, turn.waitP50)), spread("%.1f", each(t, turn.waitP99)), spread("%.0f", each(t, turn.longestWait)),
-			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)), total(each(t, turn.violations)))
+			medianAndRange("%.0f", figuresOf(t, turn.perSecond)), medianText("%.2f", figuresOf(t, turn.clientCommands)),
+			medianAndRange("%.2f", figuresOf(t, turn.fairness)), medianAndRange("%.0f", figuresOf(t, turn.starved)),
+			medianText("%.2f", figuresOf(t, turn.waitP50)), medianAndRange("%.1f", figuresOf(t, turn.waitP99)), medianAndRange("%.0f", figuresOf(t, turn.longestWait)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)), sumText(figuresOf(t, turn.violations)))
 	}
-	f.verdicts = []verdict{none("P19 violations", slices.Concat(turns[semaphore], turns[semaphoreFair]), turn.violations)}
+	f.verdicts = []verdict{noEvents("P19 violations", slices.Concat(turns[semaphore], turns[semaphoreFair]), turn.violations)}
 	return f, nil
 }

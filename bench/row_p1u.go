@@ -18,42 +18,42 @@ server share a processor; client CPU varies less.`,
 
 func runUnpinned(ctx context.Context, o order) (finding, error) {
 	const floor, redislock = "floor", "redislock 100ms"
-	runners := field(floor, latchkit, latchkitPlain, redislock, "redsync", "rueidislock")
-	f, turns, err := lone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1})
+	runners := contestantsNamed(floor, latchkit, latchkitPlain, redislock, "redsync", "rueidislock")
+	f, turns, err := runLone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1})
 	f.verdicts = []verdict{
-		atMost("P1u client CPU × floor", 1.2, "%.2f", times(turns, latchkit, floor, turn.clientCPU)),
-		atMost("P1u time × redislock", 1.15, "%.2f", times(turns, latchkit, redislock, turn.microsEach)),
+		atMost("P1u client CPU × floor", 1.2, "%.2f", figureRatios(turns, latchkit, floor, turn.clientCPU)),
+		atMost("P1u time × redislock", 1.15, "%.2f", figureRatios(turns, latchkit, redislock, turn.microsEach)),
 	}
 	return f, err
 }
 
 // P12 measures what a lock costs if the caller does not wait for the release.
-var besideRow = row{
+var backgroundRow = row{
 	name:  "P12",
 	title: "Run with a release that nobody waits for, one goroutine",
 	about: `The kernel chooses the processors. Each Run has a new key, so a background release saves
 only the wait for the release.`,
-	run: runBeside,
+	run: runBackground,
 }
 
-func runBeside(ctx context.Context, o order) (finding, error) {
+func runBackground(ctx context.Context, o order) (finding, error) {
 	const floor = "floor"
-	runners := field(floor, latchkit, latchkitRun, latchkitBeside, "redislock 100ms")
-	f, turns, err := lone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1, rotate: true})
+	runners := contestantsNamed(floor, latchkit, latchkitRun, latchkitBeside, "redislock 100ms")
+	f, turns, err := runLone(ctx, runners, o.aloneRounds, o.turn/2, shape{processes: 1, workers: 1, rotate: true})
 	f.verdicts = []verdict{
-		atMost("P12 time × floor", 0.75, "%.2f", times(turns, latchkitBeside, floor, turn.microsEach)),
+		atMost("P12 time × floor", 0.75, "%.2f", figureRatios(turns, latchkitBeside, floor, turn.microsEach)),
 	}
 	return f, err
 }
 
-// lone runs the turns of contestants with one goroutine.
-func lone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
-	on, err := launchServer()
+// runLone runs the turns of all runners, with one goroutine each.
+func runLone(ctx context.Context, runners []contestant, rounds int, length time.Duration, alone shape) (f finding, turns map[string][]turn, err error) {
+	srv, err := launchServer()
 	if err != nil {
 		return f, nil, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
-	turns, err = interleave(runners, rounds, func(c contestant) (turn, error) { return alone.take(ctx, on, c, length) })
+	defer func() { err = errors.Join(err, srv.close()) }()
+	turns, err = interleave(runners, rounds, func(c contestant) (turn, error) { return alone.take(ctx, srv, c, length) })
 	if err != nil {
 		return f, nil, err
 	}
@@ -71,26 +71,26 @@ are one or 64 goroutines, each with a key of its own.`,
 }
 
 func runFar(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 	const floor, redislock, far = "floor", "redislock 100ms", 2 * time.Millisecond
 	f.table = crowdTable()
 	for _, workers := range []int{1, 64} {
-		runners := field(floor, latchkit, redislock, "rueidislock")
+		runners := contestantsNamed(floor, latchkit, redislock, "rueidislock")
 		if workers == 1 {
-			runners = slices.Insert(runners, 2, field(latchkitPlain, latchkitBeside)...)
+			runners = slices.Insert(runners, 2, contestantsNamed(latchkitPlain, latchkitBeside)...)
 		}
 		crowd := shape{processes: 1, workers: workers, rotate: true, roundTrip: far}
-		turns, err := interleave(runners, min(o.rounds, 3), func(c contestant) (turn, error) { return crowd.take(ctx, on, c, o.turn) })
+		turns, err := interleave(runners, min(o.rounds, 3), func(c contestant) (turn, error) { return crowd.take(ctx, srv, c, o.turn) })
 		if err != nil {
 			return f, err
 		}
 		addCrowd(&f.table, runners, turns, workers)
 		f.verdicts = append(f.verdicts,
-			atMost("P2R "+goroutines(workers)+": time × redislock", 1.15, "%.2f", times(turns, latchkit, redislock, turn.microsEach)))
+			atMost("P2R "+goroutines(workers)+": time × redislock", 1.15, "%.2f", figureRatios(turns, latchkit, redislock, turn.microsEach)))
 	}
 	return f, nil
 }

@@ -22,27 +22,27 @@ lasts until the end of the turn.`,
 }
 
 func runManyKeys(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const floor, rueidis, redislock, redsync = "floor", "rueidislock", "redislock 100ms", "redsync"
 	f.table = crowdTable()
 	for _, workers := range []int{8, 64, 256} {
-		runners := field(floor, latchkit, latchkitOnRueidis, redislock, redsync, rueidis)
+		runners := contestantsNamed(floor, latchkit, latchkitOnRueidis, redislock, redsync, rueidis)
 		if workers == 64 {
-			runners = slices.Insert(runners, 1, field("floor-ap", "floor-rueidis")...)
+			runners = slices.Insert(runners, 1, contestantsNamed("floor-ap", "floor-rueidis")...)
 		}
 		if workers == 8 {
-			runners = append(runners, field(scripts)...)
+			runners = append(runners, contestantsNamed(scripts)...)
 		} else {
-			runners = append(runners, field(scriptsTogether)...)
+			runners = append(runners, contestantsNamed(scriptsTogether)...)
 		}
 		busy := shape{processes: 1, workers: workers}
 		turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
-			return busy.take(ctx, on, c, o.turn)
+			return busy.take(ctx, srv, c, o.turn)
 		})
 		if err != nil {
 			return f, err
@@ -50,15 +50,15 @@ func runManyKeys(ctx context.Context, o order) (f finding, err error) {
 		addCrowd(&f.table, runners, turns, workers)
 		switch workers {
 		case 8:
-			f.verdicts = append(f.verdicts, atMost("P2 8 goroutines: time × redislock", 1.2, "%.2f", times(turns, latchkit, redislock, turn.microsEach)))
+			f.verdicts = append(f.verdicts, atMost("P2 8 goroutines: time × redislock", 1.2, "%.2f", figureRatios(turns, latchkit, redislock, turn.microsEach)))
 		case 64:
 			f.verdicts = append(f.verdicts,
-				atLeast("P2 64 goroutines: throughput × rueidislock", 1, "%.2f", times(turns, latchkit, rueidis, turn.perSecond)),
-				atMost("P2 64 goroutines: client CPU µs", 9, "%.1f", each(turns[latchkit], turn.clientCPU)))
+				atLeast("P2 64 goroutines: throughput × rueidislock", 1, "%.2f", figureRatios(turns, latchkit, rueidis, turn.perSecond)),
+				atMost("P2 64 goroutines: client CPU µs", 9, "%.1f", figuresOf(turns[latchkit], turn.clientCPU)))
 		default:
-			best := perRound(math.Max, each(turns[redislock], turn.perSecond), each(turns[redsync], turn.perSecond), each(turns[rueidis], turn.perSecond))
+			best := perRound(math.Max, figuresOf(turns[redislock], turn.perSecond), figuresOf(turns[redsync], turn.perSecond), figuresOf(turns[rueidis], turn.perSecond))
 			f.verdicts = append(f.verdicts, atLeast("P2 256 goroutines: throughput × best peer", 1, "%.2f",
-				ratios(each(turns[latchkit], turn.perSecond), best)))
+				ratios(figuresOf(turns[latchkit], turn.perSecond), best)))
 		}
 	}
 	return f, nil
@@ -77,14 +77,14 @@ func crowdTable() table {
 		"client CPU µs", "server CPU µs", "longest wait ms")
 }
 
-// addCrowd adds the runners to the table. The first runner is the floor.
-func addCrowd(to *table, runners []contestant, turns map[string][]turn, workers int) {
+// addCrowd adds a line for each of the runners to tbl. The first runner is the floor.
+func addCrowd(tbl *table, runners []contestant, turns map[string][]turn, workers int) {
 	for _, c := range runners {
 		t := turns[c.name]
-		to.add(c.name, fmt.Sprint(workers),
-			spread("%.0f", each(t, turn.perSecond)), spread("%.2f", times(turns, c.name, runners[0].name, turn.perSecond)),
-			middle("%.2f", each(t, turn.sent)), middle("%.2f", each(t, turn.executed)),
-			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)),
-			spread("%.0f", each(t, turn.longestWait)))
+		tbl.add(c.name, fmt.Sprint(workers),
+			medianAndRange("%.0f", figuresOf(t, turn.perSecond)), medianAndRange("%.2f", figureRatios(turns, c.name, runners[0].name, turn.perSecond)),
+			medianText("%.2f", figuresOf(t, turn.clientCommands)), medianText("%.2f", figuresOf(t, turn.executed)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)),
+			medianAndRange("%.0f", figuresOf(t, turn.longestWait)))
 	}
 }

@@ -15,15 +15,15 @@ lock at once, nearly always different keys. Waits are those for the lock.`,
 }
 
 func runStripes(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 	own := stripesName(0)
-	runners := field(own, stripesName(1024), stripesName(256), stripesName(64), stripesName(16))
+	runners := contestantsNamed(own, stripesName(1024), stripesName(256), stripesName(64), stripesName(16))
 	turns, err := interleave(runners, o.rounds, func(c contestant) (turn, error) {
-		return shape{processes: 4, workers: 16, shared: 4096}.take(ctx, on, c, o.turn)
+		return shape{processes: 4, workers: 16, shared: 4096}.take(ctx, srv, c, o.turn)
 	})
 	if err != nil {
 		return f, err
@@ -32,10 +32,10 @@ func runStripes(ctx context.Context, o order) (f finding, err error) {
 	for _, c := range runners {
 		t := turns[c.name]
 		f.table.add(c.name,
-			spread("%.0f", each(t, turn.perSecond)), spread("%.2f", times(turns, c.name, own, turn.perSecond)),
-			middle("%.2f", each(t, turn.waitP50)), spread("%.1f", each(t, turn.waitP99)), spread("%.0f", each(t, turn.longestWait)),
-			middle("%.1f", each(t, turn.clientCPU)), middle("%.1f", each(t, turn.serverCPU)))
+			medianAndRange("%.0f", figuresOf(t, turn.perSecond)), medianAndRange("%.2f", figureRatios(turns, c.name, own, turn.perSecond)),
+			medianText("%.2f", figuresOf(t, turn.waitP50)), medianAndRange("%.1f", figuresOf(t, turn.waitP99)), medianAndRange("%.0f", figuresOf(t, turn.longestWait)),
+			medianText("%.1f", figuresOf(t, turn.clientCPU)), medianText("%.1f", figuresOf(t, turn.serverCPU)))
 	}
-	f.verdicts = []verdict{atLeast("P20 1024 stripes: throughput × a lock for each key", 0.9, "%.2f", times(turns, stripesName(1024), own, turn.perSecond))}
+	f.verdicts = []verdict{atLeast("P20 1024 stripes: throughput × a lock for each key", 0.9, "%.2f", figureRatios(turns, stripesName(1024), own, turn.perSecond))}
 	return f, nil
 }

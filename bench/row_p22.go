@@ -38,22 +38,22 @@ var heads = []struct {
 }
 
 func runHeads(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 	f.table = newTable("the heavy waiter", "light waiters", "ms", "max ms")
 	for _, h := range heads {
 		var late []float64
 		for range o.rounds {
-			times, err := behind(ctx, on, h.strike, o.inheritTTL)
+			times, err := lightDelays(ctx, srv, h.strike, o.inheritTTL)
 			if err != nil {
 				return f, fmt.Errorf("%s: %w", h.name, err)
 			}
-			late = append(late, each(times, millis)...)
+			late = append(late, figuresOf(times, millis)...)
 		}
-		f.table.add(h.name, fmt.Sprint(len(late)), spread("%.1f", late), middle("%.0f", []float64{percentile(late, 100)}))
+		f.table.add(h.name, fmt.Sprint(len(late)), medianAndRange("%.1f", late), medianText("%.0f", []float64{percentile(late, 100)}))
 		progress("P22 %s: %.1f ms", h.name, median(late))
 		if h.name == "it is killed" {
 			f.verdicts = append(f.verdicts, atMost("P22 killed: the longest wait, ms", 3500, "%.0f", []float64{percentile(late, 100)}))
@@ -62,18 +62,18 @@ func runHeads(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// behind returns, for each light waiter, the time from the call of strike until the waiter got
-// its unit.
-func behind(ctx context.Context, on server, strike func(holder, heavy *child) error, ttl time.Duration) (late []time.Duration, err error) {
+// lightDelays returns, for each light waiter, the time from the call of strike until the waiter got
+// its unit. strike makes the heavy waiter leave, or not react any more.
+func lightDelays(ctx context.Context, srv server, strike func(holder, heavy *child) error, ttl time.Duration) (delays []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*ttl+patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return nil, err
 	}
 	var all children
 	defer func() { err = errors.Join(err, all.end()) }()
 	for i, u := range []units{{Callers: 1, Weight: 10}, {Callers: 1, Weight: mostPermits}, {Callers: lightWaiters, Weight: 1}} {
-		u.Settings = on.settings(lockTTL, i)
+		u.Settings = srv.settings(lockTTL, i)
 		c, err := launch("units", u)
 		if err != nil {
 			return nil, err
@@ -81,7 +81,7 @@ func behind(ctx context.Context, on server, strike func(holder, heavy *child) er
 		if all = append(all, c); i == 0 {
 			err = c.expect(ctx, "had", nil)
 		} else {
-			err = inQueue(ctx, on, i)
+			err = awaitQueue(ctx, srv, i)
 		}
 		if err != nil {
 			return nil, err
@@ -99,20 +99,20 @@ func behind(ctx context.Context, on server, strike func(holder, heavy *child) er
 		if at < began {
 			return nil, errors.New("a light waiter overtook the heavy one")
 		}
-		late = append(late, at-began)
+		delays = append(delays, at-began)
 	}
-	return late, nil
+	return delays, nil
 }
 
-// inQueue waits until n processes are in the queue. The callers of one process that want the
+// awaitQueue waits until n processes are in the queue. The callers of one process that want the
 // same number of units share an entry in the queue.
-func inQueue(ctx context.Context, on server, n int) error {
-	for on.witness.ZCard(ctx, redisstore.QueueKey(unitsKey)).Val() < int64(n) {
+func awaitQueue(ctx context.Context, srv server, n int) error {
+	for srv.witness.ZCard(ctx, redisstore.QueueKey(unitsKey)).Val() < int64(n) {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(between) // after this pause, the waiters have the answers to their calls, and wait
+	time.Sleep(expiryGap) // after this pause, the waiters have the answers to their calls, and wait
 	return nil
 }

@@ -28,8 +28,8 @@ part of the cost of "unsampled" is in the SDK: the Start of two spans, and five 
 	run: runObserver,
 }
 
-// watched is one way to observe a lock.
-type watched struct {
+// observedLock is one way to observe a lock.
+type observedLock struct {
 	name    string
 	option  locker.Option
 	sampled bool // the span of the caller is sampled
@@ -52,7 +52,7 @@ func runObserver(ctx context.Context, o order) (f finding, err error) {
 	if err != nil {
 		return f, err
 	}
-	ways := []watched{
+	ways := []observedLock{
 		{name: unobserved, option: locker.WithOptions()},
 		{name: nilObserver, option: locker.WithObserver(nil)},
 		{name: unsampled, option: locker.WithObserver(observer)},
@@ -71,19 +71,19 @@ func runObserver(ctx context.Context, o order) (f finding, err error) {
 	}
 	f.table = newTable("Observer", "CPU µs", "µs", "allocs", "CPU µs more", "allocs more")
 	for _, w := range ways {
-		f.table.add(w.name, spread("%.2f", each(costs[w.name], cost.ofCPU)), spread("%.2f", each(costs[w.name], cost.ofTime)),
-			middle("%.1f", each(costs[w.name], cost.ofAllocs)),
-			spread("%.2f", more(costs, w.name, cost.ofCPU)), middle("%.1f", more(costs, w.name, cost.ofAllocs)))
+		f.table.add(w.name, medianAndRange("%.2f", figuresOf(costs[w.name], cost.ofCPU)), medianAndRange("%.2f", figuresOf(costs[w.name], cost.ofTime)),
+			medianText("%.1f", figuresOf(costs[w.name], cost.ofAllocs)),
+			medianAndRange("%.2f", extraCost(costs, w.name, cost.ofCPU)), medianText("%.1f", extraCost(costs, w.name, cost.ofAllocs)))
 	}
 	f.verdicts = []verdict{
-		atMost("P23 nil Observer: allocations more", 0.05, "%.2f", more(costs, nilObserver, cost.ofAllocs)),
-		atMost("P23 SDK, unsampled: CPU µs more", 5, "%.2f", more(costs, unsampled, cost.ofCPU)),
+		atMost("P23 nil Observer: allocations more", 0.05, "%.2f", extraCost(costs, nilObserver, cost.ofAllocs)),
+		atMost("P23 SDK, unsampled: CPU µs more", 5, "%.2f", extraCost(costs, unsampled, cost.ofCPU)),
 	}
 	return f, nil
 }
 
-// take acquires and releases a lock for the length of a turn.
-func (w watched) take(ctx context.Context, length time.Duration) (c cost, err error) {
+// take acquires and releases a lock again and again for the time length.
+func (w observedLock) take(ctx context.Context, length time.Duration) (c cost, err error) {
 	parent := trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, Remote: true}
 	if w.sampled {
 		parent.TraceFlags = trace.FlagsSampled
@@ -139,10 +139,11 @@ func (c cost) ofCPU() float64    { return c.cpu }
 func (c cost) ofTime() float64   { return c.micros }
 func (c cost) ofAllocs() float64 { return c.allocs }
 
-// more returns, for each round, the cost of one way minus the cost without an Observer.
-func more(costs map[string][]cost, name string, figure func(cost) float64) []float64 {
-	differences := each(costs[name], figure)
-	for i, without := range each(costs[unobserved], figure) {
+// extraCost returns, for each round, the figure of the named way minus the figure without an
+// Observer.
+func extraCost(costs map[string][]cost, name string, figure func(cost) float64) []float64 {
+	differences := figuresOf(costs[name], figure)
+	for i, without := range figuresOf(costs[unobserved], figure) {
 		differences[i] -= without
 	}
 	return differences

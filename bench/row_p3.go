@@ -33,16 +33,16 @@ type dialogue struct {
 }
 
 func runHandOff(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
 	const wake = "wake-pub"
-	runners := field(wake, latchkit, latchkitFair, latchkitOnRueidis, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms", scriptsInOrder)
+	runners := contestantsNamed(wake, latchkit, latchkitFair, latchkitOnRueidis, "rueidislock", "redislock 100ms", "redislock 1ms", "redsync", "redsync 1ms", scriptsInOrder)
 	turns, err := interleave(runners, o.rounds, func(c contestant) (dialogue, error) {
-		return converse(ctx, on, c, 2*o.turn)
+		return converse(ctx, srv, c, 2*o.turn)
 	})
 	if err != nil {
 		return f, err
@@ -53,28 +53,28 @@ func runHandOff(ctx context.Context, o order) (f finding, err error) {
 	for _, c := range runners {
 		t := turns[c.name]
 		f.table.add(c.name,
-			spread("%.0f", each(t, dialogue.p50)), spread("%.2f", ratios(each(t, dialogue.p50), each(turns[wake], dialogue.p50))),
-			spread("%.0f", each(t, dialogue.p99)), spread("%.2f", ratios(each(t, dialogue.p99), each(turns[wake], dialogue.p99))),
-			middle("%.2f", each(t, dialogue.sent)), middle("%.2f", each(t, dialogue.executed)),
-			middle("%.0f", each(t, dialogue.clientCPU)), middle("%.0f", each(t, dialogue.serverCPU)),
-			total(each(t, func(d dialogue) float64 { return float64(len(d.Took)) })),
-			total(each(t, func(d dialogue) float64 { return float64(d.Violations) })))
+			medianAndRange("%.0f", figuresOf(t, dialogue.p50)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p50), figuresOf(turns[wake], dialogue.p50))),
+			medianAndRange("%.0f", figuresOf(t, dialogue.p99)), medianAndRange("%.2f", ratios(figuresOf(t, dialogue.p99), figuresOf(turns[wake], dialogue.p99))),
+			medianText("%.2f", figuresOf(t, dialogue.clientCommands)), medianText("%.2f", figuresOf(t, dialogue.executed)),
+			medianText("%.0f", figuresOf(t, dialogue.clientCPU)), medianText("%.0f", figuresOf(t, dialogue.serverCPU)),
+			sumText(figuresOf(t, func(d dialogue) float64 { return float64(len(d.Took)) })),
+			sumText(figuresOf(t, func(d dialogue) float64 { return float64(d.Violations) })))
 	}
 	ours := turns[latchkit]
 	f.verdicts = []verdict{
-		atMost("P3 p50 × wake-pub", 1.25, "%.2f", ratios(each(ours, dialogue.p50), each(turns[wake], dialogue.p50))),
-		atMost("P3 p99 × wake-pub", 3, "%.2f", ratios(each(ours, dialogue.p99), each(turns[wake], dialogue.p99))),
-		atMost("P3 client commands per acquisition", 2.1, "%.2f", each(ours, dialogue.sent)),
-		none("P3 violations", slices.Concat(ours, turns[latchkitFair]), func(d dialogue) float64 { return float64(d.Violations) }),
+		atMost("P3 p50 × wake-pub", 1.25, "%.2f", ratios(figuresOf(ours, dialogue.p50), figuresOf(turns[wake], dialogue.p50))),
+		atMost("P3 p99 × wake-pub", 3, "%.2f", ratios(figuresOf(ours, dialogue.p99), figuresOf(turns[wake], dialogue.p99))),
+		atMost("P3 client commands per acquisition", 2.1, "%.2f", figuresOf(ours, dialogue.clientCommands)),
+		noEvents("P3 violations", slices.Concat(ours, turns[latchkitFair]), func(d dialogue) float64 { return float64(d.Violations) }),
 	}
 	return f, nil
 }
 
-// converse runs one turn of a contestant.
-func converse(ctx context.Context, on server, c contestant, length time.Duration) (d dialogue, err error) {
+// converse runs one turn of c, with two processes that hand the lock back and forth.
+func converse(ctx context.Context, srv server, c contestant, length time.Duration) (d dialogue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return d, err
 	}
 	arena, err := makeArena()
@@ -84,7 +84,7 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
 	specs := make([]duet, 2)
 	for i := range specs {
-		specs[i] = duet{c.name, on.settings(lockTTL, i), arena, length}
+		specs[i] = duet{c.name, srv.settings(lockTTL, i), arena, length}
 	}
 	all, err := launchAll("duet", specs)
 	if err != nil {
@@ -92,7 +92,7 @@ func converse(ctx context.Context, on server, c contestant, length time.Duration
 	}
 	defer func() { err = errors.Join(err, all.end()) }()
 
-	parts, used, err := observe[handOffs](ctx, on, all)
+	parts, used, err := observe[handOffs](ctx, srv, all)
 	if err != nil {
 		return d, err
 	}
@@ -118,7 +118,7 @@ func (d dialogue) percentile(p float64) float64 {
 	return micros(percentile(d.Took, p))
 }
 
-func (d dialogue) sent() float64 {
+func (d dialogue) clientCommands() float64 {
 	return float64(d.server.commands(d.sends)) / float64(d.Acquired)
 }
 func (d dialogue) executed() float64  { return float64(d.server.total()) / float64(d.Acquired) }

@@ -27,14 +27,14 @@ func runFewProcesses(ctx context.Context, o order) (finding, error) {
 	}
 	fair, handing := turns[latchkitFair], turns[latchkit]
 	f.verdicts = []verdict{
-		atLeast("P4 FIFO: throughput × best peer", 1, "%.2f", timesBestPeer(turns, latchkitFair)),
-		atLeast("P4 FIFO: Jain", 0.99, "%.3f", each(fair, turn.fairness)),
+		atLeast("P4 FIFO: throughput × best peer", 1, "%.2f", ratiosToBestPeer(turns, latchkitFair)),
+		atLeast("P4 FIFO: Jain", 0.99, "%.3f", figuresOf(fair, turn.fairness)),
 		atMost("P4 FIFO: wait p99 × the shortest of any peer", 0.12, "%.3f",
-			ratios(each(fair, turn.waitP99), bestPeer(turns, math.Min, turn.waitP99))),
-		atLeast("P4 hand-off: throughput × best peer", 20, "%.1f", timesBestPeer(turns, latchkit)),
-		atLeast("P4 hand-off: Jain", 0.98, "%.3f", each(handing, turn.fairness)),
-		atMost("P4 hand-off: client commands per acquisition", 0.1, "%.3f", each(handing, turn.sent)),
-		none("P4 violations", slices.Concat(fair, handing), turn.violations),
+			ratios(figuresOf(fair, turn.waitP99), bestPeer(turns, math.Min, turn.waitP99))),
+		atLeast("P4 hand-off: throughput × best peer", 20, "%.1f", ratiosToBestPeer(turns, latchkit)),
+		atLeast("P4 hand-off: Jain", 0.98, "%.3f", figuresOf(handing, turn.fairness)),
+		atMost("P4 hand-off: client commands per acquisition", 0.1, "%.3f", figuresOf(handing, turn.clientCommands)),
+		noEvents("P4 violations", slices.Concat(fair, handing), turn.violations),
 	}
 	return f, nil
 }

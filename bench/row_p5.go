@@ -20,10 +20,10 @@ func runOneProcess(ctx context.Context, o order) (finding, error) {
 	}
 	both := slices.Concat(turns[latchkitFair], turns[latchkit])
 	f.verdicts = []verdict{
-		none("P5 starved workers", both, turn.starved),
-		atMost("P5 FIFO: client commands per acquisition", 2.1, "%.2f", each(turns[latchkitFair], turn.sent)),
-		atMost("P5 hand-off: client commands per acquisition", 0.1, "%.3f", each(turns[latchkit], turn.sent)),
-		none("P5 violations", both, turn.violations),
+		noEvents("P5 starved workers", both, turn.starved),
+		atMost("P5 FIFO: client commands per acquisition", 2.1, "%.2f", figuresOf(turns[latchkitFair], turn.clientCommands)),
+		atMost("P5 hand-off: client commands per acquisition", 0.1, "%.3f", figuresOf(turns[latchkit], turn.clientCommands)),
+		noEvents("P5 violations", both, turn.violations),
 	}
 	return f, nil
 }

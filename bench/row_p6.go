@@ -24,8 +24,8 @@ minute.`,
 	run: runHoard,
 }
 
-// kept has the figures of one turn.
-type kept struct {
+// hoardTurn has the figures of one turn of P6.
+type hoardTurn struct {
 	leases int
 	window time.Duration
 	upkeep
@@ -37,31 +37,31 @@ type kept struct {
 const idle = "nobody"
 
 func runHoard(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
-	runners := append([]contestant{{name: idle}}, field(latchkit, scriptsRenewed, "redislock 100ms", "redsync", "rueidislock")...)
-	turns, err := interleave(runners, o.hoardRounds, func(c contestant) (kept, error) {
+	runners := append([]contestant{{name: idle}}, contestantsNamed(latchkit, scriptsRenewed, "redislock 100ms", "redsync", "rueidislock")...)
+	turns, err := interleave(runners, o.hoardRounds, func(c contestant) (hoardTurn, error) {
 		switch {
 		case c.name == idle:
-			pings, err := pingFor(ctx, on, o.hoardTTL/5)
-			return kept{pings: pings, window: o.hoardTTL / 5}, err
+			pings, err := pingFor(ctx, srv, o.hoardTTL/5)
+			return hoardTurn{pings: pings, window: o.hoardTTL / 5}, err
 		case c.kind != peer:
-			return keep(ctx, on, c, o.leases, o.hoardTTL)
+			return takeHoardTurn(ctx, srv, c, o.leases, o.hoardTTL)
 		default:
-			return keep(ctx, on, c, o.peerLeases, o.hoardTTL)
+			return takeHoardTurn(ctx, srv, c, o.peerLeases, o.hoardTTL)
 		}
 	})
 	if err != nil {
 		return f, err
 	}
 
-	p50 := func(k kept) float64 { return micros(percentile(k.pings, 50)) }
-	p99 := func(k kept) float64 { return micros(percentile(k.pings, 99)) }
-	slower := func(name string) []float64 { return ratios(each(turns[name], p99), each(turns[idle], p99)) }
+	p50 := func(k hoardTurn) float64 { return micros(percentile(k.pings, 50)) }
+	p99 := func(k hoardTurn) float64 { return micros(percentile(k.pings, 99)) }
+	slower := func(name string) []float64 { return ratios(figuresOf(turns[name], p99), figuresOf(turns[idle], p99)) }
 	f.table = newTable("contestant", "leases", "client CPU %", "server CPU %", "heap B/lease", "stack B/lease", "goroutines",
 		"server calls/s", "PING p50 µs", "PING p99 µs", "× idle", "lost")
 	for _, c := range runners {
@@ -70,35 +70,35 @@ func runHoard(ctx context.Context, o order) (f finding, err error) {
 		if c.name != idle {
 			cells = []string{
 				fmt.Sprint(t[0].leases),
-				spread("%.1f", each(t, kept.clientPercent)), spread("%.1f", each(t, kept.serverPercent)),
-				middle("%.0f", each(t, kept.heapEach)), middle("%.0f", each(t, kept.stackEach)),
-				middle("%.0f", each(t, kept.goroutines)), middle("%.0f", each(t, kept.calls)),
+				medianAndRange("%.1f", figuresOf(t, hoardTurn.clientPercent)), medianAndRange("%.1f", figuresOf(t, hoardTurn.serverPercent)),
+				medianText("%.0f", figuresOf(t, hoardTurn.heapEach)), medianText("%.0f", figuresOf(t, hoardTurn.stackEach)),
+				medianText("%.0f", figuresOf(t, hoardTurn.goroutines)), medianText("%.0f", figuresOf(t, hoardTurn.calls)),
 			}
 		}
-		cells = append(cells, middle("%.0f", each(t, p50)), spread("%.0f", each(t, p99)), spread("%.2f", slower(c.name)),
-			total(each(t, kept.lost)))
+		cells = append(cells, medianText("%.0f", figuresOf(t, p50)), medianAndRange("%.0f", figuresOf(t, p99)), medianAndRange("%.2f", slower(c.name)),
+			sumText(figuresOf(t, hoardTurn.lostLocks)))
 		f.table.add(append([]string{c.name}, cells...)...)
 	}
 	mine := turns[latchkit]
 	f.verdicts = []verdict{
-		atMost(fmt.Sprintf("P6 client CPU µs for each renewal, %d leases", o.leases), 2, "%.2f", each(mine, kept.microsEach)),
-		atMost("P6 heap and stack per lease, bytes", 1024, "%.0f", each(mine, kept.memoryEach)),
-		atMost("P6 goroutines, however many leases", hoarders, "%.0f", each(mine, kept.goroutines)),
-		atMost("P6 other clients' PING p99 µs", 1200, "%.0f", each(mine, p99)),
-		none("P6 leases lost", mine, kept.lost),
+		atMost(fmt.Sprintf("P6 client CPU µs for each renewal, %d leases", o.leases), 2, "%.2f", figuresOf(mine, hoardTurn.microsEach)),
+		atMost("P6 heap and stack per lease, bytes", 1024, "%.0f", figuresOf(mine, hoardTurn.memoryEach)),
+		atMost("P6 goroutines, however many leases", hoarders, "%.0f", figuresOf(mine, hoardTurn.goroutines)),
+		atMost("P6 other clients' PING p99 µs", 1200, "%.0f", figuresOf(mine, p99)),
+		noEvents("P6 leases lost", mine, hoardTurn.lostLocks),
 	}
 	return f, nil
 }
 
-// keep runs one turn of a contestant.
-func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Duration) (k kept, err error) {
+// takeHoardTurn runs one turn of c: a process that holds this many leases.
+func takeHoardTurn(ctx context.Context, srv server, c contestant, leases int, ttl time.Duration) (k hoardTurn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*ttl+4*patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return k, err
 	}
-	k = kept{leases: leases, window: ttl}
-	all, err := launchAll("hoard", []hoard{{c.name, on.settings(ttl, 0), leases, k.window}})
+	k = hoardTurn{leases: leases, window: ttl}
+	all, err := launchAll("hoard", []hoard{{c.name, srv.settings(ttl, 0), leases, k.window}})
 	if err != nil {
 		return k, err
 	}
@@ -108,21 +108,21 @@ func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Dur
 	if err := hoarder.expect(ctx, "held", nil); err != nil {
 		return k, err
 	}
-	before, err := on.load(ctx)
+	before, err := srv.load(ctx)
 	if err != nil {
 		return k, err
 	}
 	if err := hoarder.say("keep"); err != nil {
 		return k, err
 	}
-	if k.pings, err = pingFor(ctx, on, k.window); err != nil {
+	if k.pings, err = pingFor(ctx, srv, k.window); err != nil {
 		return k, err
 	}
-	after, err := on.load(ctx)
+	after, err := srv.load(ctx)
 	if err != nil {
 		return k, err
 	}
-	k.server = after.since(before)
+	k.server = after.minus(before)
 	if err := hoarder.expect(ctx, "kept", &k.upkeep); err != nil {
 		return k, err
 	}
@@ -138,9 +138,10 @@ func keep(ctx context.Context, on server, c contestant, leases int, ttl time.Dur
 	return k, all.finish()
 }
 
-// pingFor is another client of the server. It sends PINGs, and measures how long the replies take.
-func pingFor(ctx context.Context, on server, window time.Duration) (took []time.Duration, err error) {
-	c := redis.NewClient(&redis.Options{Addr: on.Addr()})
+// pingFor sends PINGs from another client of srv for the time window. It returns how long the
+// replies took.
+func pingFor(ctx context.Context, srv server, window time.Duration) (took []time.Duration, err error) {
+	c := redis.NewClient(&redis.Options{Addr: srv.Addr()})
 	defer c.Close()
 	if err := c.Ping(ctx).Err(); err != nil { // opens the connection, so that the first PING is not slow
 		return nil, err
@@ -157,25 +158,25 @@ func pingFor(ctx context.Context, on server, window time.Duration) (took []time.
 	return took, nil
 }
 
-func (k kept) clientPercent() float64 { return 100 * k.CPU.Seconds() / k.window.Seconds() }
+func (k hoardTurn) clientPercent() float64 { return 100 * k.CPU.Seconds() / k.window.Seconds() }
 
 // microsEach returns the CPU time for one renewal, in µs. A lease is renewed after a third of its
 // TTL.
-func (k kept) microsEach() float64 { return micros(k.CPU) / float64(3*k.leases) }
+func (k hoardTurn) microsEach() float64 { return micros(k.CPU) / float64(3*k.leases) }
 
-func (k kept) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.window.Seconds() }
-func (k kept) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
-func (k kept) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
+func (k hoardTurn) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.window.Seconds() }
+func (k hoardTurn) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
+func (k hoardTurn) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
 // memoryEach returns the memory for one lease. If the stacks have shrunk, they count as zero,
 // so that they do not make the heap look smaller.
-func (k kept) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
+func (k hoardTurn) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
-func (k kept) goroutines() float64 { return float64(k.Goroutines) }
-func (k kept) lost() float64       { return float64(k.Lost) }
+func (k hoardTurn) goroutines() float64 { return float64(k.Goroutines) }
+func (k hoardTurn) lostLocks() float64  { return float64(k.Lost) }
 
 // calls returns how many calls the server has executed per second. It does not count the PINGs of
 // the bench.
-func (k kept) calls() float64 {
+func (k hoardTurn) calls() float64 {
 	return float64(k.server.total()-k.server.calls["ping"]) / k.window.Seconds()
 }

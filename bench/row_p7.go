@@ -21,11 +21,11 @@ them back.`,
 }
 
 func runQuorum(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchNodes(ctx, 5)
+	srv, err := launchNodes(ctx, 5)
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
 	f.table = newTable("contestant", "servers", "acquire p50 µs", "p99 µs", "release p50 µs", "one round trip %", "keys left", "goroutines left")
 	for _, with := range conditions {
@@ -33,7 +33,7 @@ func runQuorum(ctx context.Context, o order) (f finding, err error) {
 		for round := range o.rounds {
 			for _, c := range quorumContestants {
 				progress("round %d of %d: %s, %s", round+1, o.rounds, c.name, with.name)
-				t, err := on.take(ctx, c.name, with, o.turn)
+				t, err := srv.take(ctx, c.name, with, o.turn)
 				if err != nil {
 					return f, fmt.Errorf("%s, %s: %w", c.name, with.name, err)
 				}
@@ -43,16 +43,16 @@ func runQuorum(ctx context.Context, o order) (f finding, err error) {
 		for _, c := range quorumContestants {
 			t := turns[c.name]
 			f.table.add(c.name, with.name,
-				spread("%.0f", each(t, quorumTurn.tookP50)), spread("%.0f", each(t, quorumTurn.tookP99)), spread("%.0f", each(t, quorumTurn.gaveP50)),
-				middle("%.1f", each(t, quorumTurn.oneRound)), total(each(t, quorumTurn.keysLeft)), total(each(t, quorumTurn.goroutines)))
+				medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP50)), medianAndRange("%.0f", figuresOf(t, quorumTurn.tookP99)), medianAndRange("%.0f", figuresOf(t, quorumTurn.gaveP50)),
+				medianText("%.1f", figuresOf(t, quorumTurn.oneRound)), sumText(figuresOf(t, quorumTurn.keysLeft)), sumText(figuresOf(t, quorumTurn.goroutines)))
 		}
 		ours := turns[latchkitQuorum]
 		f.verdicts = append(f.verdicts,
 			atMost("P7 "+with.name+": acquire × redsync fail-fast", 1.4, "%.2f",
-				ratios(each(ours, quorumTurn.tookP50), each(turns[redsyncFailFast], quorumTurn.tookP50))),
-			atLeast("P7 "+with.name+": one round trip, %", 80, "%.1f", each(ours, quorumTurn.oneRound)),
-			none("P7 "+with.name+": keys left", ours, quorumTurn.keysLeft),
-			none("P7 "+with.name+": goroutines left", ours, quorumTurn.goroutines),
+				ratios(figuresOf(ours, quorumTurn.tookP50), figuresOf(turns[redsyncFailFast], quorumTurn.tookP50))),
+			atLeast("P7 "+with.name+": one round trip, %", 80, "%.1f", figuresOf(ours, quorumTurn.oneRound)),
+			noEvents("P7 "+with.name+": keys left", ours, quorumTurn.keysLeft),
+			noEvents("P7 "+with.name+": goroutines left", ours, quorumTurn.goroutines),
 		)
 	}
 	return f, nil

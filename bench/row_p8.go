@@ -23,15 +23,15 @@ waiter without a lock 5 s and two TTLs later counts as never served, and has no 
 const willKeys = 4
 
 func runInherit(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
+	defer func() { err = errors.Join(err, srv.close()) }()
 
-	runners := field(latchkit, "redislock 100ms", "redislock 1ms", "redsync", "rueidislock")
+	runners := contestantsNamed(latchkit, "redislock 100ms", "redislock 1ms", "redsync", "rueidislock")
 	turns, err := interleave(runners, o.rounds, func(c contestant) (inheritance, error) {
-		return inherit(ctx, on, c, o.inheritTTL)
+		return inherit(ctx, srv, c, o.inheritTTL)
 	})
 	if err != nil {
 		return f, err
@@ -40,29 +40,29 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 	f.table = newTable("contestant", "waiters", "ms", "p99 ms", "never served")
 	for _, c := range runners {
 		t := turns[c.name]
-		f.table.add(c.name, fmt.Sprint(willKeys*len(t)), spread("%.2f", allOf(t)), middle("%.2f", p99(allOf(t))),
-			total(each(t, inheritance.missed)))
+		f.table.add(c.name, fmt.Sprint(willKeys*len(t)), medianAndRange("%.2f", allOf(t)), medianText("%.2f", p99(allOf(t))),
+			sumText(figuresOf(t, inheritance.missed)))
 	}
 	ours := turns[latchkit]
 	f.verdicts = []verdict{
 		atMost("P8 median, ms", 1, "%.2f", allOf(ours)),
 		atMost("P8 p99, ms", 3, "%.2f", p99(allOf(ours))),
-		none("P8 waiters never served", ours, inheritance.missed),
+		noEvents("P8 waiters never served", ours, inheritance.missed),
 	}
 	return f, nil
 }
 
 // inheritance has the figures of one turn.
 type inheritance struct {
-	late  []time.Duration // for each waiter that got a lock: how long after the expiry
-	never int
+	late        []time.Duration // for each waiter that got a lock: how long after the expiry
+	neverServed int
 }
 
 // allOf returns how long after the expiry each waiter got a lock, in ms. It covers all turns, and
 // leaves out waiters that never got a lock.
 func allOf(turns []inheritance) (late []float64) {
 	for _, t := range turns {
-		late = append(late, each(t.late, millis)...)
+		late = append(late, figuresOf(t.late, millis)...)
 	}
 	return late
 }
@@ -76,17 +76,17 @@ func p99(samples []float64) []float64 {
 	return []float64{percentile(samples, 99)}
 }
 
-func (i inheritance) missed() float64 { return float64(i.never) }
+func (i inheritance) missed() float64 { return float64(i.neverServed) }
 
-// inherit runs one turn of a contestant.
-func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (left inheritance, err error) {
+// inherit runs one turn of c: it kills a holder, and measures how late the waiters get its locks.
+func inherit(ctx context.Context, srv server, c contestant, ttl time.Duration) (left inheritance, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*ttl+patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return left, err
 	}
 	part := func(process int) []will {
-		return []will{{c.name, on.settings(ttl, process), willKeys}}
+		return []will{{c.name, srv.settings(ttl, process), willKeys}}
 	}
 	holder, err := launchAll("holder", part(0))
 	if err != nil {
@@ -110,7 +110,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 	}
 	var gone [willKeys]time.Duration
 	for i := range gone {
-		if gone[i], err = expiry(ctx, on, c.keyOnServer(willKey(i))); err != nil {
+		if gone[i], err = expiry(ctx, srv, c.keyOnServer(willKey(i))); err != nil {
 			return left, err
 		}
 	}
@@ -121,7 +121,7 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 	for i := range had {
 		switch {
 		case had[i] == 0:
-			left.never++
+			left.neverServed++
 		case had[i] < gone[i]:
 			return left, fmt.Errorf("a waiter got a lock %v before it expired", gone[i]-had[i])
 		default:
@@ -132,8 +132,8 @@ func inherit(ctx context.Context, on server, c contestant, ttl time.Duration) (l
 }
 
 // expiry returns when the key expires at the server, by the clock that monotonic reads.
-func expiry(ctx context.Context, on server, key string) (time.Duration, error) {
-	at, err := on.witness.PExpireTime(ctx, key).Result()
+func expiry(ctx context.Context, srv server, key string) (time.Duration, error) {
+	at, err := srv.witness.PExpireTime(ctx, key).Result()
 	if err != nil {
 		return 0, err
 	}

@@ -19,14 +19,14 @@ its length so far. A violation is a writer beside another holder, or a fence tha
 }
 
 func runReadWrite(ctx context.Context, o order) (f finding, err error) {
-	on, err := launchServer()
+	srv, err := launchServer()
 	if err != nil {
 		return f, err
 	}
-	defer func() { err = errors.Join(err, on.close()) }()
-	runners := field(latchkitReaders, latchkitLoneReaders, latchkit, "redislock 1ms", "rueidislock")
+	defer func() { err = errors.Join(err, srv.close()) }()
+	runners := contestantsNamed(latchkitReaders, latchkitLoneReaders, latchkit, "redislock 1ms", "rueidislock")
 	turns, err := interleave(runners, o.rounds, func(c contestant) (lendingTurn, error) {
-		return shelf{processes: 2, readers: 32, writers: 1}.take(ctx, on, c, o.turn)
+		return shelf{processes: 2, readers: 32, writers: 1}.take(ctx, srv, c, o.turn)
 	})
 	if err != nil {
 		return f, err
@@ -36,19 +36,19 @@ func runReadWrite(ctx context.Context, o order) (f finding, err error) {
 	for _, c := range runners {
 		t := turns[c.name]
 		f.table.add(c.name,
-			spread("%.0f", each(t, lendingTurn.reads)), spread("%.0f", each(t, lendingTurn.writes)),
-			middle("%.3f", each(t, lendingTurn.sent)), spread("%.0f", each(t, lendingTurn.starved)),
-			middle("%.2f", each(t, lendingTurn.writeP50)), spread("%.1f", each(t, lendingTurn.writeP99)),
-			spread("%.0f", each(t, lendingTurn.longestWait)), spread("%.0f", each(t, lendingTurn.mostPhases)),
-			total(each(t, lendingTurn.violations)))
+			medianAndRange("%.0f", figuresOf(t, lendingTurn.reads)), medianAndRange("%.0f", figuresOf(t, lendingTurn.writes)),
+			medianText("%.3f", figuresOf(t, lendingTurn.clientCommands)), medianAndRange("%.0f", figuresOf(t, lendingTurn.starved)),
+			medianText("%.2f", figuresOf(t, lendingTurn.writeP50)), medianAndRange("%.1f", figuresOf(t, lendingTurn.writeP99)),
+			medianAndRange("%.0f", figuresOf(t, lendingTurn.longestWait)), medianAndRange("%.0f", figuresOf(t, lendingTurn.mostPhases)),
+			sumText(figuresOf(t, lendingTurn.violations)))
 	}
 	ours, lone := turns[latchkitReaders], turns[latchkitLoneReaders]
 	both := append(append([]lendingTurn(nil), ours...), lone...)
 	f.verdicts = []verdict{
-		atLeast("P9 reads × one hold per reader", 10, "%.1f", ratios(each(ours, lendingTurn.reads), each(lone, lendingTurn.reads))),
-		atMost("P9 phases that began while a writer waited", 1, "%.0f", each(both, lendingTurn.mostPhases)),
-		none("P9 starved readers and writers", ours, lendingTurn.starved),
-		none("P9 violations", both, lendingTurn.violations),
+		atLeast("P9 reads × one hold per reader", 10, "%.1f", ratios(figuresOf(ours, lendingTurn.reads), figuresOf(lone, lendingTurn.reads))),
+		atMost("P9 phases that began while a writer waited", 1, "%.0f", figuresOf(both, lendingTurn.mostPhases)),
+		noEvents("P9 starved readers and writers", ours, lendingTurn.starved),
+		noEvents("P9 violations", both, lendingTurn.violations),
 	}
 	return f, nil
 }

@@ -69,7 +69,7 @@ func TestInterleave(t *testing.T) {
 	if err != nil || order != "ababab" {
 		t.Errorf("order %s, %v", order, err)
 	}
-	if got := spread("%.0f", each(turns["b"], func(n int) float64 { return float64(n) })); got != "4 [2–6]" {
+	if got := medianAndRange("%.0f", figuresOf(turns["b"], func(n int) float64 { return float64(n) })); got != "4 [2–6]" {
 		t.Errorf("the turns of b are %s", got)
 	}
 	_, err = interleave([]contestant{a, b}, 1, func(contestant) (int, error) { return 0, errors.ErrUnsupported })

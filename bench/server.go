@@ -19,8 +19,8 @@ type server struct {
 	*redistest.Server // the server, or the first master of a cluster
 	witness           *redis.Client
 
-	cluster *redistest.Cluster // nil: one server
-	others  []*redis.Client    // clients of the cluster's other masters
+	cluster      *redistest.Cluster // nil: one server
+	otherMasters []*redis.Client    // clients of the cluster's other masters
 }
 
 func launchServer() (server, error) {
@@ -42,13 +42,15 @@ func launchCluster() (server, error) {
 		if i == 0 {
 			s.witness = witness
 		} else {
-			s.others = append(s.others, witness)
+			s.otherMasters = append(s.otherMasters, witness)
 		}
 	}
 	return s, nil
 }
 
-func (s server) witnesses() []*redis.Client { return append([]*redis.Client{s.witness}, s.others...) }
+func (s server) witnesses() []*redis.Client {
+	return append([]*redis.Client{s.witness}, s.otherMasters...)
+}
 
 func (s server) close() error {
 	var errs []error
@@ -137,13 +139,14 @@ func parseLoad(info string) (load, error) {
 	return l, nil
 }
 
-func (l load) since(before load) load {
-	d := load{cpu: l.cpu - before.cpu, calls: map[string]int{}}
+// minus returns what the server has executed after earlier, a load that was read before l.
+func (l load) minus(earlier load) load {
+	d := load{cpu: l.cpu - earlier.cpu, calls: map[string]int{}}
 	for command, n := range l.calls {
-		d.calls[command] = n - before.calls[command]
+		d.calls[command] = n - earlier.calls[command]
 	}
 	for i, node := range l.nodes {
-		d.nodes = append(d.nodes, node.since(before.nodes[i]))
+		d.nodes = append(d.nodes, node.minus(earlier.nodes[i]))
 	}
 	return d
 }

@@ -16,9 +16,9 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	for _, c := range contestants {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			on := startServer(t)
-			proxy := chaos.NewProxy(t, on.Addr())
-			before, err := on.load(t.Context())
+			srv := startServer(t)
+			proxy := chaos.NewProxy(t, srv.Addr())
+			before, err := srv.load(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -29,12 +29,12 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 			}
 			var wire, told int
 			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) { //nolint:forbidigo // wait, because abandoned calls may still be under way
-				now, err := on.load(t.Context())
+				now, err := srv.load(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				used := now.since(before)
-				if wire, told = onTheWire(proxy, c.besides), used.commands(c.sends); wire == told {
+				used := now.minus(before)
+				if wire, told = onTheWire(proxy, c.uncounted), used.commands(c.sends); wire == told {
 					break
 				}
 				if time.Now().After(deadline) {
@@ -48,9 +48,9 @@ func TestCommandsAreThoseOnTheWire(t *testing.T) {
 	}
 }
 
-func onTheWire(p *chaos.Proxy, besides []string) (n int) {
+func onTheWire(p *chaos.Proxy, uncounted []string) (n int) {
 	for command, times := range p.Commands() {
-		if command = strings.ToLower(command); !housekeeping(command) && !slices.Contains(besides, command) {
+		if command = strings.ToLower(command); !housekeeping(command) && !slices.Contains(uncounted, command) {
 			n += times
 		}
 	}
@@ -106,7 +106,7 @@ func TestParseLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := after.since(before)
+	used := after.minus(before)
 	if used.cpu != 750*time.Millisecond {
 		t.Errorf("CPU %v, want 750ms", used.cpu)
 	}

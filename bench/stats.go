@@ -70,22 +70,23 @@ func perRound(choose func(a, b float64) float64, contestants ...[]float64) []flo
 	return best
 }
 
-// spread returns the median, with the range in brackets.
-func spread(format string, samples []float64) string {
+// medianAndRange returns the median of samples as text, with the range in brackets. format is the
+// format of a number.
+func medianAndRange(format string, samples []float64) string {
 	middle := figure(format, median(samples))
-	if middle == nothing {
-		return nothing
+	if middle == noFigure {
+		return noFigure
 	}
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// nothing is the text that a table shows for a missing figure. For example, a worker that never
+// noFigure is the text that a table shows for a missing figure. For example, a worker that never
 // got the lock has no cost.
-const nothing = "–"
+const noFigure = "–"
 
 func figure(format string, f float64) string {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nothing
+		return noFigure
 	}
 	return fmt.Sprintf(format, f)
 }

@@ -58,10 +58,10 @@ func TestJain(t *testing.T) {
 
 func TestRatiosAreOfTheSameRound(t *testing.T) {
 	a, b := []float64{10, 40, 90}, []float64{1, 2, 3}
-	if got := spread("%.0f", ratios(a, b)); got != "20 [10–30]" {
+	if got := medianAndRange("%.0f", ratios(a, b)); got != "20 [10–30]" {
 		t.Errorf("a / b is %s", got)
 	}
-	if got := spread("%.0f", perRound(math.Max, b, []float64{5, 1, 3})); got != "3 [2–5]" {
+	if got := medianAndRange("%.0f", perRound(math.Max, b, []float64{5, 1, 3})); got != "3 [2–5]" {
 		t.Errorf("the best of each round is %s", got)
 	}
 }
@@ -71,7 +71,7 @@ func TestSpreadOfWhatIsNoNumber(t *testing.T) {
 		"–":           {math.NaN(), math.Inf(1)},
 		"1.0 [0.5––]": {0.5, 1, math.Inf(1)},
 	} {
-		if got := spread("%.1f", samples); got != want {
+		if got := medianAndRange("%.1f", samples); got != want {
 			t.Errorf("%v is %q, want %q", samples, got, want)
 		}
 	}
@@ -84,10 +84,10 @@ func TestSpreadOfWhatIsNoNumber(t *testing.T) {
 
 func TestVerdicts(t *testing.T) {
 	for v, want := range map[verdict]string{
-		atMost("x", 2, "%.0f", []float64{1, 2, 9}):                        "| x ≤ 2 | 2 [1–9] | reached |\n",
-		atMost("x", 2, "%.0f", []float64{1, 3, 9}):                        "| x ≤ 2 | 3 [1–9] | **missed** |\n",
-		atLeast("x", 2, "%.0f", []float64{1, 2, 9}):                       "| x ≥ 2 | 2 [1–9] | reached |\n",
-		none("x", []int{0, 1}, func(n int) float64 { return float64(n) }): "| x = 0 | 1 | **missed** |\n",
+		atMost("x", 2, "%.0f", []float64{1, 2, 9}):                            "| x ≤ 2 | 2 [1–9] | reached |\n",
+		atMost("x", 2, "%.0f", []float64{1, 3, 9}):                            "| x ≤ 2 | 3 [1–9] | **missed** |\n",
+		atLeast("x", 2, "%.0f", []float64{1, 2, 9}):                           "| x ≥ 2 | 2 [1–9] | reached |\n",
+		noEvents("x", []int{0, 1}, func(n int) float64 { return float64(n) }): "| x = 0 | 1 | **missed** |\n",
 	} {
 		want := "| target | got | verdict |\n|---|---:|---:|\n" + want
 		if got := verdictTable([]verdict{v}).String(); got != want {

@@ -32,14 +32,14 @@ func (t table) String() string {
 	return b.String()
 }
 
-// middle returns the median without the range. Use it for figures that hardly differ between
-// turns.
-func middle(format string, samples []float64) string {
+// medianText returns the median of samples as text, without the range. Use it for figures that
+// hardly differ between turns.
+func medianText(format string, samples []float64) string {
 	return figure(format, median(samples))
 }
 
-// total returns the sum of a count over all turns.
-func total(samples []float64) string {
+// sumText returns the sum of samples as text. Use it for counts.
+func sumText(samples []float64) string {
 	var sum float64
 	for _, s := range samples {
 		sum += s

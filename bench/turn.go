@@ -32,11 +32,12 @@ type shape struct {
 // expires.
 const lockTTL = 30 * time.Second
 
-// take runs one turn of a contestant. Each turn starts processes of its own, and ends them.
-func (s shape) take(ctx context.Context, on server, c contestant, length time.Duration) (t turn, err error) {
+// take runs one turn of c on srv, for the time length. Each turn starts processes of its own, and
+// ends them.
+func (s shape) take(ctx context.Context, srv server, c contestant, length time.Duration) (t turn, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+patience)
 	defer cancel()
-	if err := on.clear(ctx); err != nil {
+	if err := srv.clear(ctx); err != nil {
 		return t, err
 	}
 	arena, err := makeArena()
@@ -45,7 +46,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	}
 	defer func() { err = errors.Join(err, os.Remove(arena)) }()
 
-	addr := on.Addr()
+	addr := srv.Addr()
 	if s.roundTrip > 0 {
 		far, err := newDelay(addr, s.roundTrip)
 		if err != nil {
@@ -57,7 +58,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	specs := make([]crew, s.processes)
 	for i := range specs {
 		specs[i] = crew{
-			Contestant: c.name, Settings: on.settings(lockTTL, i),
+			Contestant: c.name, Settings: srv.settings(lockTTL, i),
 			Workers: s.workers, Rotate: s.rotate, Shared: s.shared, Permits: s.permits, Arena: arena, Turn: length,
 		}
 		specs[i].Settings.Addr = addr
@@ -68,7 +69,7 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	var all children
 	start := func() (err error) { all, err = launchAll("crew", specs); return err }
 	if s.onOneCPU {
-		err = pinned(start)
+		err = runPinned(start)
 	} else {
 		err = start()
 	}
@@ -76,12 +77,12 @@ func (s shape) take(ctx context.Context, on server, c contestant, length time.Du
 	if err != nil {
 		return t, err
 	}
-	return gather(ctx, on, c, all, length)
+	return gather(ctx, srv, c, all, length)
 }
 
-// gather adds up what the children have done.
-func gather(ctx context.Context, on server, c contestant, all children, length time.Duration) (turn, error) {
-	parts, used, err := observe[work](ctx, on, all)
+// gather runs all children, and returns the sum of what they have done as a turn of c.
+func gather(ctx context.Context, srv server, c contestant, all children, length time.Duration) (turn, error) {
+	parts, used, err := observe[work](ctx, srv, all)
 	if err != nil {
 		return turn{}, err
 	}
@@ -99,31 +100,32 @@ func gather(ctx context.Context, on server, c contestant, all children, length t
 	return t, nil
 }
 
-// observe waits until all children are ready, starts them, and waits until they are done. It reads
-// the server's statistics before the start and after the end.
-func observe[T any](ctx context.Context, on server, all children) (said []T, used load, err error) {
+// observe waits until all children are ready, starts them, and waits until they are done. It
+// returns their reports, and what the server has executed meanwhile.
+func observe[T any](ctx context.Context, srv server, all children) (reports []T, used load, err error) {
 	if _, err := expectAll[any](ctx, all, "ready"); err != nil {
 		return nil, used, err
 	}
-	before, err := on.load(ctx)
+	before, err := srv.load(ctx)
 	if err != nil {
 		return nil, used, err
 	}
 	if err := all.start(); err != nil {
 		return nil, used, err
 	}
-	if said, err = expectAll[T](ctx, all, "done"); err != nil {
+	if reports, err = expectAll[T](ctx, all, "done"); err != nil {
 		return nil, used, err
 	}
-	after, err := on.load(ctx)
+	after, err := srv.load(ctx)
 	if err != nil {
 		return nil, used, err
 	}
-	return said, after.since(before), all.finish()
+	return reports, after.minus(before), all.finish()
 }
 
-// interleave runs the turns of all contestants in the order A B C A B C …. So when the machine is
-// slow for a while, it is slow for all contestants.
+// interleave runs the turns of the contestants in field by calls of take, in the order A B C A B C
+// …, and returns them by the contestants' names. So when the machine is slow for a while, it is
+// slow for all contestants.
 func interleave[T any](field []contestant, rounds int, take func(contestant) (T, error)) (map[string][]T, error) {
 	turns := make(map[string][]T)
 	for round := range rounds {
@@ -139,8 +141,8 @@ func interleave[T any](field []contestant, rounds int, take func(contestant) (T,
 	return turns, nil
 }
 
-// each calls figure for each turn, and returns the results in the order of the turns.
-func each[T any](turns []T, figure func(T) float64) []float64 {
+// figuresOf returns the figure of each turn, in the order of the turns.
+func figuresOf[T any](turns []T, figure func(T) float64) []float64 {
 	figures := make([]float64, len(turns))
 	for i, t := range turns {
 		figures[i] = figure(t)
@@ -148,18 +150,18 @@ func each[T any](turns []T, figure func(T) float64) []float64 {
 	return figures
 }
 
-func (t turn) perSecond() float64   { return t.acquisitions / t.took.Seconds() }
-func (t turn) allocs() float64      { return float64(t.client.Mallocs) / t.acquisitions }
-func (t turn) sent() float64        { return float64(t.server.commands(t.sends)) / t.acquisitions }
-func (t turn) executed() float64    { return float64(t.server.total()) / t.acquisitions }
-func (t turn) clientCPU() float64   { return micros(t.client.CPU) / t.acquisitions }
-func (t turn) serverCPU() float64   { return micros(t.server.cpu) / t.acquisitions }
-func (t turn) allCPU() float64      { return t.clientCPU() + t.serverCPU() }
-func (t turn) fairness() float64    { return jain(t.client.Counts) }
-func (t turn) waitP50() float64     { return millis(t.client.Waits.percentile(50)) }
-func (t turn) waitP99() float64     { return millis(t.client.Waits.percentile(99)) }
-func (t turn) violations() float64  { return float64(t.client.Violations) }
-func (t turn) longestWait() float64 { return millis(t.client.Waits.max) }
+func (t turn) perSecond() float64      { return t.acquisitions / t.took.Seconds() }
+func (t turn) allocs() float64         { return float64(t.client.Mallocs) / t.acquisitions }
+func (t turn) clientCommands() float64 { return float64(t.server.commands(t.sends)) / t.acquisitions }
+func (t turn) executed() float64       { return float64(t.server.total()) / t.acquisitions }
+func (t turn) clientCPU() float64      { return micros(t.client.CPU) / t.acquisitions }
+func (t turn) serverCPU() float64      { return micros(t.server.cpu) / t.acquisitions }
+func (t turn) allCPU() float64         { return t.clientCPU() + t.serverCPU() }
+func (t turn) fairness() float64       { return jain(t.client.Counts) }
+func (t turn) waitP50() float64        { return millis(t.client.Waits.percentile(50)) }
+func (t turn) waitP99() float64        { return millis(t.client.Waits.percentile(99)) }
+func (t turn) violations() float64     { return float64(t.client.Violations) }
+func (t turn) longestWait() float64    { return millis(t.client.Waits.max) }
 
 // microsEach returns how long one acquire and release took, in µs, for one worker.
 func (t turn) microsEach() float64 {

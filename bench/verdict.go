@@ -12,24 +12,28 @@ type verdict struct {
 	reached     bool
 }
 
-func atMost(what string, limit float64, format string, got []float64) verdict {
-	return verdict{fmt.Sprintf("%s ≤ %v", what, limit), spread(format, got), measured(got) && median(got) <= limit}
+// atMost returns the verdict whether the median of got is at most limit.
+func atMost(label string, limit float64, format string, got []float64) verdict {
+	return verdict{fmt.Sprintf("%s ≤ %v", label, limit), medianAndRange(format, got), hasFigures(got) && median(got) <= limit}
 }
 
-func atLeast(what string, limit float64, format string, got []float64) verdict {
-	return verdict{fmt.Sprintf("%s ≥ %v", what, limit), spread(format, got), measured(got) && median(got) >= limit}
+// atLeast returns the verdict whether the median of got is at least limit.
+func atLeast(label string, limit float64, format string, got []float64) verdict {
+	return verdict{fmt.Sprintf("%s ≥ %v", label, limit), medianAndRange(format, got), hasFigures(got) && median(got) >= limit}
 }
 
-// measured returns false if a turn has no figure, for example because there was no acquisition.
-func measured(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
+// hasFigures reports whether each turn has a figure. A turn without an acquisition may have no
+// figure.
+func hasFigures(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
 
-// none returns the verdict on events that must not happen in any turn.
-func none[T any](what string, turns []T, count func(T) float64) verdict {
+// noEvents returns the verdict on events that must not happen in any turn. count returns how many
+// such events a turn had.
+func noEvents[T any](label string, turns []T, count func(T) float64) verdict {
 	var sum float64
-	for _, n := range each(turns, count) {
+	for _, n := range figuresOf(turns, count) {
 		sum += n
 	}
-	return verdict{what + " = 0", fmt.Sprint(math.Round(sum)), sum == 0}
+	return verdict{label + " = 0", fmt.Sprint(math.Round(sum)), sum == 0}
 }
 
 func (v verdict) String() string {
