@@ -104,7 +104,7 @@ func (e *entry) run(tick time.Time) error {
 	return locker.RunAll(e.cfg.base, e.locker, e.rules(tick), func(ctx context.Context) error {
 		// The age is checked after the grant, because this process may have been stopped during the
 		// acquire.
-		if e.interval == 0 && time.Since(tick) >= e.oldest() {
+		if e.interval == 0 && time.Since(tick) >= e.maxAge() {
 			return errLate
 		}
 		return e.job(ctx)
@@ -119,34 +119,35 @@ func (e *entry) rules(tick time.Time) []locker.Rule {
 		r.AtLeast = e.interval * 9 / 10
 		return []locker.Rule{r} // this rule also prevents overlapping runs
 	case e.cfg.makesUp:
-		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.remembered()
+		r.Key, r.Wait, r.Once = e.keyOf(tick), e.cfg.window, e.memory()
 	default:
-		r.Key, r.AtLeast = e.keyOf(tick), e.remembered()
+		r.Key, r.AtLeast = e.keyOf(tick), e.memory()
 	}
-	if !e.cfg.alone {
+	if !e.cfg.noOverlap {
 		return []locker.Rule{r}
 	}
 	return []locker.Rule{r, {Key: e.name, Name: e.name, Wait: r.Wait, TTL: e.cfg.ttl}}
 }
 
+// keyOf returns the key of a tick.
 func (e *entry) keyOf(tick time.Time) string {
 	return e.name + "@" + tick.UTC().Format(time.RFC3339)
 }
 
-// remembered returns how long the server remembers a tick. This time begins when the job starts.
-// With MakeUp, it begins when the job has ended.
-func (e *entry) remembered() time.Duration {
+// memory returns how long the server remembers a tick. This time begins when the job starts. With
+// MakeUp, it begins when the job has ended.
+func (e *entry) memory() time.Duration {
 	if e.cfg.makesUp {
 		return e.cfg.window + 2*e.cfg.skew
 	}
 	return e.cfg.window
 }
 
-// oldest returns the age at which a tick is too old to be started by this process. The server
+// maxAge returns the age at which a tick is too old to be started by this process. The server
 // remembers each tick that has run, at least until the tick has this age by the clock of every
-// process. oldest subtracts one hundredth of the time, because clocks run at different rates.
-func (e *entry) oldest() time.Duration {
-	r := e.remembered()
+// process. maxAge subtracts one hundredth of the time, because clocks run at different rates.
+func (e *entry) maxAge() time.Duration {
+	r := e.memory()
 	return r - e.cfg.skew - r/100
 }
 

@@ -94,11 +94,11 @@ func TestEachTickRunsOnce(t *testing.T) {
 // late is the Locker of a process that stands still before each Acquire.
 type late struct {
 	locker.Locker
-	by time.Duration
+	delay time.Duration
 }
 
 func (l late) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
-	time.Sleep(l.by)
+	time.Sleep(l.delay)
 	return l.Locker.Acquire(ctx, r)
 }
 

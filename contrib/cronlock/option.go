@@ -15,13 +15,13 @@ type Option func(*config)
 
 // config holds what the options set.
 type config struct {
-	base    context.Context
-	makesUp bool
-	alone   bool
-	window  time.Duration
-	skew    time.Duration
-	ttl     time.Duration
-	logger  *slog.Logger
+	base      context.Context
+	makesUp   bool
+	noOverlap bool
+	window    time.Duration
+	skew      time.Duration
+	ttl       time.Duration
+	logger    *slog.Logger
 }
 
 // MakeUp makes another process run a tick again if its process died or its job returned an error.
@@ -33,7 +33,7 @@ func MakeUp() Option { return func(c *config) { c.makesUp = true } }
 // NoOverlap skips a tick while the job of an earlier tick still runs, in any process. With
 // [MakeUp], the tick is not skipped, but waits for the end of the earlier job. It waits at most for
 // the time of [Window].
-func NoOverlap() Option { return func(c *config) { c.alone = true } }
+func NoOverlap() Option { return func(c *config) { c.noOverlap = true } }
 
 // Window sets how long a tick is remembered. In this time after its start, no other process starts
 // the tick. With [MakeUp], Window is how long the other processes wait for the process that runs

@@ -13,8 +13,8 @@ import (
 type ticks struct {
 	cron.Schedule
 
-	mu    sync.Mutex
-	named []time.Time // the remembered ticks, in order and without duplicates
+	mu         sync.Mutex
+	remembered []time.Time // the remembered ticks, in order and without duplicates
 }
 
 // Next returns the first tick after now. cron calls Next when cron starts, and each time cron has
@@ -26,8 +26,8 @@ func (t *ticks) Next(now time.Time) time.Time {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i, known := slices.BinarySearchFunc(t.named, next, time.Time.Compare); !known {
-		t.named = slices.Insert(t.named, i, next)
+	if i, known := slices.BinarySearchFunc(t.remembered, next, time.Time.Compare); !known {
+		t.remembered = slices.Insert(t.remembered, i, next)
 	}
 	t.tidy(time.Now()) // the time of now is not used, because it may be in the future if a program has called Next
 	return next
@@ -40,18 +40,18 @@ func (t *ticks) Next(now time.Time) time.Time {
 func (t *ticks) take(now time.Time) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.named) == 0 {
+	if len(t.remembered) == 0 {
 		return now.Truncate(time.Second) // cron has started the job without a call of Next
 	}
-	i := max(t.due(now)-1, 0)
-	tick := t.named[i]
-	t.named = slices.Delete(t.named, i, i+1)
+	i := max(t.dueCount(now)-1, 0)
+	tick := t.remembered[i]
+	t.remembered = slices.Delete(t.remembered, i, i+1)
 	return tick
 }
 
-// due returns the number of ticks that are due. The caller holds t.mu.
-func (t *ticks) due(now time.Time) int {
-	i, exactly := slices.BinarySearchFunc(t.named, now, time.Time.Compare)
+// dueCount returns the number of ticks that are due at the time now. The caller holds t.mu.
+func (t *ticks) dueCount(now time.Time) int {
+	i, exactly := slices.BinarySearchFunc(t.remembered, now, time.Time.Compare)
 	if exactly {
 		i++
 	}
@@ -62,11 +62,11 @@ func (t *ticks) due(now time.Time) int {
 // Next has returned to a program. The caller holds t.mu.
 func (t *ticks) tidy(now time.Time) {
 	const most = 16 // the largest number of old ticks, and of future ticks, that are kept
-	due := t.due(now)
-	if ahead := len(t.named) - due; ahead > most {
-		t.named = t.named[:due+most]
+	due := t.dueCount(now)
+	if ahead := len(t.remembered) - due; ahead > most {
+		t.remembered = t.remembered[:due+most]
 	}
 	if due > most {
-		t.named = slices.Delete(t.named, 0, due-most)
+		t.remembered = slices.Delete(t.remembered, 0, due-most)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// named makes a schedule with a tick each minute. It calls the schedule's Next once for each
-// element of the parameter asked.
-func named(t *testing.T, asked ...time.Time) *ticks {
+// scheduleAsked returns a schedule with a tick each minute. It has called the schedule's Next once
+// with each of the times asked.
+func scheduleAsked(t *testing.T, asked ...time.Time) *ticks {
 	t.Helper()
 	schedule, err := cron.ParseStandard("* * * * *")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 		"the clock was set back":        {[]time.Time{before}, []time.Time{noon.Add(-time.Second)}, []time.Time{noon}},
 		"cron did not ask":              {nil, []time.Time{noon.Add(time.Millisecond)}, []time.Time{noon}},
 	} {
-		all := named(t, c.asked...)
+		all := scheduleAsked(t, c.asked...)
 		var got []time.Time
 		for _, now := range c.at {
 			got = append(got, all.take(now))
@@ -58,7 +58,7 @@ func TestAJobTakesTheTickThatIsDue(t *testing.T) {
 func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		all := named(t)
+		all := scheduleAsked(t)
 		for range 1000 {
 			all.Next(time.Now())
 			for ahead := range 100 {
@@ -66,7 +66,7 @@ func TestTicksThatNobodyTakesAreDropped(t *testing.T) {
 			}
 			time.Sleep(6 * time.Second)
 		}
-		if n := len(all.named); n > 40 {
+		if n := len(all.remembered); n > 40 {
 			t.Errorf("%d ticks are remembered", n)
 		}
 		next := all.Next(time.Now())

@@ -35,9 +35,9 @@ import (
 var ErrLate = errors.New("gocronlock: the tick is so old that another process may have run it")
 
 // PerTick returns a Locker with which a job runs once for each tick, in one of the processes. When
-// a job is due, PerTick's Locker calls the function tick with the job's name. The function returns
-// the time of the tick, which must be the same in all processes. See [Round]. The key is NAME@TICK,
-// and is kept for the time of [Window].
+// a job is due, this Locker calls tick with the job's name. tick returns the time of the tick,
+// which must be the same in all processes. See [Round]. The key is NAME@TICK, and is kept for the
+// time of [Window].
 //
 // A process that was stopped may ask for its tick too late. It gets ErrLate when the tick is older
 // than [Window] minus [MaxSkew], or when the tick is in the future by more than [MaxSkew].
@@ -93,24 +93,26 @@ type jobs struct {
 	onLost func(name string, cause error)
 }
 
-func newJobs(who string, l locker.Locker, opts []Option, set func(*jobs)) (gocron.Locker, error) {
+// newJobs returns the Locker of the constructor with this name. configure sets what is special to
+// the constructor, after opts were applied.
+func newJobs(constructor string, l locker.Locker, opts []Option, configure func(*jobs)) (gocron.Locker, error) {
 	if l == nil {
-		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", who)
+		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", constructor)
 	}
 	j := &jobs{locker: l, window: 30 * time.Second, skew: 5 * time.Second}
 	j.rule.Wait = locker.NoWait
 	for i, o := range opts {
 		if o == nil {
-			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; remove it", who, i+1)
+			return nil, fmt.Errorf("gocronlock: %s: option %d is nil; remove it", constructor, i+1)
 		}
 		o(j)
 	}
 	if j.skew < 0 || j.window <= j.skew+j.window/100 {
-		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the skew", who, j.window, j.skew)
+		return nil, fmt.Errorf("gocronlock: %s: Window(%v) with MaxSkew(%v); the window must be longer than the skew", constructor, j.window, j.skew)
 	}
-	set(j)
+	configure(j)
 	if err := locker.Check(l, j.rule); err != nil {
-		return nil, fmt.Errorf("gocronlock: %s: %w", who, err)
+		return nil, fmt.Errorf("gocronlock: %s: %w", constructor, err)
 	}
 	return j, nil
 }

@@ -37,7 +37,7 @@ func Do(
 	if err != nil {
 		return err
 	}
-	return sqllock.Do(ctx, l, pool, rule, with(db, fn), opts...)
+	return sqllock.Do(ctx, l, pool, rule, withSession(db, fn), opts...)
 }
 
 // DoAll is [Do] for several locks. See [sqllock.DoAll].
@@ -49,7 +49,7 @@ func DoAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.DoAll(ctx, l, pool, rules, with(db, fn), opts...)
+	return sqllock.DoAll(ctx, l, pool, rules, withSession(db, fn), opts...)
 }
 
 // Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
@@ -60,7 +60,7 @@ func Within(
 	if err != nil {
 		return err
 	}
-	return sqllock.Within(ctx, pool, with(db, fn), opts...)
+	return sqllock.Within(ctx, pool, withSession(db, fn), opts...)
 }
 
 // WithinAll does the work of [Within] for the leases of ctx with these keys. See
@@ -73,7 +73,7 @@ func WithinAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.WithinAll(ctx, pool, keys, with(db, fn), opts...)
+	return sqllock.WithinAll(ctx, pool, keys, withSession(db, fn), opts...)
 }
 
 // InTx claims every lease of ctx in a transaction that db.Begin or db.Transaction has begun. The
@@ -110,7 +110,7 @@ func Migrate(ctx context.Context, db *gorm.DB, opts ...sqllock.Option) error {
 	return sqllock.Migrate(ctx, pool, opts...)
 }
 
-// open finds the pool and the dialect of db.
+// open returns the pool of db, and opts together with the dialect of db. It checks fn and db.
 func open(
 	db *gorm.DB, fn func(context.Context, *gorm.DB) error, opts []sqllock.Option,
 ) (*sql.DB, []sqllock.Option, error) {
@@ -146,9 +146,10 @@ func dialectOf(db *gorm.DB) (sqllock.Dialect, error) {
 	return d, nil
 }
 
-// with returns a function for sqllock that calls fn with a *gorm.DB on sqllock's transaction. The
-// conditions and settings of db also hold in the transaction, as in db.Transaction.
-func with(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
+// withSession returns a function for sqllock that calls fn with a *gorm.DB on sqllock's
+// transaction. The conditions and settings of db also hold in the transaction, as in
+// db.Transaction.
+func withSession(db *gorm.DB, fn func(context.Context, *gorm.DB) error) func(context.Context, *sqllock.Tx) error {
 	return func(ctx context.Context, tx *sqllock.Tx) error {
 		session := db.Session(&gorm.Session{Context: ctx})
 		session.Statement.ConnPool = &pool{tx, db}

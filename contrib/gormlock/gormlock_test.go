@@ -86,14 +86,15 @@ func run(t *testing.T, d gorm.Dialector, statement string) {
 
 var kinds = []string{"postgres", "mysql", "sqlite"}
 
-func each(t *testing.T, test func(t *testing.T, db *gorm.DB)) {
+// onEachDatabase runs the test once on each kind of database.
+func onEachDatabase(t *testing.T, test func(t *testing.T, db *gorm.DB)) {
 	t.Helper()
 	for _, kind := range kinds {
 		t.Run(kind, func(t *testing.T) { test(t, open(t, kind)) })
 	}
 }
 
-func holds(t *testing.T, db *gorm.DB, id, want int) {
+func checkBalance(t *testing.T, db *gorm.DB, id, want int) {
 	t.Helper()
 	var a Account
 	if err := db.First(&a, id).Error; err != nil || a.Balance != want {
@@ -165,7 +166,7 @@ func adapter(db *gorm.DB) adaptertest.Adapter[*gorm.DB] {
 
 // All parts of GORM work in the transaction: Exec, Row and Rows, savepoints, and GORM's own DB.
 func TestNothingOfGORMIsMissing(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
+	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
 			if claim, ok := sqllock.ClaimFromContext(tx.Statement.Context); !ok || claim.Fence() == 0 {
@@ -197,8 +198,8 @@ func TestNothingOfGORMIsMissing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		holds(t, db, 1, 100)
-		holds(t, db, 9, 9)
+		checkBalance(t, db, 1, 100)
+		checkBalance(t, db, 9, 9)
 	})
 }
 
@@ -228,7 +229,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 	if (errs[0] == nil) == (errs[1] == nil) {
 		t.Fatalf("want one deadlock, got %v", errs)
 	}
-	holds(t, db, 3, 120)
+	checkBalance(t, db, 3, 120)
 	var sum int
 	if err := db.Raw("SELECT SUM(balance) FROM accounts").Row().Scan(&sum); err != nil || sum != 300 {
 		t.Errorf("the sum is %d, %v; want 300", sum, err)
@@ -238,7 +239,7 @@ func TestWhatFollowsADroppedDeadlockIsNotCommitted(t *testing.T) {
 // GORM sends the statements of a session with PrepareStmt to the database and not to the
 // transaction, unless the transaction supports prepared statements.
 func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
+	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
 			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
@@ -247,21 +248,21 @@ func TestASessionWithPreparedStatementsStaysInTheTransaction(t *testing.T) {
 		if !errors.Is(err, errOnPurpose) || errors.Is(err, gorm.ErrRecordNotFound) {
 			t.Error(err)
 		}
-		holds(t, db, 1, 100)
+		checkBalance(t, db, 1, 100)
 		if err := gormlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *gorm.DB) error {
 			prepared := tx.Session(&gorm.Session{PrepareStmt: true})
 			return errors.Join(deposit(10)(ctx, prepared), deposit(10)(ctx, tx))
 		}); err != nil {
 			t.Error(err)
 		}
-		holds(t, db, 1, 120)
+		checkBalance(t, db, 1, 120)
 	})
 }
 
 // A program may keep a *gorm.DB with a condition, for example one that selects the rows of one
 // tenant. The condition must also hold inside the transaction.
 func TestTheConditionsOfASessionHoldInTheTransaction(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
+	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		second := db.Where("id = ?", 2).Session(&gorm.Session{})
 		err := gormlock.Do(t.Context(), l, second, account, func(_ context.Context, tx *gorm.DB) error {
@@ -275,14 +276,14 @@ func TestTheConditionsOfASessionHoldInTheTransaction(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		holds(t, db, 1, 100)
-		holds(t, db, 2, 110)
-		holds(t, db, 3, 100)
+		checkBalance(t, db, 1, 100)
+		checkBalance(t, db, 2, 110)
+		checkBalance(t, db, 3, 100)
 	})
 }
 
 func TestInTxTakesATransactionWithPreparedStatements(t *testing.T) {
-	each(t, func(t *testing.T, db *gorm.DB) {
+	onEachDatabase(t, func(t *testing.T, db *gorm.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			prepared := db.WithContext(ctx).Session(&gorm.Session{PrepareStmt: true})
@@ -297,7 +298,7 @@ func TestInTxTakesATransactionWithPreparedStatements(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		holds(t, db, 1, 110)
+		checkBalance(t, db, 1, 110)
 	})
 }
 

@@ -49,7 +49,7 @@ func Do(
 	if err != nil {
 		return err
 	}
-	return sqllock.DoWith(ctx, l, d, rule, claimed(fn), opts...)
+	return sqllock.DoWith(ctx, l, d, rule, withClaim(fn), opts...)
 }
 
 // DoAll is [Do] for several locks. See [sqllock.DoAll].
@@ -61,7 +61,7 @@ func DoAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
+	return sqllock.DoAllWith(ctx, l, d, rules, withClaim(fn), opts...)
 }
 
 // Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
@@ -72,7 +72,7 @@ func Within(
 	if err != nil {
 		return err
 	}
-	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
+	return sqllock.WithinWith(ctx, d, withClaim(fn), opts...)
 }
 
 // WithinAll does the work of [Within] for the leases of ctx with these keys. See
@@ -85,7 +85,7 @@ func WithinAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
+	return sqllock.WithinAllWith(ctx, d, keys, withClaim(fn), opts...)
 }
 
 // InTx claims every lease of ctx in a transaction that other code began and will end. See
@@ -94,19 +94,19 @@ func InTx(ctx context.Context, tx pgx.Tx, opts ...sqllock.Option) (*sqllock.Clai
 	if tx == nil {
 		return nil, errors.New("pgxlock.InTx: the transaction is nil")
 	}
-	return sqllock.InTxWith(ctx, sqllock.Postgres, &transaction{begun: tx}, opts...)
+	return sqllock.InTxWith(ctx, sqllock.Postgres, &transaction{tx: tx}, opts...)
 }
 
-// claimed returns a function for sqllock that calls fn with the transaction and its claim.
-func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, t *transaction) error {
+// withClaim returns a function for sqllock that calls fn with the transaction and its claim.
+func withClaim(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, t *transaction) error {
 	if fn == nil {
 		return nil
 	}
 	return func(ctx context.Context, t *transaction) error {
 		claim, _ := sqllock.ClaimFromContext(ctx)
-		if err := fn(ctx, &Tx{outermost{&tracked{t.begun, &t.use}}, claim}); err != nil {
+		if err := fn(ctx, &Tx{outermost{&tracked{t.tx, &t.use}}, claim}); err != nil {
 			return err
 		}
-		return t.use.ended()
+		return t.use.checkIdle()
 	}
 }

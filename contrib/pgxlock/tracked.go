@@ -21,9 +21,9 @@ var errInUse = errors.New("pgxlock: the connection is in use")
 var errLeftOpen = errors.New("pgxlock: the function has returned while its Rows, Row or BatchResults still use the connection; " +
 	"read the Rows to their end or close them, scan the Row, close the BatchResults; nothing was committed")
 
-// ended returns an error if the function has left the connection in use. In that case, no COMMIT
-// can be sent on the connection.
-func (u *usage) ended() error {
+// checkIdle returns an error if the function has left the connection in use. Then no COMMIT can be
+// sent on the connection.
+func (u *usage) checkIdle() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.busy > 0 {
@@ -32,8 +32,9 @@ func (u *usage) ended() error {
 	return nil
 }
 
-// idle calls f if the connection is not in use. Until f returns, new uses of the connection wait.
-func (u *usage) idle(f func() error) error {
+// whileIdle calls f if the connection is not in use. Until f returns, new uses of the connection
+// wait.
+func (u *usage) whileIdle(f func() error) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.busy > 0 || u.opaque {
@@ -55,8 +56,8 @@ func (u *usage) enter() (leave func()) {
 	})
 }
 
-// blind records that the function may use the connection in a way that cannot be recorded.
-func (u *usage) blind() {
+// markOpaque records that the function may use the connection in a way that cannot be recorded.
+func (u *usage) markOpaque() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.opaque = true
@@ -124,12 +125,12 @@ func (t *tracked) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults 
 }
 
 func (t *tracked) LargeObjects() pgx.LargeObjects {
-	t.use.blind()
+	t.use.markOpaque()
 	return t.Tx.LargeObjects()
 }
 
 func (t *tracked) Conn() *pgx.Conn {
-	t.use.blind()
+	t.use.markOpaque()
 	return t.Tx.Conn()
 }
 

@@ -23,11 +23,11 @@ type transaction struct {
 	options pgx.TxOptions
 	conn    *pgx.Conn // nil if db is not a type of pgx; then BEGIN is sent alone
 	release func()    // returns conn to its pool
-	begun   pgx.Tx    // nil: no statement was sent
+	tx      pgx.Tx    // nil: no statement was sent
 	use     usage
 }
 
-// database begins transactions of db.
+// database returns a Database with which sqllock begins transactions of db.
 func database(db DB) (sqllock.Database[*transaction], error) {
 	d := sqllock.Database[*transaction]{Dialect: sqllock.Postgres}
 	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
@@ -95,10 +95,10 @@ func optionsOf(opts *sql.TxOptions) (o pgx.TxOptions, err error) {
 
 // begin sends BEGIN alone.
 func (t *transaction) begin(ctx context.Context) (err error) {
-	if t.begun == nil {
-		t.begun, err = t.db.BeginTx(ctx, t.options)
+	if t.tx == nil {
+		t.tx, err = t.db.BeginTx(ctx, t.options)
 	}
-	return t.broken(err)
+	return t.addBadConn(err)
 }
 
 // Exec runs a statement of sqllock.
@@ -106,19 +106,19 @@ func (t *transaction) Exec(ctx context.Context, query string, args ...any) error
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
-	_, err := t.begun.Exec(ctx, query, args...)
-	return t.broken(err)
+	_, err := t.tx.Exec(ctx, query, args...)
+	return t.addBadConn(err)
 }
 
 // Row runs a query of sqllock. The first query is sent together with BEGIN.
 func (t *transaction) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	if t.begun == nil && t.conn != nil {
-		return t.broken(t.beginWith(ctx, query, args, dest))
+	if t.tx == nil && t.conn != nil {
+		return t.addBadConn(t.beginWith(ctx, query, args, dest))
 	}
 	if err := t.begin(ctx); err != nil {
 		return err
 	}
-	return t.broken(t.begun.QueryRow(ctx, query, args...).Scan(dest...))
+	return t.addBadConn(t.tx.QueryRow(ctx, query, args...).Scan(dest...))
 }
 
 func (t *transaction) beginWith(ctx context.Context, query string, args, dest []any) error {
@@ -130,13 +130,13 @@ func (t *transaction) beginWith(ctx context.Context, query string, args, dest []
 	if err == nil {
 		err = results.QueryRow().Scan(dest...)
 	}
-	t.begun = results.Tx()
+	t.tx = results.Tx()
 	return errors.Join(err, results.Close())
 }
 
-// broken adds driver.ErrBadConn to an error that has ended the connection, and so the transaction.
-// From driver.ErrBadConn, sqllock concludes that it may retry.
-func (t *transaction) broken(err error) error {
+// addBadConn returns err, with driver.ErrBadConn added if err has ended the connection, and so the
+// transaction. From driver.ErrBadConn, sqllock concludes that it may retry.
+func (t *transaction) addBadConn(err error) error {
 	var answer *pgconn.PgError
 	if err == nil || errors.As(err, &answer) || t.conn == nil || !t.conn.IsClosed() {
 		return err
@@ -151,10 +151,10 @@ func (t *transaction) broken(err error) error {
 // execute COMMIT.
 func (t *transaction) CommitAfter(ctx context.Context, query string, args ...any) error {
 	if t.conn == nil {
-		if _, err := t.begun.Exec(ctx, query, args...); err != nil {
+		if _, err := t.tx.Exec(ctx, query, args...); err != nil {
 			return err
 		}
-		return t.begun.Commit(ctx)
+		return t.tx.Commit(ctx)
 	}
 	var batch pgx.Batch
 	batch.Queue(query, args...)
@@ -180,7 +180,7 @@ func (t *transaction) CommitAfter(ctx context.Context, query string, args ...any
 
 // Commit commits.
 func (t *transaction) Commit(ctx context.Context) error {
-	if err := t.begun.Commit(ctx); err != nil {
+	if err := t.tx.Commit(ctx); err != nil {
 		return err
 	}
 	t.release()
@@ -192,10 +192,10 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	release := t.release
 	t.release = func() {}
 	defer release()
-	if t.begun == nil {
+	if t.tx == nil {
 		return nil
 	}
-	err := t.begun.Rollback(ctx)
+	err := t.tx.Rollback(ctx)
 	if errors.Is(err, pgx.ErrTxClosed) {
 		return nil
 	}
@@ -204,8 +204,8 @@ func (t *transaction) Rollback(ctx context.Context) error {
 
 // Ping sends an empty query, unless the function is using the connection, or may be using it.
 func (t *transaction) Ping(ctx context.Context) error {
-	return t.use.idle(func() error {
-		_, err := t.begun.Exec(ctx, "-- ping")
+	return t.use.whileIdle(func() error {
+		_, err := t.tx.Exec(ctx, "-- ping")
 		return err
 	})
 }

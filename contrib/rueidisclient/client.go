@@ -59,8 +59,8 @@ func New(c rueidis.Client) (*Client, error) {
 // a Locker subtracts the difference between the servers' clocks from its deadlines.
 func (c *Client) FailsOver() bool { return c.rueidis.Mode() == rueidis.ClientModeSentinel }
 
-// answered is a command whose reply is a string. latchkit sends only such commands and SCAN.
-type answered interface{ SetVal(val string) }
+// stringCmd is a command whose reply is a string. latchkit sends only such commands and SCAN.
+type stringCmd interface{ SetVal(val string) }
 
 // Process sends a command once, and sets its reply or its error. rueidis treats these commands as
 // writes, so it does not repeat a command that may have been executed.
@@ -73,12 +73,13 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 		cmd.SetErr(err)
 		return err
 	}
-	cmd.(answered).SetVal(text) //nolint:forcetypeassert // do has checked the type
+	cmd.(stringCmd).SetVal(text) //nolint:forcetypeassert // do has checked the type
 	return nil
 }
 
+// do sends a command, and returns its reply as a string.
 func (c *Client) do(ctx context.Context, cmd redis.Cmder) (string, error) {
-	if _, ok := cmd.(answered); !ok {
+	if _, ok := cmd.(stringCmd); !ok {
 		return "", fmt.Errorf("latchkit: rueidisclient: the reply to %s is a %T and not a string; send this command with rueidis itself", cmd.Name(), cmd)
 	}
 	words, err := textsOf(cmd.Args())

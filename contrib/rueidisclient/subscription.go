@@ -14,24 +14,24 @@ import (
 // OpenPubSub returns a connection for subscriptions. It takes the connection from the client when
 // the connection is first used. Package locker calls OpenPubSub.
 func (c *Client) OpenPubSub(ctx context.Context) redisstore.PubSub {
-	s := &subscription{asked: make(chan request, mostAsked), said: make(chan any, mostSaid)}
+	s := &subscription{requests: make(chan request, maxRequests), events: make(chan any, maxEvents)}
 	s.ctx, s.cut = context.WithCancel(ctx)
 	go s.run(c.rueidis)
 	return s
 }
 
 const (
-	mostAsked = 16  // the largest number of commands that have not been sent yet
-	mostSaid  = 128 // the largest number of events that were not received yet; further events wait in the connection
+	maxRequests = 16  // the largest number of commands that have not been sent yet
+	maxEvents   = 128 // the largest number of events that were not received yet; further events wait in the connection
 )
 
 // subscription is a dedicated connection of rueidis, with the methods of a *redis.PubSub. A
 // goroutine sends the commands, so the methods do not wait for the server.
 type subscription struct {
-	ctx   context.Context
-	cut   context.CancelFunc
-	asked chan request
-	said  chan any // events and errors for ReceiveTimeout
+	ctx      context.Context
+	cut      context.CancelFunc
+	requests chan request
+	events   chan any // events and errors for ReceiveTimeout
 }
 
 // request is a command that run must send. The server confirms a subscription through a hook, and
@@ -49,25 +49,25 @@ func (s *subscription) run(c rueidis.Client) {
 	defer conn.Close() // the connection has subscriptions, so it must not go back to the pool without a Close
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
-			s.say(&redis.Message{Channel: m.Channel, Payload: m.Message})
+			s.deliver(&redis.Message{Channel: m.Channel, Payload: m.Message})
 		},
 		OnSubscription: func(n rueidis.PubSubSubscription) {
-			s.say(&redis.Subscription{Kind: n.Kind, Channel: n.Channel, Count: int(n.Count)})
+			s.deliver(&redis.Subscription{Kind: n.Kind, Channel: n.Channel, Count: int(n.Count)})
 		},
 	})
 	for {
 		select {
-		case command := <-s.asked:
+		case command := <-s.requests:
 			if err := conn.Do(s.ctx, command.build(conn.B())).Error(); err != nil {
-				s.say(errorOf(err))
+				s.deliver(errorOf(err))
 			} else if command.answer != nil {
-				s.say(command.answer)
+				s.deliver(command.answer)
 			}
 		case err := <-lost:
 			if err == nil {
 				err = redis.ErrClosed
 			}
-			s.say(errorOf(err))
+			s.deliver(errorOf(err))
 			return
 		case <-s.ctx.Done():
 			return
@@ -75,17 +75,19 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// say passes an event or an error to the goroutine that calls ReceiveTimeout until Close.
-func (s *subscription) say(what any) {
+// deliver passes event, which may be an error, to the caller of ReceiveTimeout. Close ends its
+// wait.
+func (s *subscription) deliver(event any) {
 	select {
-	case s.said <- what:
+	case s.events <- event:
 	case <-s.ctx.Done():
 	}
 }
 
-func (s *subscription) ask(r request) error {
+// enqueue gives r to the goroutine that sends the commands. After Close, it returns an error.
+func (s *subscription) enqueue(r request) error {
 	select {
-	case s.asked <- r:
+	case s.requests <- r:
 		return nil
 	case <-s.ctx.Done():
 		return redis.ErrClosed
@@ -94,35 +96,35 @@ func (s *subscription) ask(r request) error {
 
 // Subscribe requests subscriptions to channels.
 func (s *subscription) Subscribe(_ context.Context, channels ...string) error {
-	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Subscribe().Channel(channels...).Build()
 	}})
 }
 
 // SSubscribe requests subscriptions to sharded channels.
 func (s *subscription) SSubscribe(_ context.Context, channels ...string) error {
-	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Ssubscribe().Channel(channels...).Build()
 	}})
 }
 
 // Unsubscribe requests the end of subscriptions to channels.
 func (s *subscription) Unsubscribe(_ context.Context, channels ...string) error {
-	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Unsubscribe().Channel(channels...).Build()
 	}})
 }
 
 // SUnsubscribe requests the end of subscriptions to sharded channels.
 func (s *subscription) SUnsubscribe(_ context.Context, channels ...string) error {
-	return s.ask(request{build: func(b rueidis.Builder) rueidis.Completed {
+	return s.enqueue(request{build: func(b rueidis.Builder) rueidis.Completed {
 		return b.Sunsubscribe().Channel(channels...).Build()
 	}})
 }
 
 // Ping sends a PING. Its reply arrives as a *redis.Pong.
 func (s *subscription) Ping(context.Context, ...string) error {
-	return s.ask(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
+	return s.enqueue(request{func(b rueidis.Builder) rueidis.Completed { return b.Ping().Build() }, &redis.Pong{}})
 }
 
 // ReceiveTimeout returns the next event, or an error. A time-out does not close the connection.
@@ -130,7 +132,7 @@ func (s *subscription) ReceiveTimeout(ctx context.Context, timeout time.Duration
 	patience := time.NewTimer(timeout)
 	defer patience.Stop()
 	select {
-	case what := <-s.said:
+	case what := <-s.events:
 		if err, ok := what.(error); ok {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ func Do(
 	if err != nil {
 		return err
 	}
-	return sqllock.DoWith(ctx, l, d, rule, claimed(fn), opts...)
+	return sqllock.DoWith(ctx, l, d, rule, withClaim(fn), opts...)
 }
 
 // DoAll is [Do] for several locks. See [sqllock.DoAll].
@@ -59,7 +59,7 @@ func DoAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.DoAllWith(ctx, l, d, rules, claimed(fn), opts...)
+	return sqllock.DoAllWith(ctx, l, d, rules, withClaim(fn), opts...)
 }
 
 // Within does the work of [Do] under every lease that ctx has already. See [sqllock.Within].
@@ -70,7 +70,7 @@ func Within(
 	if err != nil {
 		return err
 	}
-	return sqllock.WithinWith(ctx, d, claimed(fn), opts...)
+	return sqllock.WithinWith(ctx, d, withClaim(fn), opts...)
 }
 
 // WithinAll does the work of [Within] for the leases of ctx with these keys. See
@@ -83,7 +83,7 @@ func WithinAll(
 	if err != nil {
 		return err
 	}
-	return sqllock.WithinAllWith(ctx, d, keys, claimed(fn), opts...)
+	return sqllock.WithinAllWith(ctx, d, keys, withClaim(fn), opts...)
 }
 
 // InTx claims every lease of ctx in a transaction that other code began and will end. See
@@ -94,13 +94,13 @@ func InTx(ctx context.Context, tx *sqlx.Tx, opts ...sqllock.Option) (*sqllock.Cl
 	}
 	d, ok := dialects[tx.DriverName()]
 	if !ok {
-		return nil, unknown(tx.DriverName())
+		return nil, unknownDriver(tx.DriverName())
 	}
 	return sqllock.InTx(ctx, d, tx.Tx, opts...)
 }
 
-// claimed returns a function for sqllock that calls fn with the transaction and its claim.
-func claimed(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, tx *sqlx.Tx) error {
+// withClaim returns a function for sqllock that calls fn with the transaction and its claim.
+func withClaim(fn func(ctx context.Context, tx *Tx) error) func(ctx context.Context, tx *sqlx.Tx) error {
 	if fn == nil {
 		return nil
 	}
@@ -116,7 +116,8 @@ var dialects = map[string]sqllock.Dialect{
 	"mysql": sqllock.MySQL, "sqlite3": sqllock.SQLite, "sqlite": sqllock.SQLite,
 }
 
-func unknown(driver string) error {
+// unknownDriver returns the error for a driver name without a dialect.
+func unknownDriver(driver string) error {
 	return fmt.Errorf("%w: sqlxlock does not know the driver name %q; give sqlx one of postgres, pgx, mysql, sqlite3 and sqlite",
 		locker.ErrUnsupported, driver)
 }
@@ -129,7 +130,7 @@ func database(db *sqlx.DB) (sqllock.Database[*sqlx.Tx], error) {
 	}
 	d, ok := dialects[db.DriverName()]
 	if !ok {
-		return sqllock.Database[*sqlx.Tx]{}, unknown(db.DriverName())
+		return sqllock.Database[*sqlx.Tx]{}, unknownDriver(db.DriverName())
 	}
 	return sqllock.Database[*sqlx.Tx]{
 		Dialect: d,

@@ -28,8 +28,8 @@ var databases atomic.Int64
 
 var drivers = []string{"pgx", "mysql", "sqlite"}
 
-// each runs the test once on each kind of database.
-func each(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
+// onEachDatabase runs the test once on each kind of database.
+func onEachDatabase(t *testing.T, test func(t *testing.T, db *sqlx.DB)) {
 	t.Helper()
 	for _, driver := range drivers {
 		t.Run(driver, func(t *testing.T) { test(t, open(t, driver)) })
@@ -78,7 +78,7 @@ type row struct {
 	Balance int `db:"balance"`
 }
 
-func holds(t *testing.T, db *sqlx.DB, want int) {
+func checkBalance(t *testing.T, db *sqlx.DB, want int) {
 	t.Helper()
 	var a row
 	if err := db.GetContext(t.Context(), &a, "SELECT * FROM accounts WHERE id = 1"); err != nil || a.Balance != want {
@@ -159,7 +159,7 @@ func adapter(db *sqlx.DB) adaptertest.Adapter[*sqlxlock.Tx] {
 // The function gets sqlx's own *sqlx.Tx. This Tx binds names for the driver, and its other methods
 // work.
 func TestNothingOfSqlxIsMissing(t *testing.T) {
-	each(t, func(t *testing.T, db *sqlx.DB) {
+	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		err := sqlxlock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqlxlock.Tx) error {
 			if tx.Fence() == 0 || tx.Op() == "" || tx.DriverName() != db.DriverName() {
@@ -188,14 +188,14 @@ func TestNothingOfSqlxIsMissing(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		holds(t, db, 7)
+		checkBalance(t, db, 7)
 	})
 }
 
 // If sqllock has changed a setting, the connection goes back to the pool with the old setting, even
 // if the function has ended the transaction.
 func TestThePoolsConnectionsAreAsTheyWere(t *testing.T) {
-	each(t, func(t *testing.T, db *sqlx.DB) {
+	onEachDatabase(t, func(t *testing.T, db *sqlx.DB) {
 		db.SetMaxOpenConns(1)
 		l := lockertest.NewLocker(t, lockertest.NewMemory())
 		for name, end := range map[string]func(tx *sqlxlock.Tx) error{
