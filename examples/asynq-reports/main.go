@@ -54,7 +54,7 @@ func run(ctx context.Context, out io.Writer, addr string) error {
 		return err
 	}
 	defer o.close()
-	for _, scene := range []func(context.Context, io.Writer) error{o.reports, o.imports, o.invoices, o.schedule} {
+	for _, scene := range []func(context.Context, io.Writer) error{o.orderReports, o.orderImports, o.orderInvoices, o.runSchedule} {
 		if err := scene(ctx, out); err != nil {
 			return err
 		}

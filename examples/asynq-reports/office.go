@@ -36,7 +36,7 @@ const workers = 2
 
 func open(c *redis.Client) (_ *office, err error) {
 	o := &office{redis: c, spans: newSpans(), plain: asynq.NewClientFromRedisClient(c), dropped: make(chan string, 10)}
-	o.work = &work{tracer: o.spans.tracer(), now: map[string]int{}, most: map[string]int{}, sent: map[int]int{}}
+	o.work = &work{tracer: o.spans.tracer(), running: map[string]int{}, mostRunning: map[string]int{}, sentInvoices: map[int]int{}}
 	otel.SetTracerProvider(o.spans.provider)
 	observer, err := otellock.New(otellock.WithHoldSpans())
 	if err != nil {
@@ -58,15 +58,15 @@ func open(c *redis.Client) (_ *office, err error) {
 			Concurrency: 4, TaskCheckInterval: 10 * time.Millisecond, LogLevel: asynq.ErrorLevel, ShutdownTimeout: time.Second,
 		}))
 		o.servers = append(o.servers, server)
-		if err := server.Start(o.watched(mux)); err != nil {
+		if err := server.Start(o.recordDrops(mux)); err != nil {
 			return nil, err
 		}
 	}
 	return o, nil
 }
 
-// watched returns the mux with a middleware that records the dropped tasks.
-func (o *office) watched(mux *asynq.ServeMux) asynq.Handler {
+// recordDrops returns the handler mux inside a middleware that records the dropped tasks.
+func (o *office) recordDrops(mux *asynq.ServeMux) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		err := mux.ProcessTask(ctx, t)
 		if p, ok := errors.AsType[*asynqlock.Problem](err); ok && p.Verdict == asynqlock.Dropped {
@@ -90,8 +90,8 @@ func (o *office) close() {
 	}
 }
 
-// reports orders five reports for two tenants at the same time.
-func (o *office) reports(ctx context.Context, out io.Writer) error {
+// orderReports orders five reports for two tenants at the same time.
+func (o *office) orderReports(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "Five reports for two tenants are ordered at once. Two workers make them, one at a time for each tenant.")
 	orders := []report{{"acme", "2026-08"}, {"acme", "2026-09"}, {"acme", "2026-10"}, {"globex", "2026-09"}, {"globex", "2026-10"}}
 	for _, r := range orders {
@@ -102,27 +102,27 @@ func (o *office) reports(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	if err := o.await(ctx, func() bool { return len(o.work.made) == len(orders) }); err != nil {
+	if err := o.await(ctx, func() bool { return len(o.work.finishedReports) == len(orders) }); err != nil {
 		return err
 	}
 	o.work.mu.Lock()
 	defer o.work.mu.Unlock()
 	for _, tenant := range []string{"acme", "globex"} {
 		n := 0
-		for _, r := range o.work.made {
+		for _, r := range o.work.finishedReports {
 			if r.Tenant == tenant {
 				n++
 			}
 		}
-		fmt.Fprintf(out, "  %-7s %d reports, at most %d at a time\n", tenant, n, o.work.most[tenant])
+		fmt.Fprintf(out, "  %-7s %d reports, at most %d at a time\n", tenant, n, o.work.mostRunning[tenant])
 	}
 	fmt.Fprintln(out, "The trace of a report that waited, from the order in this process to the work in the worker:")
 	return o.spans.print(ctx, out)
 }
 
-// imports orders six imports of one shop while another program holds the shop's key, so all six
-// imports are put off.
-func (o *office) imports(ctx context.Context, out io.Writer) error {
+// orderImports orders six imports of one shop while another program holds the shop's key, so all
+// six imports are put off.
+func (o *office) orderImports(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nAn operator has locked a shop. Six files of the shop arrive.")
 	lease, err := o.lockers[0].Acquire(ctx, locker.Rule{Key: "shop:acme"})
 	if err != nil {
@@ -156,8 +156,8 @@ func (o *office) imports(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// invoices orders an invoice three times. The worker sends the invoice only once.
-func (o *office) invoices(ctx context.Context, out io.Writer) error {
+// orderInvoices orders an invoice three times. The worker sends the invoice only once.
+func (o *office) orderInvoices(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nInvoice 4711 is ordered three times.")
 	bill := invoice{4711, "ann@example.org"}
 	info, err := o.client.EnqueueContext(ctx, task("invoice:send", bill), asynq.ProcessIn(time.Hour))
@@ -172,7 +172,7 @@ func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	if err := asynq.NewInspectorFromRedisClient(o.redis).RunTask(info.Queue, info.ID); err != nil {
 		return err
 	}
-	if err := o.await(ctx, func() bool { return o.work.sent[bill.Number] > 0 }); err != nil {
+	if err := o.await(ctx, func() bool { return o.work.sentInvoices[bill.Number] > 0 }); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "  the first order runs, and sends the invoice")
@@ -187,12 +187,12 @@ func (o *office) invoices(ctx context.Context, out io.Writer) error {
 	}
 	o.work.mu.Lock()
 	defer o.work.mu.Unlock()
-	fmt.Fprintf(out, "  sent: %d time\n", o.work.sent[bill.Number])
+	fmt.Fprintf(out, "  sent: %d time\n", o.work.sentInvoices[bill.Number])
 	return nil
 }
 
-// schedule runs the same schedule in two replicas, and stops the leader.
-func (o *office) schedule(ctx context.Context, out io.Writer) error {
+// runSchedule runs the same schedule in two replicas, and stops the leader.
+func (o *office) runSchedule(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\nTwo replicas run the same schedule, with one tick per second.")
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -260,12 +260,12 @@ func task(typename string, payload any) *asynq.Task {
 	return asynq.NewTask(typename, text)
 }
 
-// await calls so again and again until it returns true. It holds the mutex of the work during each
-// call.
-func (o *office) await(ctx context.Context, so func() bool) error {
+// await calls cond again and again, until cond returns true or ctx ends. It holds the mutex of the
+// work during each call.
+func (o *office) await(ctx context.Context, cond func() bool) error {
 	for {
 		o.work.mu.Lock()
-		is := so()
+		is := cond()
 		o.work.mu.Unlock()
 		if is {
 			return nil

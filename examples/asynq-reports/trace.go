@@ -42,11 +42,11 @@ func (s *spans) ExportSpans(_ context.Context, spans []sdk.ReadOnlySpan) error {
 // Shutdown has nothing to do.
 func (s *spans) Shutdown(context.Context) error { return nil }
 
-// print prints the trace of a task that waited for its lock, as a tree.
+// print prints to out the trace of a task that waited for its lock, as a tree.
 func (s *spans) print(ctx context.Context, out io.Writer) error {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; {
-		if id, ok := s.waited(); ok {
-			s.tree(out, id, trace.SpanID{}, "  ")
+		if id, ok := s.waitingTrace(); ok {
+			s.printTree(out, id, trace.SpanID{}, "  ")
 			return nil
 		}
 		select {
@@ -57,8 +57,9 @@ func (s *spans) print(ctx context.Context, out io.Writer) error {
 	return errors.New("there is no trace of a task that waited")
 }
 
-// waited returns a complete trace of a task that waited for its lock.
-func (s *spans) waited() (found trace.TraceID, ok bool) {
+// waitingTrace returns the ID of a complete trace of a task that waited for its lock. ok is false
+// if there is no such trace.
+func (s *spans) waitingTrace() (found trace.TraceID, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waits := map[trace.TraceID]bool{}
@@ -74,8 +75,8 @@ func (s *spans) waited() (found trace.TraceID, ok bool) {
 	return found, false
 }
 
-// tree prints the spans below parent, indented.
-func (s *spans) tree(out io.Writer, id trace.TraceID, parent trace.SpanID, indent string) {
+// printTree prints to out the spans below parent in the trace id, each line after indent.
+func (s *spans) printTree(out io.Writer, id trace.TraceID, parent trace.SpanID, indent string) {
 	s.mu.Lock()
 	var children []sdk.ReadOnlySpan
 	for _, span := range s.all {
@@ -91,7 +92,7 @@ func (s *spans) tree(out io.Writer, id trace.TraceID, parent trace.SpanID, inden
 			note += ", after a wait"
 		}
 		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%s%-*s%s", indent, 34-len(indent), span.Name(), note), " "))
-		s.tree(out, id, span.SpanContext().SpanID(), indent+"  ")
+		s.printTree(out, id, span.SpanContext().SpanID(), indent+"  ")
 	}
 }
 

@@ -51,12 +51,12 @@ func guard(l locker.Locker, c redis.UniversalClient) (*asynqlock.Guard, error) {
 type work struct {
 	tracer trace.Tracer
 
-	mu   sync.Mutex
-	now  map[string]int // for each tenant: how many reports are being made
-	most map[string]int // for each tenant: the largest number of reports that were made at the same time
-	made []report
-	read []upload
-	sent map[int]int // for each invoice, by its number: how often it was sent
+	mu              sync.Mutex
+	running         map[string]int // for each tenant: how many reports are being made
+	mostRunning     map[string]int // for each tenant: the largest number of reports that were made at the same time
+	finishedReports []report
+	read            []upload
+	sentInvoices    map[int]int // for each invoice, by its number: how often it was sent
 }
 
 // mux returns the handlers of the tasks. The only code for locks is the middleware.
@@ -86,7 +86,7 @@ func (w *work) makeReport(ctx context.Context, t *asynq.Task) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.made = append(w.made, r)
+	w.finishedReports = append(w.finishedReports, r)
 	return nil
 }
 
@@ -109,8 +109,8 @@ func (w *work) importFile(ctx context.Context, t *asynq.Task) error {
 func (w *work) count(r report, more int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.now[r.Tenant] += more
-	w.most[r.Tenant] = max(w.most[r.Tenant], w.now[r.Tenant])
+	w.running[r.Tenant] += more
+	w.mostRunning[r.Tenant] = max(w.mostRunning[r.Tenant], w.running[r.Tenant])
 }
 
 func (w *work) sendInvoice(_ context.Context, t *asynq.Task) error {
@@ -120,6 +120,6 @@ func (w *work) sendInvoice(_ context.Context, t *asynq.Task) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.sent[i.Number]++
+	w.sentInvoices[i.Number]++
 	return nil
 }

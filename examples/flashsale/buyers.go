@@ -20,50 +20,51 @@ const (
 
 // A crowd is all buyers of one sale. Each is an HTTP client that wants one item.
 type crowd struct {
-	size  int
-	seed  uint64
-	sku   string
-	shops []string // the URLs of the shops; each buyer uses one shop
-	http  http.Client
-	done  atomic.Int64
+	size       int
+	seed       uint64
+	sku        string
+	shops      []string // the URLs of the shops; each buyer uses one shop
+	http       http.Client
+	buyersDone atomic.Int64
 }
 
-// An end records how one buyer's purchase has ended.
-type end struct {
-	how     how
+// A purchase records how one buyer's attempt to buy an item has ended.
+type purchase struct {
+	outcome outcome
 	refused int           // number of 409 replies before the result
 	waited  time.Duration // from the click to the last answer
 	err     error         // the error, if the result is failed
 }
 
-type how int
+// outcome is the result of a click, and so of a purchase.
+type outcome int
 
 const (
-	gotIt   how = iota
-	soldOut     // 410: no item is left
-	gaveUp      // the buyer was refused too often
-	failed      // an unexpected reply
+	gotIt   outcome = iota
+	soldOut         // 410: no item is left
+	gaveUp          // the buyer was refused too often
+	failed          // an unexpected reply
 )
 
 // buy runs all buyers, and returns the result of each. It returns an error when ctx ends.
-func (c *crowd) buy(ctx context.Context) ([]end, error) {
+func (c *crowd) buy(ctx context.Context) ([]purchase, error) {
 	transport := &http.Transport{MaxConnsPerHost: max(1, connections/len(c.shops)), MaxIdleConnsPerHost: connections}
 	defer transport.CloseIdleConnections()
 	c.http.Transport = transport
-	ends := make([]end, c.size)
+	ends := make([]purchase, c.size)
 	var wg sync.WaitGroup
 	for i := range ends {
 		wg.Go(func() {
 			ends[i] = c.buyer(ctx, i)
-			c.done.Add(1)
+			c.buyersDone.Add(1)
 		})
 	}
 	wg.Wait()
 	return ends, ctx.Err()
 }
 
-// buyer makes the clicks of one buyer, who clicks again after each "try again later".
-func (c *crowd) buyer(ctx context.Context, i int) (e end) {
+// buyer makes the clicks of buyer number i, who clicks again after each "try again later".
+func (c *crowd) buyer(ctx context.Context, i int) (e purchase) {
 	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
 	// sale.
 	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i))) //nolint:gosec // not for secrets
@@ -78,8 +79,8 @@ func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 		if e.err = sleep(ctx, later+time.Duration(dice.Int64N(int64(later/4+1)))); e.err != nil {
 			return e
 		}
-		e.how, later, e.err = c.post(ctx, url)
-		if e.how != gaveUp {
+		e.outcome, later, e.err = c.post(ctx, url)
+		if e.outcome != gaveUp {
 			return e
 		}
 		e.refused++
@@ -89,7 +90,7 @@ func (c *crowd) buyer(ctx context.Context, i int) (e end) {
 
 // post makes one click. It returns gaveUp if the shop refused the buyer. The buyer may then try
 // again later.
-func (c *crowd) post(ctx context.Context, url string) (h how, later time.Duration, err error) {
+func (c *crowd) post(ctx context.Context, url string) (h outcome, later time.Duration, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return failed, 0, err

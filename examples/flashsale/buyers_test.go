@@ -15,7 +15,7 @@ func TestBuyers(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		answer  func(w http.ResponseWriter, try int)
-		how     how
+		outcome outcome
 		refused int
 	}{
 		{"who is served has it", func(w http.ResponseWriter, _ int) { w.WriteHeader(http.StatusCreated) }, gotIt, 0},
@@ -43,8 +43,8 @@ func TestBuyers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e := ends[0]; e.how != test.how || e.refused != test.refused || (e.err != nil) != (test.how == failed) {
-				t.Errorf("it ended with %+v; want how %d, refused %d", e, test.how, test.refused)
+			if e := ends[0]; e.outcome != test.outcome || e.refused != test.refused || (e.err != nil) != (test.outcome == failed) {
+				t.Errorf("it ended with %+v; want how %d, refused %d", e, test.outcome, test.refused)
 			}
 		})
 	}

@@ -31,10 +31,10 @@ func output(ctx context.Context, t *testing.T, args ...string) (code int, stdout
 	return code, out.String(), errs.String()
 }
 
-// await calls so again and again until it returns true.
-func await(t *testing.T, what string, so func() bool) {
+// await calls cond again and again until it returns true.
+func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !so(); _ = sleep(t.Context(), 5*time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); !cond(); _ = sleep(t.Context(), 5*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after 10 s still not: %s", what)
 		}
@@ -106,10 +106,10 @@ func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1
 	slow, fast := 0, 0
-	for work(seed, slow) < lockTTL {
+	for paymentTime(seed, slow) < lockTTL {
 		slow++
 	}
-	for work(seed, fast) > lockTTL {
+	for paymentTime(seed, fast) > lockTTL {
 		fast++
 	}
 	for i, way := range ways {
@@ -133,7 +133,7 @@ func TestSlowPayment(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := &crowd{shops: []string{shop.url}, sku: "last"}
-			first := make(chan end)
+			first := make(chan purchase)
 			go func() { first <- c.buyer(t.Context(), slow) }()
 			await(t, "the slow payment is under way", func() bool {
 				shop.tracer.mu.Lock()
@@ -141,11 +141,11 @@ func TestSlowPayment(t *testing.T) {
 				return slices.ContainsFunc(shop.tracer.spans, func(s sdk.ReadOnlySpan) bool { return s.Name() == "read stock" })
 			})
 			second := c.buyer(t.Context(), fast)
-			if e := <-first; e.how != gotIt {
+			if e := <-first; e.outcome != gotIt {
 				t.Errorf("the slow buyer: %+v; want to get it", e)
 			}
-			want := map[string]how{"no lock": gotIt, "SETNX + DEL": gotIt, "latchkit": soldOut}[way.name]
-			if second.how != want {
+			want := map[string]outcome{"no lock": gotIt, "SETNX + DEL": gotIt, "latchkit": soldOut}[way.name]
+			if second.outcome != want {
 				t.Errorf("the second buyer: %+v; want %v", second, want)
 			}
 		})

@@ -21,15 +21,16 @@ func newBar(out io.Writer) *bar {
 	return &bar{io.Discard}
 }
 
-// show draws the bar until stop is called. stop removes the bar.
-func (b *bar) show(name string, total int, done *atomic.Int64) (stop func()) {
+// show draws the bar until stop is called. stop removes the bar. buyersDone counts the buyers that
+// have their answer, of total buyers. name stands before the bar.
+func (b *bar) show(name string, total int, buyersDone *atomic.Int64) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		ticker := time.NewTicker(50 * time.Millisecond)
 		defer ticker.Stop()
 		for {
-			b.draw(name, int(done.Load()), total)
+			b.draw(name, int(buyersDone.Load()), total)
 			select {
 			case <-ticker.C:
 			case <-quit:
@@ -41,8 +42,8 @@ func (b *bar) show(name string, total int, done *atomic.Int64) (stop func()) {
 	return func() { close(quit); <-ended }
 }
 
-func (b *bar) draw(name string, done, total int) {
+func (b *bar) draw(name string, buyersDone, total int) {
 	const width = 30
-	full := width * done / total
-	fmt.Fprintf(b.out, "\r%-12s %s%s %d/%d buyers", name, strings.Repeat("█", full), strings.Repeat("░", width-full), done, total)
+	full := width * buyersDone / total
+	fmt.Fprintf(b.out, "\r%-12s %s%s %d/%d buyers", name, strings.Repeat("█", full), strings.Repeat("░", width-full), buyersDone, total)
 }

@@ -77,24 +77,25 @@ func (v *venue) close() {
 	}
 }
 
-// hold runs the sale with each of the three ways, one after the other. It passes each result to the
-// function each. request is the purchase that -trace shows, or nil without -trace.
-func (s *sale) hold(ctx context.Context, v *venue, bar *bar, each func(result)) (results []result, request *node, err error) {
+// hold runs the sale with each of the three ways, one after the other. It passes each result to
+// onResult. request is the purchase that -trace shows, or nil without -trace.
+func (s *sale) hold(ctx context.Context, v *venue, bar *bar, onResult func(result)) (results []result, request *node, err error) {
 	for i := range ways {
 		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit
 		cfg := shopConfig{Way: i, Redis: v.redis, DSN: v.dsn, Seed: s.seed, Trace: trace}
-		r, n, err := s.once(ctx, cfg, bar)
+		r, n, err := s.holdOne(ctx, cfg, bar)
 		if err != nil {
 			return nil, nil, fmt.Errorf("the sale with %s: %w", ways[i].name, err)
 		}
-		each(r)
+		onResult(r)
 		results, request = append(results, r), n
 	}
 	return results, request, nil
 }
 
-// once runs one sale. It fills the stock, starts the shops, runs the buyers, and counts the orders.
-func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
+// holdOne runs one sale with the shops of cfg. It fills the stock, starts the shops, runs the
+// buyers, and counts the orders.
+func (s *sale) holdOne(ctx context.Context, cfg shopConfig, bar *bar) (r result, request *node, err error) {
 	books, err := openStore(ctx, cfg.DSN)
 	if err != nil {
 		return r, nil, err
@@ -119,7 +120,7 @@ func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, re
 	for _, shop := range shops {
 		crowd.shops = append(crowd.shops, shop.url)
 	}
-	stop := bar.show(ways[cfg.Way].name, s.buyers, &crowd.done)
+	stop := bar.show(ways[cfg.Way].name, s.buyers, &crowd.buyersDone)
 	start := time.Now()
 	ends, err := crowd.buy(ctx)
 	took := time.Since(start)
@@ -140,12 +141,12 @@ func (s *sale) once(ctx context.Context, cfg shopConfig, bar *bar) (r result, re
 }
 
 // count adds up the results of the buyers.
-func (s *sale) count(ends []end) (r result) {
+func (s *sale) count(ends []purchase) (r result) {
 	waits := make([]time.Duration, len(ends))
 	for i, e := range ends {
 		waits[i] = e.waited
 		r.refused += e.refused
-		switch e.how {
+		switch e.outcome {
 		case gotIt: // not counted here, because the database has the true number
 		case soldOut:
 			r.soldOut++

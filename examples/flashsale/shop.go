@@ -106,7 +106,7 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	}
 	r.POST("/skus/:id/orders", guard, s.buy)
 	if s.tracer != nil {
-		r.GET("/trace", s.tracer.show)
+		r.GET("/trace", s.tracer.serveTrace)
 	}
 	return r
 }
@@ -144,12 +144,12 @@ func (s *shop) buy(c *gin.Context) {
 func (s *shop) charge(ctx context.Context, buyer int) error {
 	ctx, end := step(ctx, "charge the card")
 	defer end()
-	return sleep(ctx, work(s.seed, buyer))
+	return sleep(ctx, paymentTime(s.seed, buyer))
 }
 
-// work returns how long the payment of a buyer takes. For one buyer in twenty, it takes longer than
-// a lock's TTL. For the others, it takes 2 to 8 ms.
-func work(seed uint64, buyer int) time.Duration {
+// paymentTime returns how long the payment of a buyer takes. For one buyer in twenty, it takes
+// longer than a lock's TTL. For the others, it takes 2 to 8 ms.
+func paymentTime(seed uint64, buyer int) time.Duration {
 	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
 	if r.IntN(20) == 0 {
 		return 3*lockTTL/2 + time.Duration(r.Int64N(int64(lockTTL)))

@@ -90,10 +90,10 @@ func (s *store) stock(ctx context.Context, sku string) (left int, err error) {
 	return left, err
 }
 
-// sell writes an order and the remaining stock in one transaction, so the database keeps both
-// writes or no write. The transaction does not prevent overselling, because the handler has
-// computed left from a stock that it had read before the transaction.
-func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
+// sell writes an order of buyer and newStock, the remaining stock, in one transaction. So the
+// database keeps both writes or no write. The transaction does not prevent overselling, because the
+// handler has computed newStock from a stock that it had read before the transaction.
+func (s *store) sell(ctx context.Context, sku string, buyer, newStock int) error {
 	ctx, end := step(ctx, "write order and stock")
 	defer end()
 	tx, err := s.db.BeginTx(ctx, nil)
@@ -104,7 +104,7 @@ func (s *store) sell(ctx context.Context, sku string, buyer, left int) error {
 	if _, err := tx.ExecContext(ctx, orderAdd, sku, buyer); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, stockWrite, sku, left); err != nil {
+	if _, err := tx.ExecContext(ctx, stockWrite, sku, newStock); err != nil {
 		return err
 	}
 	return tx.Commit()

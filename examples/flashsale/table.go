@@ -92,7 +92,7 @@ func printNode(w io.Writer, n, request *node, first, rest string) {
 	from := min(scale(n.Start.Sub(request.Start)), barWidth-1)
 	to := min(max(scale(n.Start.Sub(request.Start)+n.Took), from+1), barWidth)
 	bar := strings.Repeat("·", from) + strings.Repeat("█", to-from) + strings.Repeat("·", barWidth-to)
-	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%s%s %9s  %s  %s", name, pad, millis(n.Took), bar, n.note()), " "))
+	fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%s%s %9s  %s  %s", name, pad, millis(n.Took), bar, n.resultNote()), " "))
 	for i, inside := range n.Inside {
 		if i == len(n.Inside)-1 {
 			printNode(w, inside, request, rest+"└─ ", rest+"   ")

@@ -91,16 +91,16 @@ func (n *node) lockWait() time.Duration {
 	return 0
 }
 
-// waited reports whether the request got the lock only after another buyer had released it.
-func (n *node) waited() bool {
+// hasWaited reports whether the request got the lock only after another buyer had released it.
+func (n *node) hasWaited() bool {
 	acquire := n.find("acquire ")
 	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
 		acquire.Attributes["latchkit.lock.wait.duration"] != ""
 }
 
-// longer compares the durations of two requests. A nil request is shorter than any other
-// request.
-func longer(a, b *node) int {
+// compareDurations compares the durations of the requests a and b. A nil request is shorter than
+// any other request.
+func compareDurations(a, b *node) int {
 	took := func(n *node) time.Duration {
 		if n == nil {
 			return -1
@@ -110,22 +110,23 @@ func longer(a, b *node) int {
 	return cmp.Compare(took(a), took(b))
 }
 
-// show answers GET /trace with the slowest purchase that waited for the lock. If there is none, the
-// answer is null.
-func (t *tracer) show(c *gin.Context) {
+// serveTrace answers GET /trace with the slowest purchase that waited for the lock. If there is
+// none, the answer is null.
+func (t *tracer) serveTrace(c *gin.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var slowest *node
-	for _, root := range trees(t.spans) {
-		if root.waited() && root.find("write ") != nil && longer(root, slowest) > 0 {
+	for _, root := range buildTrees(t.spans) {
+		if root.hasWaited() && root.find("write ") != nil && compareDurations(root, slowest) > 0 {
 			slowest = root
 		}
 	}
 	c.JSON(http.StatusOK, slowest)
 }
 
-// trees puts each span below its parent, and returns the spans without a parent.
-func trees(spans []sdk.ReadOnlySpan) (roots []*node) {
+// buildTrees makes a node of each span, and puts it into the node of its parent. It returns the
+// nodes without a parent.
+func buildTrees(spans []sdk.ReadOnlySpan) (roots []*node) {
 	nodes := make(map[trace.SpanID]*node, len(spans))
 	for _, s := range spans {
 		n := &node{Name: s.Name(), Start: s.StartTime(), Took: s.EndTime().Sub(s.StartTime()), Attributes: map[string]string{}}
@@ -167,11 +168,11 @@ func slowestPurchase(ctx context.Context, shops []string) (*node, error) {
 			return nil, err
 		}
 	}
-	return slices.MaxFunc(found, longer), nil
+	return slices.MaxFunc(found, compareDurations), nil
 }
 
-// note returns the result of a lock in a few words, from the attributes of its span.
-func (n *node) note() string {
+// resultNote returns the result of a lock in a few words, from the attributes of its span.
+func (n *node) resultNote() string {
 	note := n.Attributes["latchkit.lock.result"]
 	if n.Attributes["latchkit.lock.wait.duration"] != "" {
 		note += " after a wait"

@@ -52,7 +52,7 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	}
 	defer west.stop()
 	s := scenes{out: out, east: east, west: west, goods: goods}
-	for _, scene := range []func(context.Context) error{s.busy, s.crowd, s.basket, s.caller, s.shutdown} {
+	for _, scene := range []func(context.Context) error{s.sceneBusy, s.sceneCrowd, s.sceneBasket, s.sceneCaller, s.sceneShutdown} {
 		if err := scene(ctx); err != nil {
 			return err
 		}

@@ -28,17 +28,17 @@ type scenes struct {
 
 func (s *scenes) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format+"\n", args...) }
 
-// said returns the status of a call, as text.
-func said(err error) string {
+// statusText returns the status of a call that ended with err, as text.
+func statusText(err error) string {
 	if reason, ok := grpclock.Reason(err); ok {
 		return fmt.Sprintf("%v, %s", status.Code(err), reason)
 	}
 	return status.Code(err).String()
 }
 
-// busy sends two calls for the same key. The server refuses the second call, and returns a
+// sceneBusy sends two calls for the same key. The server refuses the second call, and returns a
 // delay. After this delay, the client's interceptor sends the second call again.
-func (s *scenes) busy(ctx context.Context) error {
+func (s *scenes) sceneBusy(ctx context.Context) error {
 	s.say("Two boxes of the same item are packed at once")
 	var attempts atomic.Int32
 	count := func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -59,7 +59,7 @@ func (s *scenes) busy(ctx context.Context) error {
 	}
 	begun, finish := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	s.east.other, s.east.packing = noBox{}, func(context.Context) {
+	s.east.reserver, s.east.packing = noBox{}, func(context.Context) {
 		once.Do(func() { close(begun); <-finish })
 	}
 	first := make(chan error, 1)
@@ -69,7 +69,7 @@ func (s *scenes) busy(ctx context.Context) error {
 	}()
 	<-begun
 	_, err = hasty.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	s.say("  the second call is refused: %s, retry after %v", said(err), advice(err))
+	s.say("  the second call is refused: %s, retry after %v", statusText(err), retryDelay(err))
 
 	second := make(chan error, 1)
 	go func() {
@@ -80,14 +80,14 @@ func (s *scenes) busy(ctx context.Context) error {
 		time.Sleep(time.Millisecond)
 	}
 	close(finish)
-	s.say("  the first call finishes: %s", said(<-first))
+	s.say("  the first call finishes: %s", statusText(<-first))
 	err = <-second
-	s.say("  a client that retries succeeds with call no. %d: %s", attempts.Load(), said(err))
+	s.say("  a client that retries succeeds with call no. %d: %s", attempts.Load(), statusText(err))
 	return nil
 }
 
-// crowd sends many calls to both servers. The calls want more items than there are.
-func (s *scenes) crowd(ctx context.Context) error {
+// sceneCrowd sends many calls to both servers. The calls want more items than there are.
+func (s *scenes) sceneCrowd(ctx context.Context) error {
 	s.say("50 calls to two servers request one item each, and there are %d items", *s.goods["screws"])
 	var clients []inventory.InventoryClient
 	for _, to := range []*server{s.east, s.west} {
@@ -118,8 +118,8 @@ func (s *scenes) crowd(ctx context.Context) error {
 	return nil
 }
 
-// basket sends calls that lock several items each, in different orders.
-func (s *scenes) basket(ctx context.Context) error {
+// sceneBasket sends calls that lock several items each, in different orders.
+func (s *scenes) sceneBasket(ctx context.Context) error {
 	s.say("30 baskets of the same three items are reserved at once")
 	client, err := s.west.dial(s.east)
 	if err != nil {
@@ -144,8 +144,9 @@ func (s *scenes) basket(ctx context.Context) error {
 	return nil
 }
 
-// shutdown stops a server gracefully while one call holds a lock and another call waits for it.
-func (s *scenes) shutdown(ctx context.Context) error {
+// sceneShutdown stops a server gracefully while one call holds a lock and another call waits for
+// it.
+func (s *scenes) sceneShutdown(ctx context.Context) error {
 	s.say("A server shuts down while one call works and another one waits")
 	client, err := s.west.dial(s.east)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *scenes) shutdown(ctx context.Context) error {
 	}
 	*s.goods["screws"] = 1
 	begun, finish := make(chan struct{}), make(chan struct{})
-	s.east.other, s.east.packing = noBox{}, func(context.Context) { close(begun); <-finish }
+	s.east.reserver, s.east.packing = noBox{}, func(context.Context) { close(begun); <-finish }
 	working, waiting, stopped := make(chan error, 1), make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
@@ -166,14 +167,15 @@ func (s *scenes) shutdown(ctx context.Context) error {
 	}()
 	time.Sleep(100 * time.Millisecond) // after this pause, the second call waits for the lock
 	go func() { stopped <- s.east.shutdown(ctx) }()
-	s.say("  the waiting call is refused at once: %s", said(<-waiting))
+	s.say("  the waiting call is refused at once: %s", statusText(<-waiting))
 	close(finish)
-	s.say("  the working call finishes: %s", said(<-working))
+	s.say("  the working call finishes: %s", statusText(<-working))
 	return <-stopped
 }
 
-// advice returns the delay after which a refused client should try again, in whole seconds.
-func advice(err error) time.Duration {
+// retryDelay returns the delay in err, after which a refused client should try again, in whole
+// seconds.
+func retryDelay(err error) time.Duration {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.RetryInfo); ok {
 			return max(info.GetRetryDelay().AsDuration().Round(time.Second), time.Second)
@@ -182,9 +184,9 @@ func advice(err error) time.Duration {
 	return 0
 }
 
-// caller shows a call from one server to another server. The call runs under the lock that the
+// sceneCaller shows a call from one server to another server. The call runs under the lock that the
 // first server holds.
-func (s *scenes) caller(ctx context.Context) error {
+func (s *scenes) sceneCaller(ctx context.Context) error {
 	s.say("One server packs a box, and reserves the item at the other server under the same key")
 	client, err := s.west.dial(s.east)
 	if err != nil {
@@ -194,7 +196,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.east.other, s.east.packing = other, nil
+	s.east.reserver, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
 	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
 	// The call without a delegation has given up: wait until it has left the queue.
@@ -210,7 +212,7 @@ func (s *scenes) caller(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.east.other, err = s.east.dial(s.west, option); err != nil {
+	if s.east.reserver, err = s.east.dial(s.west, option); err != nil {
 		return err
 	}
 	var token []byte
@@ -222,11 +224,11 @@ func (s *scenes) caller(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.say("  with a delegation: %s, under one lock: %v", said(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
+	s.say("  with a delegation: %s, under one lock: %v", statusText(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
 	s.say("    spans of the first server:   %s", s.east.trace)
 	s.say("    spans of the second server:  %s", s.west.trace)
 	_, err = other.Reserve(metadata.AppendToOutgoingContext(ctx, delegate.MetadataKey, string(token)), &inventory.ReserveRequest{Sku: "screws"})
-	s.say("  the same delegation after the call has ended: %s", said(err))
+	s.say("  the same delegation after the call has ended: %s", statusText(err))
 	return nil
 }
 

@@ -87,16 +87,16 @@ func (s *server) stop() {
 	}
 }
 
-// delegating returns an option for a client of another server. With this option, the client's
-// calls run under the locks of their caller.
-func delegating(to *server, sender *delegate.Sender) (grpc.DialOption, error) {
-	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, to.addr))
+// delegating returns an option for a client of the server target. With this option, the client's
+// calls run under the locks of their caller. sender delegates these locks.
+func delegating(target *server, sender *delegate.Sender) (grpc.DialOption, error) {
+	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, target.addr))
 	return grpc.WithUnaryInterceptor(delegated), err
 }
 
-// dial returns a client that calls another server.
-func (s *server) dial(other *server, opts ...grpc.DialOption) (inventory.InventoryClient, error) {
-	conn, err := grpc.NewClient(other.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+// dial returns a client that calls the server target.
+func (s *server) dial(target *server, opts ...grpc.DialOption) (inventory.InventoryClient, error) {
+	conn, err := grpc.NewClient(target.addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return nil, err
 	}

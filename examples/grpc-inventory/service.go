@@ -27,14 +27,14 @@ func newGoods(n int32, skus ...string) goods {
 // service is the inventory. It contains no code for locks.
 type service struct {
 	inventory.UnimplementedInventoryServer
-	goods   goods
-	packing func(ctx context.Context) // called while a box is packed, under the lock
-	other   inventory.InventoryClient // a client of another server, which reserves the content of a box
+	goods    goods
+	packing  func(ctx context.Context) // called while a box is packed, under the lock
+	reserver inventory.InventoryClient // a client of another server, which reserves the content of a box
 }
 
-// Reserve reads the stock, computes what is left, and writes it.
+// Reserve reads the stock of an item, computes the remaining stock, and writes it.
 func (s *service) Reserve(ctx context.Context, r *inventory.ReserveRequest) (*inventory.ReserveReply, error) {
-	left, err := s.left(r)
+	left, err := s.stockAfter(r)
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +45,8 @@ func (s *service) Reserve(ctx context.Context, r *inventory.ReserveRequest) (*in
 	return &inventory.ReserveReply{Left: left, Fence: fence(ctx)}, nil
 }
 
-// left returns the stock of an item as it will be after the request.
-func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
+// stockAfter returns the stock of an item as it will be after the request r.
+func (s *service) stockAfter(r *inventory.ReserveRequest) (int32, error) {
 	stock, ok := s.goods[r.GetSku()]
 	if !ok {
 		return 0, status.Errorf(codes.NotFound, "there is no item %q", r.GetSku())
@@ -61,7 +61,7 @@ func (s *service) left(r *inventory.ReserveRequest) (int32, error) {
 // ReserveAll reserves all items or none.
 func (s *service) ReserveAll(ctx context.Context, r *inventory.ReserveAllRequest) (*inventory.ReserveAllReply, error) {
 	for _, item := range r.GetItems() {
-		if _, err := s.left(item); err != nil {
+		if _, err := s.stockAfter(item); err != nil {
 			return nil, err
 		}
 	}
@@ -81,7 +81,7 @@ func (s *service) Pack(ctx context.Context, r *inventory.PackRequest) (*inventor
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	reserved, err := s.other.Reserve(ctx, &inventory.ReserveRequest{Sku: r.GetSku(), Count: 1})
+	reserved, err := s.reserver.Reserve(ctx, &inventory.ReserveRequest{Sku: r.GetSku(), Count: 1})
 	if err != nil {
 		return nil, err
 	}

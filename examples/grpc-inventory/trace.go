@@ -16,19 +16,19 @@ import (
 // trace records the spans of a server. A real server has an exporter instead. To make spans, a
 // Locker needs only its Observer.
 type trace struct {
-	once  sync.Once
-	spans *tracetest.SpanRecorder
-	looks locker.Observer
+	setUp        sync.Once
+	spans        *tracetest.SpanRecorder
+	lockObserver locker.Observer
 }
 
 // observer returns the Observer for locker.WithObserver.
 func (t *trace) observer() locker.Observer {
-	t.once.Do(func() {
+	t.setUp.Do(func() {
 		t.spans = tracetest.NewSpanRecorder()
 		tracers := sdk.NewTracerProvider(sdk.WithSpanProcessor(t.spans))
-		t.looks, _ = otellock.New(otellock.WithTracerProvider(tracers)) // fails only for a nil option
+		t.lockObserver, _ = otellock.New(otellock.WithTracerProvider(tracers)) // fails only for a nil option
 	})
-	return t.looks
+	return t.lockObserver
 }
 
 // forget drops the recorded spans.

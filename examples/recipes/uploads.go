@@ -31,7 +31,7 @@ func (u *UploadLocker) UseIn(c *handler.StoreComposer) { c.UseLocker(u) }
 
 // NewLock returns the lock of an upload.
 func (u *UploadLocker) NewLock(id string) (handler.Lock, error) {
-	return &uploadLock{of: u, id: id}, nil
+	return &uploadLock{uploads: u, id: id}, nil
 }
 
 // wait counts the waiting callers of an upload. n is 1 when a caller begins to wait, and -1 when
@@ -45,10 +45,10 @@ func (u *UploadLocker) wait(id string, n int) {
 }
 
 type uploadLock struct {
-	of    *UploadLocker
-	id    string
-	lease *locker.Lease
-	ended chan struct{} // closed by Unlock
+	uploads *UploadLocker
+	id      string
+	lease   *locker.Lease
+	ended   chan struct{} // closed by Unlock
 }
 
 // Lock asks the holder to release the upload, and waits for the release until ctx ends.
@@ -57,9 +57,9 @@ func (k *uploadLock) Lock(ctx context.Context, requestUnlock func()) (err error)
 	waits, stop := context.WithCancel(context.Background())
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	k.of.wait(k.id, 1)
-	k.lease, err = k.of.l.Acquire(waits, locker.Rule{Key: "upload:" + k.id})
-	k.of.wait(k.id, -1)
+	k.uploads.wait(k.id, 1)
+	k.lease, err = k.uploads.l.Acquire(waits, locker.Rule{Key: "upload:" + k.id})
+	k.uploads.wait(k.id, -1)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return handler.ErrLockTimeout
@@ -94,9 +94,9 @@ func (k *uploadLock) watch(requestUnlock func()) {
 
 // wanted reports whether a caller of this pod or of another pod waits for the upload.
 func (k *uploadLock) wanted() bool {
-	k.of.mu.Lock()
-	here := k.of.waiting[k.id]
-	k.of.mu.Unlock()
+	k.uploads.mu.Lock()
+	here := k.uploads.waiting[k.id]
+	k.uploads.mu.Unlock()
 	if here > 0 {
 		return true
 	}

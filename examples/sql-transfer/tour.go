@@ -51,28 +51,28 @@ func tour(ctx context.Context, out io.Writer) error {
 	v := &visitor{ctx, b, out}
 
 	v.say("Forty transfers at once, in both directions: no deadlock, and no lost update.")
-	v.got("forty transfers", v.transferAtOnce(40))
+	v.printResult("forty transfers", v.transferAtOnce(40))
 
 	v.say("Do returns the function's own error unchanged, and the accounts stay as they were.")
-	v.got("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900, nothing))
+	v.printResult("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900, nothing))
 
 	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
-	v.got("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
+	v.printResult("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
 		server.Del("account:alice") // Redis also deletes the key when a lease expires
 		server.Del("account:bob")
-		v.got("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
+		v.printResult("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
 	}), sqllock.WithStrategy(sqllock.VerifyLast)))
 
 	v.say("Redis restarts without its data, and its clock is an hour behind: its fences are smaller than those in the database.")
 	server.FlushAll()
 	server.SetTime(time.Now().Add(-time.Hour))
-	v.got("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500, nothing))
+	v.printResult("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500, nothing))
 	for _, key := range []string{"account:alice", "account:bob"} {
 		if err := sqllock.Repair(ctx, b.l, b.db, key); err != nil {
 			return err
 		}
 	}
-	v.got("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500, nothing))
+	v.printResult("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500, nothing))
 
 	v.say("The spans of the transactions after the first forty.")
 	v.trace(spans.Ended(), 40)
@@ -107,9 +107,9 @@ func (v *visitor) transferAtOnce(n int) error {
 	return errors.Join(errs...)
 }
 
-// got prints the result of a transfer, and the balances. It does not print fences, because they
-// differ in each run.
-func (v *visitor) got(what string, err error) {
+// printResult prints the result of an action, a transfer that ended with err, and the balances. It
+// does not print fences, because they differ in each run.
+func (v *visitor) printResult(action string, err error) {
 	said := "committed"
 	if e, ok := errors.AsType[*sqllock.Error](err); ok {
 		said = e.Resource + ": " + e.Err.Error()
@@ -118,7 +118,7 @@ func (v *visitor) got(what string, err error) {
 	}
 	alice, _ := balance(v.ctx, v.bank.db, "alice")
 	bob, _ := balance(v.ctx, v.bank.db, "bob")
-	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", what, said, float64(alice)/100, float64(bob)/100)
+	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", action, said, float64(alice)/100, float64(bob)/100)
 }
 
 // trace prints the results of the transactions. The parameter first is how many transactions it

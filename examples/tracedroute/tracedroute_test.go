@@ -79,7 +79,7 @@ func (p *page) Write(line []byte) (int, error) {
 	return p.text.Write(line)
 }
 
-func (p *page) has(text string) bool {
+func (p *page) contains(text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Contains(p.text.String(), text)
@@ -99,7 +99,7 @@ func TestWhatGoRedisReportsIsLoggedBySlog(t *testing.T) {
 	if err := client.Ping(t.Context()).Err(); err == nil {
 		t.Fatal("a server that is down has answered")
 	}
-	for deadline := time.Now().Add(20 * time.Second); !log.has("redis: ") || !log.has("level=WARN"); <-time.After(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); !log.contains("redis: ") || !log.contains("level=WARN"); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("logged is %q", log.text.String())
 		}
