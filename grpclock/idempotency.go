@@ -292,10 +292,12 @@ func (r *recorder) SetTrailer(md metadata.MD) error {
 // passed returns the error of the transport. When the client has left, nothing can be sent, and
 // this is no error: the handler must finish, so that a repeated call finds the answer.
 func (r *recorder) passed(err error) error {
-	if r.call.Err() != nil {
+	select {
+	case <-r.call.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 func (r *recorder) response(code int, body []byte) idempotency.Response {

@@ -101,8 +101,10 @@ func (s *guardedStream) acquire() error {
 	switch {
 	case err != nil:
 		return s.refuse(err)
-	case len(locks) == 0 || s.guard.open(s.base, s.call):
+	case len(locks) == 0 || s.catchOpen(func() bool { return s.guard.open(s.base, s.call) }):
 		return s.goWithout()
+	case s.panics.caught():
+		return s.refuse(errExited)
 	}
 	held, began := make(chan context.Context, 1), time.Now()
 	if !s.ask(locks, held) {
@@ -116,11 +118,18 @@ func (s *guardedStream) acquire() error {
 		context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
 		return nil
 	case <-s.released:
-		if s.guard.opens(s.base, s.call, locks, s.outcome) {
+		if s.catchOpen(func() bool { return s.guard.opens(s.base, s.call, locks, s.outcome) }) {
 			return nil
 		}
 		return s.refuse(s.outcome)
 	}
+}
+
+// catchOpen calls open, which reports whether WithFailOpen lets the stream continue. It keeps a
+// panic of an observer for the interceptor, because acquire may run on a goroutine of the handler.
+func (s *guardedStream) catchOpen(open func() bool) (opened bool) {
+	_ = s.panics.catch(func() error { opened = open(); return nil })
+	return opened
 }
 
 // goWithout lets the stream continue without a lock.
@@ -244,7 +253,8 @@ var errReturned = errors.New("the handler returned before its stream had the loc
 func (s *guardedStream) Context() context.Context { return s.ctx }
 
 // RecvMsg receives a message. The first message takes the lock. When the lock is lost, RecvMsg
-// returns, and a message that comes later is dropped with the stream.
+// returns, and a message that comes later is dropped with the stream. Such a message may still be
+// written to m, so a caller must not use m again after an error.
 func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.await(func() error { return s.ServerStream.RecvMsg(m) }); err != nil {
 		return err

@@ -558,3 +558,36 @@ func TestObserversSeeEachProblem(t *testing.T) {
 		t.Errorf("observed %s", got)
 	}
 }
+
+// With WithFailOpen, an observer is notified on the goroutine that receives the first message. A
+// panic of the observer must not end the process there. It reaches the recovery interceptor.
+func TestAnObserverThatPanicsDuringAnOutageReachesTheRecoveryInterceptor(t *testing.T) {
+	down := lockerFunc(func(r locker.Rule) error {
+		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}
+	})
+	intercept, err := grpclock.StreamServerInterceptor(down, grpclock.FromMap(grpclock.RuleMap{
+		shop.Shop_Talk_FullMethodName: {Key: "order:{req.order_id}"},
+	}), grpclock.WithFailOpen(), grpclock.WithObserve(func(context.Context, *grpclock.Problem) { panic("WithObserve") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	escaped := make(chan any, 1)
+	defer func() {
+		if recover() == nil {
+			t.Error("no panic reached the recovery interceptor")
+		}
+		if v := <-escaped; v != nil {
+			t.Errorf("the panic %v was on the handler's goroutine", v)
+		}
+	}()
+	_ = intercept(nil, &fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { escaped <- recover() }()
+			_ = s.RecvMsg(&shop.Order{})
+		}()
+		<-done
+		return nil
+	})
+}

@@ -138,7 +138,11 @@ func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte
 // ReadFrom reads them outside of the time limit.
 func (w *pacedWriter) ReadFrom(r io.Reader) (n int64, err error) {
 	if !isFile(r) {
-		return io.Copy(struct{ io.Writer }{w}, r)
+		n, err = io.Copy(struct{ io.Writer }{w}, r)
+		if n == 0 && err == nil { // the copy of an empty source begins the reply as well
+			_, err = io.Copy(w.response, struct{ io.Reader }{http.NoBody})
+		}
+		return n, err
 	}
 	for {
 		end := w.pace.writing()

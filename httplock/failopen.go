@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -43,15 +44,17 @@ func (b *breaker) asks() bool {
 	return true
 }
 
-// asked records what a request has learned of the server. Only a grant or ErrBusy proves that the
-// server has answered. For example, the client may have left before the server's answer, or the
-// request may have got a stored response.
+// asked records what a request has learned of the server. Only a grant, ErrBusy and the Locker's
+// ErrDone prove that the server has answered. For example, the client may have left before the
+// server's answer, or the request may have got a stored response, which is an ErrDone without a
+// locker.Error.
 func (b *breaker) asked(granted bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probing = false
+	_, refused := errtype.As[*locker.Error](err)
 	switch {
-	case granted || errors.Is(err, locker.ErrBusy):
+	case granted || errors.Is(err, locker.ErrBusy) || refused && errors.Is(err, locker.ErrDone):
 		b.pause = 0
 	case errors.Is(err, locker.ErrUnavailable) && time.Now().After(b.open): // if several requests have waited, only the first failure counts
 		b.pause = min(max(2*b.pause, firstPause), longestPause)

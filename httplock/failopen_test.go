@@ -3,6 +3,7 @@ package httplock_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -52,6 +53,46 @@ func TestOnlyAnAnswerOfTheServerEndsAnOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// distant is a Locker whose server needs 5 ms for each answer.
+type distant struct{ locker.Locker }
+
+func (d distant) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, error) {
+	<-time.After(5 * time.Millisecond)
+	return d.Locker.Acquire(ctx, r)
+}
+
+// After an outage, the first answer of the server is that the work is done. This answer ends the
+// outage, so no later request runs the work again.
+func TestDoneWorkEndsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := lockertest.NewMemory()
+		var runs atomic.Int32
+		h := httplock.New(distant{lockertest.NewLocker(t, store)}, "order:42", httplock.WithFailOpen(),
+			httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = 24 * time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			runs.Add(1)
+			w.WriteHeader(http.StatusNoContent)
+		}))
+		post := func() { send(t.Context(), h, "POST", "/", "") }
+		post()
+		store.Fail(locker.OpAcquire, errors.New("no route to the server"))
+		post()
+		if n := runs.Load(); n != 2 {
+			t.Fatalf("positive control: %d runs, and the outage should have let one pass", n)
+		}
+		store.Fail(locker.OpAcquire, nil)
+		<-time.After(time.Minute)
+		post()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(post)
+		}
+		all.Wait()
+		if n := runs.Load(); n != 2 {
+			t.Errorf("%d runs of done work after the outage", n-2)
+		}
+	})
 }
 
 // postAndLeave posts for a client that leaves while the server is asked.

@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -99,5 +101,27 @@ func TestALongResponseHasItsTrailers(t *testing.T) {
 	defer func() { _ = res.Body.Close() }()
 	if n, err := io.Copy(io.Discard, res.Body); err != nil || n != 65<<10 || res.Trailer.Get("X-Sum") != "42" {
 		t.Errorf("%d bytes, %v, trailers %v", n, err, res.Trailer)
+	}
+}
+
+// A handler that copies an empty source has replied. So with Once, the work is done.
+func TestACopyOfAnEmptySourceIsAReply(t *testing.T) {
+	runs := 0
+	h := httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:42",
+		httplock.WithRule(func(_ *http.Request, r *locker.Rule) { r.Once = time.Hour }))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		runs++
+		_, _ = io.Copy(w, struct{ io.Reader }{strings.NewReader("")})
+	}))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	for range 2 {
+		response, err := server.Client().Post(server.URL, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+	if runs != 1 {
+		t.Errorf("%d runs, want one", runs)
 	}
 }

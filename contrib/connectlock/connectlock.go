@@ -8,12 +8,14 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -110,6 +112,9 @@ func (i *interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return resp.Any(), nil
 		})
 		if err != nil {
+			if resp != nil {
+				t.forgetHeader() // the handler's answer is not sent, so its header is not sent either
+			}
 			return nil, t.failure(err)
 		}
 		if stored, ok := message.(proto.Message); ok && resp == nil {
@@ -149,11 +154,23 @@ type repeated struct{ proto.Message }
 // comes back through t.
 func (t *transport) store(ctx context.Context, resp connect.AnyResponse) {
 	if s := grpc.ServerTransportStreamFromContext(ctx); s != t {
-		_ = s.SetHeader(metadataOf(resp.Header())) // t accepts everything
-		_ = s.SetTrailer(metadataOf(resp.Trailer()))
-		clear(resp.Header())
-		clear(resp.Trailer())
+		_ = s.SetHeader(takeMetadata(resp.Header())) // t accepts everything
+		_ = s.SetTrailer(takeMetadata(resp.Trailer()))
 	}
+}
+
+// takeMetadata removes from h the headers that a stored answer may contain, and returns them as
+// metadata. A cookie belongs to one client, and a header that is not valid metadata is not stored.
+func takeMetadata(h http.Header) metadata.MD {
+	all, taken := metadataOf(h), make(metadata.MD)
+	for name, values := range h {
+		key := strings.ToLower(name)
+		if key != "set-cookie" && len(all[key]) == len(values) {
+			taken[key] = all[key]
+			delete(h, name)
+		}
+	}
+	return taken
 }
 
 // storeFailure gives the metadata of a handler's error to grpclock if grpclock stores the answer.

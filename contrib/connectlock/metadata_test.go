@@ -122,3 +122,47 @@ func TestARepeatedAnswerHasTheHandlersMetadata(t *testing.T) {
 		})
 	}
 }
+
+// A cookie belongs to one client, so a repeated answer does not contain the cookie. The first
+// answer has all headers of the handler, also those that are no valid metadata.
+func TestARepeatedAnswerHasNoCookie(t *testing.T) {
+	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
+		place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+			response := connect.NewResponse(receipt(ctx))
+			response.Header().Set("Set-Cookie", "session=1")
+			response.Header().Set("X-Bad-Bin", "###")
+			return response, nil
+		},
+	}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
+		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
+	for n, want := range []struct{ cookie, bad string }{{"session=1", "###"}, {}} {
+		r, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := r.Header(); h.Get("Set-Cookie") != want.cookie || h.Get("X-Bad-Bin") != want.bad {
+			t.Errorf("answer %d has the header %v", n+1, h)
+		}
+	}
+}
+
+// The answer of a handler that lost its lock is not sent, and its header is not sent either.
+func TestARefusalHasNoHeaderOfTheHandler(t *testing.T) {
+	store := lockertest.NewMemory()
+	s := serve(t, lockertest.NewLocker(t, store), handlers{
+		place: func(ctx context.Context, _ *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
+			attempt, _ := idempotency.FromContext(ctx)
+			store.Steal(attempt.Lease().Key())
+			<-ctx.Done()
+			response := connect.NewResponse(receipt(ctx))
+			response.Header().Set("X-Own", "of the handler")
+			return response, nil
+		},
+	}, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Idempotency: "pay:{req.express}"}}),
+		grpclock.WithIdempotency(grpclock.Idempotency{Store: idempotency.NewMemory()}))
+	_, err := client(s, shop.Shop_Place_FullMethodName).CallUnary(t.Context(), connect.NewRequest(&shop.Order{}))
+	var failure *connect.Error
+	if !errors.As(err, &failure) || failure.Meta().Get("X-Own") != "" {
+		t.Errorf("%v with %v", err, failure.Meta())
+	}
+}

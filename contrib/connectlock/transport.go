@@ -64,6 +64,13 @@ func (t *transport) writeTo(head, trail http.Header) {
 	t.header, t.trailer = nil, nil
 }
 
+// forgetHeader removes the collected header of an answer that is not sent.
+func (t *transport) forgetHeader() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.header = nil
+}
+
 func (t *transport) unaryInfo(service any) *grpc.UnaryServerInfo {
 	return &grpc.UnaryServerInfo{Server: service, FullMethod: t.procedure}
 }

@@ -178,7 +178,9 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	work := func(ctx context.Context) Outcome {
 		outcome := r.work(ctx)
 		returned = true
-		outcome.Keep = outcome.Keep && !a.discarded.Load()
+		// Close ends the context of the work. If the work fails, it may fail because of this.
+		interrupted := outcome.Failed && a.lease.Context().Err() != nil
+		outcome.Keep = outcome.Keep && !a.discarded.Load() && !interrupted
 		return outcome
 	}
 	defer func() {
@@ -238,7 +240,7 @@ func (r *run) transact(ctx context.Context, a *Attempt, work func(context.Contex
 // lease has ended: the lease is held until the work returns, and the work is remembered.
 func lost(lease *locker.Lease) bool {
 	cause := context.Cause(lease.Context())
-	return cause != nil && !errors.Is(cause, locker.ErrClosed)
+	return cause != nil && (!errors.Is(cause, locker.ErrClosed) || !time.Now().Before(lease.Expires()))
 }
 
 // settle stores the outcome, or removes the record in progress. Now the work is done, so the client

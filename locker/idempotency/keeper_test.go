@@ -111,6 +111,48 @@ func TestWorkThatFinishesDuringCloseIsRemembered(t *testing.T) {
 	})
 }
 
+// Close ends the context of work that runs. Work that fails then may have failed because of Close,
+// so a repeated request must run it again.
+func TestWorkThatFailsDuringCloseIsNotRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		stopping := lockertest.NewLocker(t, d.locks)
+		k := idempotency.Keeper{Locker: stopping, Store: d.records}
+		_, err := k.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
+			go func() { _ = stopping.Close(context.WithoutCancel(ctx)) }()
+			<-ctx.Done()
+			failed := kept("context canceled")
+			failed.Failed = true
+			return failed
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		answer, err := d.do(pay, kept("second"))
+		d.wantBody(answer, err, "second", false, 1)
+	})
+}
+
+// After Close, a lease can still be lost. Then the answer of the work is not stored.
+func TestWorkThatLosesItsLeaseDuringCloseIsNotRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T, d *desk) {
+		stopping := lockertest.NewLocker(t, d.locks, locker.WithTTL(time.Second))
+		k := idempotency.Keeper{Locker: stopping, Store: d.records}
+		_, err := k.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
+			go func() { _ = stopping.Close(context.WithoutCancel(ctx)) }()
+			<-ctx.Done()
+			d.locks.Steal(pay.Rule.Key)
+			<-time.After(10 * time.Second)
+			return kept("first")
+		})
+		if !errors.Is(err, locker.ErrLost) {
+			t.Errorf("%v, want ErrLost", err)
+		}
+		if r, found, err := d.records.Load(t.Context(), pay.Rule.Key); err != nil || found && r.State == idempotency.Answered {
+			t.Errorf("%+v, %v: the answer is stored, although the lease was lost", r, err)
+		}
+	})
+}
+
 func TestADifferentRequestIsRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, d *desk) {
 		different := idempotency.Request{Rule: pay.Rule, Fingerprint: [32]byte{9}}
