@@ -15,8 +15,9 @@ import (
 // These contestants are three ways to count in Redis. Each contestant adds one to a number: by an
 // optimistic update, under a lock, or with INCR.
 var (
-	// The server does not count a SET that EXEC refuses. Each MULTI comes with one SET. So MULTI
-	// is listed twice here, once in place of SET.
+	// The field sends has the commands whose counts are added up. The server does not count a SET
+	// that EXEC refuses, but each such SET comes with one MULTI. So sends lists MULTI a second time
+	// instead of SET.
 	updateOptimistic = contestant{name: "latchkit Update", kind: ours, admits: true, sends: []string{"watch", "get", "multi", "multi", "exec", "unwatch"}, open: func(s settings) (locks, error) {
 		c := s.client(true)
 		return countingLocks{c, func(ctx context.Context, key string) error {

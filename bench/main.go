@@ -113,7 +113,8 @@ func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 const reading = `The command below has written this file. All contestants have the same server and, unless a row
 states otherwise, the defaults of their clients. They take turns (A B C A B C …), each in processes
 of its own. A figure is the median of the turns, with the range in brackets. Compare the ratios,
-which are taken within one round: a bare time depends more on the machine than on the lock.
+which are taken within one round: a bare time depends more on the machine than on the lock. The
+floor is the least that a Redis lock must send: SET NX PX, and a script that deletes the key.
 
 Client commands are the commands that clients send for each acquisition and its release. The
 server's statistics count them together with the commands of scripts, and the bench distinguishes

@@ -14,7 +14,8 @@ const (
 	updateFile  = "../docs/update.svg"
 )
 
-// drawing describes the plot of one row. The plot has two bars for each line of the row's table.
+// drawing describes the plot of one row of the benchmark. A row is a section of RESULTS.md, such as
+// P4. The plot has two bars for each line of this section's table.
 type drawing struct {
 	file       string
 	row        string

@@ -93,7 +93,8 @@ func runTransactions(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// transactionLimits are the targets of the row, by the name of the way.
+// transactionLimits has the largest allowed ratio to the plain transaction, by the field "name" of
+// the transactionWay.
 var transactionLimits = map[string]float64{"PostgreSQL, Do": 1.8, "PostgreSQL, pgxlock.Do": 1.8, "MariaDB, Do": 2.2}
 
 const (

@@ -23,8 +23,8 @@ func Migrate(ctx context.Context, l locker.Locker, db *sql.DB, dialect goose.Dia
 	return err
 }
 
-// migrationLock implements goose's SessionLocker. It holds one lease, because a provider of
-// goose locks it only once at a time.
+// migrationLock implements goose's SessionLocker. One lease field is enough, because a goose
+// Provider always unlocks before it locks again.
 type migrationLock struct {
 	l     locker.Locker
 	lease *locker.Lease
