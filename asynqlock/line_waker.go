@@ -298,7 +298,7 @@ func (w *waker) expect(key string, wait time.Duration) {
 
 // awaitEnd waits until the goroutines have ended. w.ctx has ended before, so no goroutines start.
 func (w *waker) awaitEnd() {
-	w.mu.Lock()   // after this, every goroutine that was started is counted
+	w.mu.Lock()   // after this, every goroutine that was started is counted in w.routines
 	w.mu.Unlock() //nolint:staticcheck // the section is empty on purpose
 	w.routines.Wait()
 }

@@ -208,8 +208,9 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 	}
 }
 
-// The first task of the line may have been deleted or archived, or may be in a paused queue. The
-// tasks behind the first task must not wait for it.
+// A key's line has the tasks that were put off for this key. The first task of the line may have
+// been deleted or archived, or its asynq queue may be paused. The tasks behind the first task must
+// not wait for it.
 func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, q *queue, low, id string){

@@ -17,8 +17,8 @@ import (
 // "order:{param.id}". The package's comment lists the parts of keys.
 //
 // New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is a mistake of the program, so New reports it when the program starts. Gin also panics for a
-// route that it cannot register.
+// is in the program's code, so New reports it when the program starts. Gin also panics for a route
+// that it cannot register.
 func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
 	lock, err := httplock.Make(l, k, ofGin(opts)...)
 	if err != nil {
@@ -63,7 +63,7 @@ type visit struct {
 	problem *Problem
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
-	paced   pacedWriter        // the field wrote may point to it
+	paced   pacedWriter        // the value behind the field "wrote", if the response is paced
 }
 
 type visitKey struct{}

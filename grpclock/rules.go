@@ -28,7 +28,7 @@ type Rules struct {
 	known atomic.Pointer[map[string]*method] // the rules by method; nil for a method without a lock
 
 	mu      sync.Mutex // held while the fields known, unary and streams are changed
-	unary   []*guard   // the unary interceptors that were made of these Rules
+	unary   []*guard   // the unary interceptors that were made from these Rules
 	streams []*guard
 }
 
@@ -87,7 +87,7 @@ func (r *Rules) clone() *Rules {
 	return c
 }
 
-// guardedBy records an interceptor that was made of these Rules.
+// guardedBy records an interceptor that was made from these Rules.
 func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +105,8 @@ func (r *Rules) guardedBy(g *guard, unary, streams bool) {
 //   - an invalid rule: a field that the request does not have, a negative time;
 //   - a rule that the Locker can never grant: SHARED without readers, a TTL above its maximum;
 //   - a rule for a method that the server does not have;
-//   - a rule for a stream, if no stream interceptor was made of these Rules; the same for a
-//     unary method without a unary interceptor;
+//   - a rule for a stream, if no stream interceptor was made from these Rules; a rule for a unary
+//     method, if no unary interceptor was made from these Rules;
 //   - that there is no rule at all.
 func (r *Rules) Bind(server interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo

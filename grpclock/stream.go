@@ -69,7 +69,9 @@ type guardedStream struct {
 	released chan struct{} // closed when the holder has ended
 	outcome  error         // the holder's result; set before released is closed
 
-	failed atomic.Pointer[error] // why the stream must stop, unless the lease has ended
+	// failed is why the stream was stopped; nil if it was not stopped. When the lease ends, the
+	// reason is in the lease's context, and not here.
+	failed atomic.Pointer[error]
 	panics carrier
 	watch  *watch
 }

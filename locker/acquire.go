@@ -93,8 +93,9 @@ func (a *acquisition) isPrivate() bool {
 }
 
 // recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This
-// memory is a quarter of what a lock allocates. The channel is reused only inside this Engine,
-// because a channel that was made in a testing/synctest bubble must stay in the bubble.
+// memory is a quarter of what a lock allocates. It includes the channel "turn". A channel that was
+// made in a testing/synctest bubble must stay in the bubble, so each Engine reuses only its own
+// channels.
 func (a *acquisition) recycle() {
 	e, spare := a.engine, a.spare
 	if a.turn != nil {

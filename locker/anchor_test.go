@@ -65,9 +65,10 @@ func TestWhoHearsAgainForgetsTheServersClock(t *testing.T) {
 	})
 }
 
-// The answer that made the anchor was slow, and the message of the grant is late, but the grant is
-// still fresh enough to use. If the anchor counted from the arrival of the answer, the grant would
-// seem younger than it is, and the lease would end too late in this process.
+// The anchor ties the server's clock to the process's clock. Here it comes from a slow answer, and
+// the message of the grant arrives late, but the grant is still fresh enough to use. If the anchor
+// counted from the arrival of the answer, the grant would seem younger than it is, and the lease
+// would end too late in this process.
 func TestALateGrantCountsFromBeforeASlowAnswer(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 2)

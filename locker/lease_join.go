@@ -102,9 +102,9 @@ func (e *Engine) joiner() (store.Joiner, bool) {
 // fence of the joined lease, and ends when the joined lease ends. Until then, this process asks the
 // server at least once a second whether the joined lease is still held. After 3 s without an
 // answer, the returned Lease ends too. Releasing the returned Lease does not release the joined
-// lease. Its Release returns ErrLost if the joined lease had already ended. Join uses only the
-// fields Key, Name and TTL of rule, and TTL only if it is shorter than 3 s. Join does not wait for
-// the lock, so the end of ctx ends only the call.
+// lease. Release of the returned Lease returns ErrLost if the joined lease has already ended. Join
+// uses only the fields Key, Name and TTL of rule, and TTL only if it is shorter than 3 s. Join does
+// not wait for the lock, so the end of ctx ends only the call.
 //
 // The error is an [*Error]: ErrRefused when p does not name a lease that is held; ErrUnsupported,
 // ErrUnavailable, ErrInvalidKey, ErrInvalidRule, ErrClosed; ctx.Err().

@@ -232,8 +232,8 @@ func WithMaxSkew(d time.Duration) Option {
 
 // drift is the part of a lease that the holder does not use. It allows for a difference of 1 %
 // between the rates of the two clocks, and for the one or two milliseconds within which the server
-// expires keys. If another server may take over, it also allows for the difference of that server's
-// clock.
+// expires keys. If a replica may replace the server, drift also allows for the difference between
+// the clocks of these two servers.
 func (c *config) drift(ttl time.Duration) time.Duration {
 	d := ttl/100 + 2*time.Millisecond
 	if c.failsOver {

@@ -98,8 +98,8 @@ func (r Rule) leaseTTL() time.Duration {
 	return ttl
 }
 
-// hasOwnTerms reports whether the rule has settings that concern only its caller, so that callers
-// cannot share the lease.
+// hasOwnTerms reports whether the rule sets something that applies only to one caller's lease, such
+// as Metadata. Several callers cannot share such a lease.
 func (r Rule) hasOwnTerms() bool {
 	return r.AtLeast != 0 || r.AtMost != 0 || r.Once != 0 || r.Metadata != ""
 }

@@ -181,7 +181,8 @@ func (h *history) add(t *testing.T, child *proc.Child) {
 }
 
 // check finds what must never happen: an error, two workers inside a lock at the same time, or a
-// fence that does not grow. It returns the sections of each key, in the order of their fences.
+// fence that does not grow. It returns, for each key, the sections (the stays of workers inside the
+// lock), sorted by their start. In this order, the fences grow if check has found no mistake.
 func (h history) check(t testing.TB) map[string][]section {
 	t.Helper()
 	byKey := make(map[string][]section)

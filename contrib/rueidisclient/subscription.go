@@ -34,7 +34,7 @@ type subscription struct {
 	events   chan any // events and errors for ReceiveTimeout
 }
 
-// request is a command that run must send. The server confirms a subscription through a hook, and
+// request is a command for "run" to send. The server confirms a subscription through a hook, and
 // not by a reply.
 type request struct {
 	build  func(b rueidis.Builder) rueidis.Completed

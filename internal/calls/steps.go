@@ -51,7 +51,7 @@ type Releases interface {
 	ReleaseBeside(ctx context.Context, c store.Claim, when When, onAnswer func(store.Grant, error)) (recall func() bool)
 }
 
-// When is the time at which a release is sent if no caller waits for it.
+// When states how soon a release is sent for which no caller waits.
 type When uint8
 
 const (

@@ -111,16 +111,16 @@ func (f *flight) transmit(calls []*Call) (gotReply bool) {
 	return gotReply
 }
 
-// These are the ways in which an attempt identifies a script for the node.
+// These constants are the forms in which an attempt sends the scripts of its calls.
 const (
-	byName = iota
-	firstInFull
-	inFull
+	byName      = iota // each call names its script, so the node must already have the script
+	firstInFull        // the first call of each script has the text; its other calls name it
+	inFull             // every call has the text of its script
 )
 
 // attempt sends calls together, and returns the calls whose script the node does not have. The
-// parameter form is the way in which the calls identify their scripts. The result gotReply reports
-// whether the node has replied.
+// parameter form is byName, firstInFull or inFull. The result gotReply reports whether the node has
+// replied.
 func (f *flight) attempt(calls []*Call, form int) (unknown []*Call, gotReply bool) {
 	if c := calls[0]; len(calls) == 1 && !f.lane.acked && !c.asking {
 		text, err := f.lane.link.sendOne(f.ctx.withValues(c.values), c, form != byName)

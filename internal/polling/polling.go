@@ -1,4 +1,4 @@
-// Package polling has the Store on github.com/bsm/redislock.
+// Package polling implements store.Store with github.com/bsm/redislock.
 package polling
 
 import (

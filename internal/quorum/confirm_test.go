@@ -13,9 +13,10 @@ import (
 )
 
 // A confirmation may come late. Meanwhile the counted vote may have expired, and a repetition of
-// the acquire may have got another vote of the node for the same token. If the confirmation raised
-// this later vote to the old fence, other owners could have had larger fences meanwhile. So a
-// confirmation raises only the counted vote, and only upwards.
+// the acquire may have got another vote of the node for the same token. Meanwhile other owners may
+// also have got larger fences. So the confirmation must not raise this later vote to the old fence,
+// because the holder would then have a fence that is too small. A confirmation raises only the
+// counted vote, and never lowers it.
 func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

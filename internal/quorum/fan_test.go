@@ -85,9 +85,9 @@ func TestWhoeverWaitsForAQuorumIsWokenByWhatMayDecide(t *testing.T) {
 	}
 }
 
-// A node that does not answer in time, or answers a few calls in a row with an error, delays only
-// one step while the other nodes are a quorum. When the node answers again, steps wait for it
-// again.
+// While the other nodes are enough for a quorum, steps stop waiting for a bad node: after one call
+// without an answer in time, or after three calls in a row that failed. When the node answers a
+// call again, steps wait for this node again.
 func TestANodeIsWaitedForAgainWhenItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &quorum{need: 2, patience: time.Second}

@@ -8,9 +8,10 @@ import (
 
 // This model simulates the members of a quorum and their clocks. Servers lose their data in every
 // way and at every time. Clients come and go. Messages are lost, late, or executed late. Addresses
-// begin to lead to other servers. The model calls the library's own decide, but implements servers
-// and votes a second time. Each rule can be switched off, and then a check must fail. If no check
-// fails, the simulation detects too little, or the rule is not necessary.
+// begin to lead to other servers. The model calls the library's function "decide", but has its own,
+// independent implementation of servers and of votes. Each rule can be switched off, and then a
+// check must fail. If no check fails, the simulation detects too little, or the rule is not
+// necessary.
 var seeds = flag.Int("seeds", 0, "how many runs of the membership model; 0: a few")
 
 // rules are the rules that can be switched off.

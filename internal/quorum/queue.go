@@ -61,7 +61,9 @@ func (n *node) keys(ctx context.Context, pattern string) ([]string, error) {
 func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) {
 	type place struct {
 		entry redisstore.Entry
-		late  bool // the ticket shows when the waiter was notified, and not when it began to wait
+		// late is true if the ticket is later than the server's clock. Then the node has rewritten
+		// the ticket when it notified the waiter, so the ticket does not show when the wait began.
+		late bool
 	}
 	f := fanOut(q, q.allNodes(), nil, async(func(n *node) ([]place, error) {
 		at, entries, err := n.Entries(context.WithoutCancel(ctx), key)

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// documentedUser returns the rights that docs/operations.md documents: the words of the command
-// `ACL SETUSER locks …`, and the commands that a user needs in addition on a Cluster.
+// documentedUser reads docs/operations.md. It returns the words of the documented command
+// `ACL SETUSER locks …`, and the further permissions that the user needs on a Cluster.
 func documentedUser(t *testing.T) (words, onACluster []any) {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")

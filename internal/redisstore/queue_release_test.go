@@ -270,7 +270,8 @@ func TestAKeptKeyIsAnnouncedToTheHead(t *testing.T) {
 	if g := l.acquire(head, store.Busy); g.Holder.Left > 5*time.Second || g.Holder.Foreign {
 		t.Fatalf("%+v", g)
 	}
-	// A kept key is handed on when it is revoked.
+	// Revoke ends the time for which AtLeast keeps a released key. Then the server hands the key
+	// to the next waiter.
 	i, err := l.store.(store.Inspector).Inspect(t.Context(), l.key)
 	if err != nil || !i.Kept || i.Waiters != 3 {
 		t.Fatalf("%+v %v", i, err)

@@ -191,8 +191,9 @@ func (s readWrite) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer fu
 	}
 }
 
-// complete renews one by one the leases whose slot moves. After that, complete looks up the leases
-// that are not ours.
+// complete renews one by one the leases whose slot moves. After that, complete handles the leases
+// that the server no longer has under our tokens (NotOurs): it looks up which of these leases were
+// revoked.
 func (s readWrite) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// These tests check rules that each script must keep, whatever its caller does. The tests send the
-// script files without changes.
+// These tests check rules that each script must keep, whatever its caller does. The tests run the
+// script files on Redis exactly as they are on disk.
 
 // scriptText returns the concatenated texts of the named files: a script, with its fragments before
 // it.

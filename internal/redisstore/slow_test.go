@@ -166,8 +166,8 @@ func TestALeaseCountsFromBeforeASlowAnswer(t *testing.T) {
 	}
 }
 
-// After a restart without data all leases of a process are lost together. The notes about these
-// leases are read at the same time, and not in one round trip after another.
+// When the server restarts without its data, a process loses all its leases at once. The notes
+// about these leases are read at the same time, and not in one round trip after another.
 func TestNotesAboutManyLostLeasesAreReadTogether(t *testing.T) {
 	t.Parallel()
 	const trip, many = 50 * time.Millisecond, 100

@@ -74,7 +74,8 @@ type Line struct {
 func (l *Line) Add(e Entry, w store.Waiter) {
 	ticket := e.Ticket
 	w.Handed = ticket < 0
-	if ticket = max(ticket, -ticket); ticket > 1 { // 1: the waiter was put back to the head
+	// A ticket of 1 is no time: the waiter was put back to the head of the queue.
+	if ticket = max(ticket, -ticket); ticket > 1 {
 		w.Since = time.UnixMicro(ticket)
 	}
 	if e.Inbox != "-" && e.Inbox != "" {

@@ -13,11 +13,11 @@
 // The adapters receive delegations by an option: ginlock.WithDelegation, httplock.WithDelegation
 // and grpclock.WithDelegation. For the client, grpclock has grpclock.WithDelegated.
 //
-// A call that joins runs under its caller's lease, with the same fence. The lock server records
-// each call that has joined. The call cannot release the lease. After the lease was released, the
-// context of the call ends, with locker.ErrLost as its cause, within one second. If Redis does not
-// answer, the context ends within three seconds. As with every lease, let the protected data check
-// the fence.
+// A call that joins a lease runs under its caller's lease, with the same fence. The lock server
+// records each call that has joined. The call cannot release the lease. After the lease was
+// released, the context of the call ends, with locker.ErrLost as its cause, within one second. If
+// Redis does not answer, the context ends within three seconds. As with every lease, let the
+// protected data check the fence.
 //
 // # What travels
 //

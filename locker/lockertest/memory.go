@@ -132,8 +132,8 @@ func (m *Memory) revocationOf(c store.Claim) (note, bool) {
 	return n, n.revoked
 }
 
-// phaseOf returns the name of the phase with the given fence, which is the same for all its
-// readers. When the phase is revoked, the note of the revocation has this name.
+// phaseOf returns the name of the phase with this fence. All readers of the phase have this fence.
+// A revocation of the phase leaves its note under this name, instead of an owner's token.
 func phaseOf(fence uint64) string { return strconv.FormatUint(fence, 10) }
 
 // isDone reports whether key has a done mark. The caller holds m.mu.

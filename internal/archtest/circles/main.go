@@ -39,10 +39,12 @@ func main() {
 
 // pkg has the names that the files of a folder declare, and the names that they use.
 type pkg struct {
-	lines     map[string]int
-	declares  map[string]map[string]bool // by name: the files that declare the name
-	uses      map[string]map[string]bool // by file: the names in the file
-	receivers map[string]map[string]bool // by unexported name: the types that have the name
+	lines    map[string]int
+	declares map[string]map[string]bool // by name: the files that declare the name
+	uses     map[string]map[string]bool // by file: the names in the file
+	// receivers has the receiver types by the unexported name of a function or method. The type
+	// "func" stands for a function without a receiver.
+	receivers map[string]map[string]bool
 }
 
 func read(dir string) (*pkg, error) {

@@ -9,17 +9,19 @@
 -- first write: ZREM of a waiter that is gone, ZADD of a writer that is notified. The calling script
 --   has already made a write that a full server accepts, so the server accepts these writes too.
 --
--- An entry of Q is token|inbox|once|mode. The score of an entry is the ticket that the waiter sent
--- with its request. The ticket is the same on all nodes, so all nodes notify the same waiter. W
--- lasts for 50 ms. While W names the writer that was notified, the node gives its vote only to this
--- writer. While W is 'readers', the node lets readers in although a writer waits. After a writer
--- has left (turn is 'readers'), the readers have the turn. The next writer receives a message to
--- ask after these 50 ms, because perhaps no reader has used the turn. Only W reserves the node's
--- vote, so nodes that notify different waiters delay no waiter for long. A writer that is notified
--- loses its place in the queue until it asks again. A process that stands still does not ask again.
--- So a writer of such a process is notified first only once in 10 s, and W is not set for a writer
--- that has lost its place. An inbox is a channel. On a Redis Cluster, it is a sharded channel,
--- whose name begins with latchkit:s:.
+-- An entry of Q is token|inbox|once|mode: once is 1 for a waiter that leaves the queue when the
+-- work is done (message "done"), otherwise 0; mode is 1 for a reader, 0 for a writer. The score of
+-- an entry is the ticket that the waiter sent with its request. The ticket is the same on all
+-- nodes, so all nodes notify the same waiter. W lasts for 50 ms. While W names the writer that was
+-- notified, the node gives its vote only to this writer. While W is 'readers', the node lets
+-- readers in although a writer waits. After a writer has left (turn is 'readers'), the readers
+-- have the turn. The next writer receives a message to ask after these 50 ms, because perhaps no
+-- reader has used the turn. Only W reserves the node's vote, so nodes that notify different
+-- waiters delay no waiter for long. A writer that is notified loses its place in the queue until
+-- it asks again. A process that stands still does not ask again. So a writer of such a process is
+-- notified first only once in 10 s, and W is not set for a writer that has lost its place. An
+-- inbox is a channel. On a Redis Cluster, it is a sharded channel, whose name begins with
+-- latchkit:s:.
 local function hearing(inbox)
   local found = redis.pcall('PUBSUB', string.sub(inbox, 1, 11) == 'latchkit:s:' and 'SHARDNUMSUB' or 'NUMSUB', inbox)
   return found[2] or 1

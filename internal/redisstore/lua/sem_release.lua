@@ -48,8 +48,8 @@ if alone and keep > 0 then
 elseif alone then
   redis.call('DEL', KEYS[1])
 elseif use then
-  -- The pattern finds the traceparent in the same way as releaser in hand.lua. The function handed
-  -- adds the traceparent to its message.
+  -- The traceparent stands between two \1 bytes, as in a lease: see releaser in hand.lua. The
+  -- function "handed" in permits.lua adds the traceparent to its message.
   local trace = string.match(use, '|\1([%x-]+)\1')
   all.by = trace and '|' .. trace
   leave(token)

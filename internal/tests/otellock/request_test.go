@@ -56,7 +56,7 @@ type exchange struct {
 	code   string // the code of the Problem
 	retry  string // Retry-After
 	failed bool   // the request's own span has the error.type of the code
-	result string // the result of the lock on the request's span; default: the code, or "acquired"
+	result string // the lock's result on the span; default: code with _ for -, or "acquired"
 	spans  []string
 }
 

@@ -73,8 +73,8 @@ func (h *history) differ(format string, args ...any) {
 	}
 }
 
-// sameFence reports whether want, a fence of the model, and got, a fence of the subject,
-// correspond. Each grant has a block of fences on each side. Two fences correspond if they have
+// sameFence reports whether two fences correspond: want of the model, and got of the subject. Each
+// grant has a block of fences on each side. Two fences correspond if they have
 // the same offset in the blocks of the same grant.
 func (h *history) sameFence(want, got int) bool {
 	if want == 0 || got == 0 {

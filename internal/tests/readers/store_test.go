@@ -30,8 +30,8 @@ type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
 
-// compare plays a history on the Stores s and on the model m, with the abilities can. The test
-// fails if a check fails or they differ.
+// compare draws a random history of calls and faults with the abilities can, and plays it on the
+// Stores s and on the model m. It fails the test if an invariant breaks, or if s and m differ.
 func compare(t *rapid.T, s *stores, m *model, can abilities) {
 	began := time.Now()
 	h := newHistory(drawn{t}, s, m, can)

@@ -21,7 +21,7 @@ type Scenario struct {
 	lingers  float64 // share of kills that leave a connection for a while
 	cancels  float64 // share of acquires that are cancelled
 	extends  float64 // share of leases that are extended
-	evicts   float64 // evictions of L, and of P, per second
+	evicts   float64 // evictions per second; each evicts the lease (L) or the set of permits (P)
 	foreign  float64 // programs that lock the key, per second
 	skews    int64   // largest skew of the clients' wall clocks
 	steps    int64   // largest step of the server's clock

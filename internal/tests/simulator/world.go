@@ -22,7 +22,7 @@ type world struct {
 	books        []book     // by key
 	faultsEnd    time.Duration
 	stalledUntil time.Duration // the server executes nothing until this time
-	ambush       time.Duration // for how long to stop the next process that gets a lease by hand-off; 0: stop none
+	ambush       time.Duration // pause of the next process that gets a lease by hand-off; 0: none
 	disturbedAt  time.Duration // when the server last lost its data, or its clock last stepped; -1: never
 	lossy        bool          // the server has lost its data, so tombstones may be missing
 

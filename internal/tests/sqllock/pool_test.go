@@ -15,7 +15,7 @@ import (
 // TestWaitersKeepNoConnections measures how long other work waits for a connection while 200
 // callers wait for a lock. The pool has 5 connections. In the first part of the test, the
 // transactions begin before the lock is taken, as in many programs. In the second part, the
-// callers use Do.
+// callers use sqllock.Do, which takes the lock before it takes a connection.
 func TestWaitersKeepNoConnections(t *testing.T) {
 	const (
 		waiters = 200

@@ -67,7 +67,8 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}
 
-		// The claim succeeds, because no newer lease has claimed a fence.
+		// The deposit writes its lease's fence to the table. A read-only transaction under the
+		// same lease still succeeds, because no newer lease has written a larger fence.
 		if err := locker.Run(t.Context(), l, account, func(ctx context.Context) error {
 			return errors.Join(sqllock.Within(ctx, db, deposit(0)), sqllock.Within(ctx, db, reads, onlyReads))
 		}); err != nil {
