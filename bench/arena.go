@@ -12,13 +12,13 @@ import (
 // the state of the other processes. The arena sends no commands to the server, and uses none of
 // the measured locks.
 type arena struct {
-	inside atomic.Int64  // number of workers in the critical section
+	inside atomic.Int64  // number of workers that are in the critical section now
 	fence  atomic.Uint64 // the largest fence of any worker that was in the critical section
 
 	// These fields are for readers and writers.
 	readers atomic.Int64  // number of readers that hold the lock
 	phase   atomic.Uint64 // the largest fence of a reader
-	phases  atomic.Int64  // how often phase has grown
+	phases  atomic.Int64  // how often the field phase has grown
 
 	// These fields are for the hand-offs between two processes.
 	waiting    [2]atomic.Bool // whether each process waits for the lock
@@ -48,12 +48,12 @@ func openArena(name string) (*arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (*arena)(unsafe.Pointer(&mem[0])), nil // a page, so it is aligned
+	return (*arena)(unsafe.Pointer(&mem[0])), nil // mem begins at a page, so the fields are aligned
 }
 
-// enter records that a worker has just acquired the lock with h. The result is the number of
-// violations. There are two kinds of violations: another worker is in the critical section, or
-// the fence has not grown.
+// enter records that a worker has just acquired the lock with h. It returns the number of
+// violations: 1 if another worker is in the critical section, and 1 more if the fence of h is
+// not larger than the last fence.
 func (a *arena) enter(h hold) (violations int) {
 	if a.inside.Add(1) != 1 {
 		violations++
@@ -76,7 +76,7 @@ func (a *arena) enterReader(h hold) (violations int) {
 		last := a.phase.Load()
 		if f.Fence() <= last {
 			if f.Fence() < last {
-				violations++ // two phases overlap, because the smaller fence is stale
+				violations++ // a reader of an earlier phase comes late, so two phases overlap
 			}
 			break
 		}

@@ -51,7 +51,7 @@ func TestArena(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := openArena(name) // as another process would open the arena
+	theirs, err := openArena(name) // the test opens the arena again, as another process would
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,10 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A row measures real processes. So the bench starts its own program again as a child, with the
-// name of a part. Parent and child send each other lines of text. A line from the child has a
-// word and some JSON. A line from the parent is one word.
+// A row measures real processes. So the bench starts its own program again as a child process,
+// and names the function that the child must run: its part. Parent and child send each other
+// lines of text. A line from the child is one word, such as "ready", and a value in JSON. A
+// line from the parent is only one word.
 
 // partVariable is the environment variable that contains the name of a child's part.
 const partVariable = "LATCHKIT_BENCH_PART"
@@ -53,8 +54,8 @@ func playPart() {
 	os.Exit(0)
 }
 
-// stage is the environment of a part: its input, its output, and its specification from the
-// parent.
+// stage connects a part with the parent process: it has the specification of the work, and
+// exchanges lines with the parent.
 type stage struct {
 	spec   string
 	parent *bufio.Reader
@@ -64,7 +65,7 @@ type stage struct {
 // points.
 func (s *stage) read(spec any) error { return json.Unmarshal([]byte(s.spec), spec) }
 
-// say sends the parent a line: word, and value as JSON.
+// say sends the parent a line that consists of word, and of value as JSON.
 func (s *stage) say(word string, value any) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -113,7 +114,7 @@ func launch(part string, spec any) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, said := io.Pipe() // a pipe of the bench itself, because a StdoutPipe would be closed before all is read
+	out, said := io.Pipe() // not a StdoutPipe, because Wait would close it before the bench has read all lines
 	cmd.Stdout = said
 	process, err := proc.Launch(cmd)
 	if err != nil {
@@ -153,8 +154,8 @@ func (c *child) say(word string) error {
 // children are the children of one turn.
 type children []*child
 
-// patience is how much longer than planned a turn may take. It is so long that the bench ends a
-// turn only when the measured library hangs.
+// patience is how much longer than planned a turn may take. After this time, the bench kills
+// the children. It is so long that this happens only when the measured library hangs.
 const patience = 30 * time.Second
 
 // launchAll starts one child for each spec. Each child runs part.
@@ -181,8 +182,7 @@ func expectAll[T any](ctx context.Context, all children, word string) ([]T, erro
 	return said, nil
 }
 
-// start sends all children the time at which they begin. This time is the same for all
-// children.
+// start sends to all children the same time, at which each child begins its work.
 func (all children) start() error {
 	at := monotonic() + 20*time.Millisecond
 	for _, c := range all {

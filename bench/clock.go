@@ -11,7 +11,7 @@ import (
 func monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 
 // sinceBoot turns a time of the wall clock, such as a key's expiry, into a time of the clock that
-// monotonic reads. If the wall clock is set meanwhile, the result is wrong.
+// monotonic reads. If somebody sets the wall clock between the two times, the result is wrong.
 func sinceBoot(wall time.Time) time.Duration {
 	return monotonic() + wall.Sub(time.Unix(0, int64(read(unix.CLOCK_REALTIME))))
 }
@@ -19,7 +19,7 @@ func sinceBoot(wall time.Time) time.Duration {
 func read(clock int32) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(clock, &now); err != nil {
-		panic(err) // cannot happen, because both clocks always exist
+		panic(err) // cannot happen, because the system has both clocks that the bench reads
 	}
 	return time.Duration(now.Nano())
 }

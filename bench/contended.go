@@ -9,8 +9,8 @@ import (
 // Two rows measure one key that all workers want. In one row the workers are in several processes,
 // and in the other row they are in one process.
 
-// rivals are the contestants from other libraries, for both rows. Each rival waits in a
-// different way.
+// rivals are the contestants from other libraries in P4 and P5. Each rival waits in a different
+// way.
 var rivals = []string{"redislock 100ms", "redislock 1ms", "redsync", "rueidislock"}
 
 // contend measures the workers of crowd, who all want one key, with each contestant.

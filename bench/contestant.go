@@ -19,7 +19,8 @@ type contestant struct {
 	// uncounted are the commands that the library sends for other purposes than locks. The bench
 	// does not count them.
 	uncounted []string
-	// noLock marks a contestant that only passes messages, and that cannot run with one process.
+	// noLock marks a contestant that only passes messages between two processes, so it cannot
+	// run in one process.
 	noLock bool
 	// admits marks a contestant that may have several holders at once: a counter without a lock, or
 	// a semaphore.
@@ -35,7 +36,7 @@ type kind int
 const (
 	ours  kind = iota
 	peer       // a lock of another library
-	floor      // bare commands, which every library needs
+	floor      // the commands that every lock needs, without a library
 )
 
 // settings are the same for all contestants of a turn.
@@ -43,7 +44,7 @@ type settings struct {
 	Addr    string
 	Cluster bool // Addr is the address of one node of a cluster
 	TTL     time.Duration
-	Process int // the index of this process in the turn
+	Process int // the index of this process among the processes of the turn
 }
 
 // dial makes a client with go-redis' default options.
@@ -87,7 +88,8 @@ type fenced interface {
 	Fence() uint64
 }
 
-// contestants lists all contestants of the bench. A row selects its contestants by name.
+// contestants lists all contestants of the bench. A row uses some of these contestants, and
+// selects them by name.
 var contestants = append(append(append(latchkits(), readWrites()...), scriptFloors...),
 	bareFloor, pipedFloor, rueidisFloor, wakeFloor,
 	redislock100ms, redislock1ms,

@@ -27,8 +27,8 @@ func TestContestantsLock(t *testing.T) {
 			if err := held.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			// A waiter that has just given up may get the key by hand-off. Then this waiter
-			// releases the key.
+			// The waiter that has just given up may still get the key by hand-off. Then its
+			// library releases the key a moment later.
 			deadline := time.Now().Add(10 * time.Second)
 			for srv.witness.Exists(t.Context(), c.keyOnServer(key)).Val() != 0 {
 				if time.Now().After(deadline) {

@@ -19,7 +19,7 @@ type crew struct {
 	Settings   settings
 	Workers    int
 	Key        string // the key of all workers; "": each worker has its own key
-	Rotate     bool   // each worker has many keys, and locks them one after the other
+	Rotate     bool   // true: each worker has many keys, and locks one after the other
 	Shared     int    // all workers want this many keys, each worker in an order of its own; 0: all want Key
 	Permits    int    // how many holders a key may have at once; 0: it is a lock with one holder
 	Arena      string
@@ -74,7 +74,9 @@ func warmUp(l locks, workers int) error {
 	return together(workers, func(i int) error {
 		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)
 		var err error
-		for range 20 { // several tries, because rueidislock may wait for a free key: see lock_rueidis.go
+		// several tries, because an acquire of rueidislock may hang although the key is free:
+		// see lock_rueidis.go
+		for range 20 {
 			if err = tryOut(l, key); err == nil {
 				return nil
 			}
@@ -195,10 +197,12 @@ const rotation = 256
 type worker struct {
 	locks locks
 	keys  []string // the worker locks these keys one after the other
-	alone bool     // no other worker wants the key, so the arena is not used
+	alone bool     // true: no other worker wants the keys, so the worker does not use the arena
 	arena *arena
 
-	permits int // how many workers may be in the section, each for sectionTime; 0: one worker, and the section is empty
+	// how many workers may be in the critical section, each for sectionTime; 0: one worker, and
+	// its section is empty
+	permits int
 
 	count      int
 	violations int
@@ -206,10 +210,10 @@ type worker struct {
 	err        error
 }
 
-// work acquires and releases locks, and counts those that it has released before end. The critical
-// section is empty, so the figures show only the cost of the lock. If the end of the turn cuts off
-// a wait, the time that the worker has waited until then counts. Without this rule, a worker that
-// never gets the lock would not appear in the figures.
+// work acquires and releases locks, and counts those that it has released before end. The
+// critical section does no work, so the figures show only the cost of the lock. If the end of
+// the turn cuts off a wait, the time that the worker has waited until then counts. Without this
+// rule, a worker that never gets the lock would not appear in the figures.
 func (w *worker) work(ctx context.Context, end time.Time) {
 	runner, runs := w.locks.(runner)
 	for n := 0; ; n++ {
@@ -246,7 +250,7 @@ func (w *worker) work(ctx context.Context, end time.Time) {
 		}
 		err = h.Release(context.Background())
 		if !time.Now().Before(end) {
-			return // not a failure, because a lock of rueidislock ends with ctx
+			return // an error is no failure, because a lock of rueidislock ends with ctx
 		}
 		if err != nil {
 			w.err = err

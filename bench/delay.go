@@ -63,8 +63,8 @@ func (d *delay) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// pass copies data from src to dst. Each piece reaches dst after the time latency. Several pieces
-// can be under way at once.
+// pass copies data from src to dst. pass writes each piece of data to dst after the time
+// latency. Meanwhile it reads the next pieces.
 func (d *delay) pass(dst, src net.Conn, latency time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -74,8 +74,8 @@ func (d *delay) pass(dst, src net.Conn, latency time.Duration) {
 	d.work.Go(func() {
 		for p := range pieces {
 			time.Sleep(time.Until(p.due))
-			// An error of Write does not matter: if one side is closed, the other side is
-			// closed too, and the goroutine that reads ends.
+			// An error of Write does not matter: when one connection is closed, the proxy
+			// closes the other one too, and the goroutine that reads ends.
 			_, _ = dst.Write(p.text)
 		}
 		_ = dst.Close()

@@ -16,21 +16,23 @@ type duet struct {
 
 // handOffs are the hand-offs of the lock to one process.
 type handOffs struct {
-	Took       []time.Duration // from the start of the other process's Release until Lock returned here
+	// for each hand-off: the time from the start of Release in the other process until Lock
+	// returned in this process
+	Took       []time.Duration
 	Acquired   int
 	CPU        time.Duration
 	Violations int
 }
 
 const (
-	// glance is the time between two checks of the other process's state. A quick hand-off
-	// takes less time, so it has ended before the first check, and the check does not disturb
-	// it.
+	// glance is the time between two checks of the other process's state. A hand-off usually
+	// takes less time, so it has ended before the first check, and the checks do not slow it
+	// down.
 	glance = time.Millisecond
 
-	// When the other process has begun to wait, a holder keeps the lock for a time between these
-	// two durations. So the other process really waits. The time is random: after a fixed time,
-	// a process that polls might always ask exactly when the lock becomes free.
+	// A holder waits until the other process has begun to wait for the lock, and then keeps the
+	// lock for a random time between these two durations. After a fixed time, a process that
+	// polls might always ask exactly when the lock becomes free.
 	shortestHold, longestHold = 2 * time.Millisecond, 6 * time.Millisecond
 )
 

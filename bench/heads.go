@@ -19,8 +19,8 @@ type units struct {
 const unitsKey = "units"
 
 // unitsPart acquires units for all callers at the same time. It reports when each caller got its
-// units, and keeps the units until the parent sends a word. After this word, callers that still
-// wait give up.
+// units, and keeps the units until the parent sends a word. When this word arrives, callers
+// that still wait give up.
 func unitsPart(s *stage) error {
 	var u units
 	if err := s.read(&u); err != nil {
@@ -60,7 +60,7 @@ func unitsPart(s *stage) error {
 		}
 	case <-told:
 		leave()
-		<-waiting //nolint:errcheck // the error is not needed, because these callers have given up
+		<-waiting //nolint:errcheck // each caller has given up, so its error has no meaning
 	}
 	return e.Close(context.Background())
 }

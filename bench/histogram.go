@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets. The width of a bucket is at most 1/64 of its durations.
-// Such buckets are precise enough for a percentile, and so few that a pipe can carry their counts.
-// The largest duration is kept exactly. The zero value is empty.
+// histogram counts durations in buckets. A bucket has durations that differ by at most 1/64.
+// Such buckets are precise enough for a percentile, and so few that a child can send all counts
+// to its parent. The largest duration is also stored by itself. The zero value is empty.
 type histogram struct {
 	counts []uint64 // by bucket
 	total  uint64
@@ -74,7 +74,8 @@ func (h *histogram) percentile(p float64) time.Duration {
 	return h.max
 }
 
-// wireHistogram is a histogram in the form for a pipe. It has only the buckets in use.
+// wireHistogram is the form in which a child sends a histogram to its parent. It has only the
+// buckets that contain durations.
 type wireHistogram struct {
 	Counts map[int]uint64
 	Max    time.Duration

@@ -22,7 +22,7 @@ const hoarders = 64
 // upkeep is what the held locks cost during the window.
 type upkeep struct {
 	CPU        time.Duration
-	Heap       int64 // these three fields are increases over the state before the first lease
+	Heap       int64 // Heap, Stack and Goroutines: the increase since before the first lease
 	Stack      int64
 	Goroutines int
 }
@@ -50,7 +50,8 @@ func hoardPart(s *stage) error {
 		return err
 	}
 
-	// The bench allocates its own data for all leases before the first measurement.
+	// The bench allocates these slices before the first measurement, so that their memory does
+	// not count as memory of the leases.
 	keys, holds := make([]string, h.Leases), make([]hold, h.Leases)
 	for i := range keys {
 		keys[i] = "hoard:" + strconv.Itoa(i)
@@ -105,9 +106,9 @@ type memory struct {
 	goroutines  int
 }
 
-// footprint measures the memory in use, without garbage.
+// footprint collects the garbage, and returns the memory that is then in use.
 func footprint() memory {
-	for range 2 { // the second collection empties the pools
+	for range 2 { // only the second collection empties each sync.Pool
 		runtime.GC()
 	}
 	var m runtime.MemStats
@@ -115,7 +116,7 @@ func footprint() memory {
 	return memory{int64(m.HeapAlloc), int64(m.StackInuse), runtime.NumGoroutine()}
 }
 
-// releaseAll releases holds. It returns how many of the locks were lost before.
+// releaseAll releases holds. It returns how many of the locks had been lost before.
 func releaseAll(holds []hold) loss {
 	var mu sync.Mutex
 	var all loss

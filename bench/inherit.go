@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// will is the specification of two processes. One process holds locks until it is killed, and
-// the other process waits for these locks.
+// will is the specification of two processes: the first one holds locks until it is killed, and
+// the second one, the heir, waits for these locks.
 type will struct {
 	Contestant string
 	Settings   settings
@@ -34,12 +34,12 @@ func holderPart(s *stage) error {
 		time.Sleep(expiryGap)
 	}
 	s.say("held", nil)
-	s.await() // the process is killed here
+	s.await() // the parent kills this process while it waits here
 	return nil
 }
 
-// longestHeirWait returns the longest time that an heir waits. Each lock becomes free long before
-// this time is over.
+// longestHeirWait returns the time after which the heir stops waiting. Each lock becomes free
+// long before.
 func (w will) longestHeirWait() time.Duration { return 3*w.Settings.TTL + 5*time.Second }
 
 // heirPart waits for all keys at the same time. For each key, it reports the time at which it
@@ -68,7 +68,7 @@ func heirPart(s *stage) error {
 	select {
 	case err := <-waiting:
 		return cmp.Or(err, errors.New("nobody had to wait"))
-	case <-time.After(3 * expiryGap): // by then, all heirs have asked for their locks, and wait
+	case <-time.After(3 * expiryGap): // until then, all callers have asked for their locks and wait
 	}
 	s.say("waiting", nil)
 	if err := <-waiting; err != nil {

@@ -27,8 +27,8 @@ type lending struct {
 	Violations            int
 }
 
-// writerPause is the pause of a writer between two locks. Without the pause, readers would rarely
-// get the lock.
+// writerPause is the pause of a writer between two locks. Without this pause, the writer would
+// lock again at once, and readers would rarely get the lock.
 const writerPause = time.Millisecond
 
 func libraryPart(s *stage) error {
@@ -169,8 +169,8 @@ func (v *visitor) work(ctx context.Context, end time.Time) {
 	}
 }
 
-// shelf is the size of a row: the number of processes, the number of readers in each process,
-// and the number of writers in the first process.
+// shelf is the size of a row with readers: the number of processes, the readers in each
+// process, and the writers in the first process.
 type shelf struct{ processes, readers, writers int }
 
 // lendingTurn has the result and the cost of one turn.

@@ -13,9 +13,10 @@ import (
 )
 
 // asynqRate is the semaphore of asynq's contrib module. The semaphore has no queue, so in the bench
-// each waiter asks again after 1 ms. (The documentation of asynq proposes that a handler without a
-// permit returns an error. Then asynq retries the task, but much later.) A permit belongs to a
-// task, so each caller is a task of asynq that runs during the whole turn.
+// each waiter asks again after 1 ms. (The documentation of asynq proposes another way: a
+// handler that gets no permit returns an error, and asynq retries the task. But this retry
+// comes much later.) A permit belongs to a task, so each caller is a task of asynq that runs
+// during the whole turn.
 var asynqRate = contestant{
 	name: "asynq x/rate 1ms", kind: peer, admits: true, sends: []string{"zrem"}, uncounted: []string{"zadd", "sadd"},
 	open: func(s settings) (locks, error) { return openAsynqRate(s) },

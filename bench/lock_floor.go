@@ -9,8 +9,8 @@ import (
 )
 
 // bareFloor sends only what every lock on Redis needs: SET NX PX, and a script that deletes the
-// key if the key is ours. bareFloor does not wait, renews nothing and has no tokens. So it is
-// only for keys that no other caller wants.
+// key if the key is ours. bareFloor does not wait, renews nothing, and uses one token for all
+// locks. So it is only for keys that no other caller wants.
 var bareFloor = contestant{name: "floor", kind: floor, sends: []string{"set"}, open: func(s settings) (locks, error) {
 	c := s.dial()
 	return floorLocks{c, s.TTL, func() { _ = c.Close() }}, nil

@@ -19,7 +19,7 @@ const (
 	latchkitScriptless = "latchkit NewScriptless"
 )
 
-// variant is one way to use latchkit: with this client, these calls and these options.
+// variant is one way to use latchkit: its fields choose the client, the calls and the options.
 type variant struct {
 	name    string
 	plain   bool // the client has go-redis' default options; otherwise it has ContextTimeoutEnabled, as in the README
@@ -81,7 +81,7 @@ type latchkitLocks struct {
 func (l *latchkitLocks) Lock(ctx context.Context, key string) (hold, error) {
 	lease, err := l.engine.Acquire(ctx, locker.Rule{Key: key})
 	if err != nil {
-		return nil, err // an explicit nil, because a nil lease in an interface is not nil
+		return nil, err // not lease, because a hold that contains a nil *Lease is not nil
 	}
 	return lease, nil
 }

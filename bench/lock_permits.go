@@ -14,7 +14,8 @@ const (
 
 var semaphores = []contestant{permits(semaphore), permits(semaphoreFair, locker.WithFair())}
 
-// permits returns the contestant name: latchkit's semaphore. Each caller takes one permit.
+// permits returns a contestant with this name, which locks with latchkit's semaphore. Each
+// caller takes one permit.
 func permits(name string, options ...locker.SemaphoreOption) contestant {
 	return contestant{name: name, kind: ours, admits: true, open: func(s settings) (locks, error) {
 		c := s.client(true)

@@ -20,8 +20,8 @@ type quorumContestant struct {
 	open func(addrs []string, ttl time.Duration) (quorumLocks, error)
 }
 
-// quorumLocks are locks that also count all acquisitions, and the acquisitions with a single
-// round trip.
+// quorumLocks are locks that also count their acquisitions, and those acquisitions that needed
+// only one round trip.
 type quorumLocks interface {
 	locks
 	OneRound() (oneRound, all uint64)
@@ -62,8 +62,8 @@ func (l *latchkitOnSeveral) OneRound() (oneRound, all uint64) {
 	return l.rounds.oneRound.Load(), l.rounds.all.Load()
 }
 
-// rounds is an Observer that counts all acquisitions, and the acquisitions with a single round
-// trip.
+// rounds is an Observer that counts acquisitions, and those acquisitions that needed only one
+// round trip.
 type rounds struct{ oneRound, all atomic.Uint64 }
 
 func (r *rounds) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
@@ -112,8 +112,8 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// OneRound returns the number of all acquisitions twice. Without a fence, each acquisition needs
-// only one round trip.
+// Without a fence, each acquisition needs only one round trip. So both results of OneRound are
+// the number of all acquisitions.
 func (r *redsyncQuorumLocks) OneRound() (oneRound, all uint64) { return r.acquired, r.acquired }
 
 func (r *redsyncQuorumLocks) Close() {

@@ -15,9 +15,9 @@ import (
 // goroutines.
 //
 // If an acquire takes longer than TryNextAfter, rueidislock gives up the attempt and waits for an
-// invalidation. But for a key that is free, no invalidation comes. The default of 20 ms is too
-// short on a busy machine: whole turns would pass without a lock. So the bench sets TryNextAfter to
-// one second.
+// invalidation. But if the key is free, the server sends no invalidation, so rueidislock waits
+// in vain. The default of 20 ms is too short on a busy machine: whole turns would pass without
+// a lock. So the bench sets TryNextAfter to one second.
 var (
 	rueidislockUsual = withRueidislock("rueidislock",
 		rueidislock.LockerOption{KeyMajority: 1, NoLoopTracking: true, TryNextAfter: time.Second})
@@ -58,8 +58,8 @@ type rueidislockHold struct {
 	cancel context.CancelFunc
 }
 
-// Release returns when the key is deleted. It reports whether the lock was still held. If the
-// deletion fails, rueidislock does not return the error.
+// Release returns when the key is deleted. It returns an error if the lock was already lost. If
+// the deletion fails, rueidislock does not return the error.
 func (h *rueidislockHold) Release(context.Context) error {
 	err := h.ctx.Err()
 	h.cancel()

@@ -14,9 +14,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// Some contestants have the word scripts in their names. These contestants only send latchkit's
-// scripts: they renew no leases, repeat no lost calls, and detect no losses. Their figures are
-// a limit, because no lock that sends these scripts is faster.
+// A contestant with the word "scripts" in its name only sends latchkit's scripts: it repeats no
+// lost calls, and detects no losses. Only "scripts renewed" renews leases. The figures of these
+// contestants are a limit, because no lock that sends these scripts is faster.
 const (
 	scripts         = "scripts"
 	scriptsTogether = "scripts together"
@@ -43,7 +43,7 @@ var (
 
 func bareScript(name string) *link.Script { return link.NewScript(redisstore.ScriptTexts[name]) }
 
-// scriptLocks send one call of a script for each step. They send it on the caller's goroutine.
+// scriptLocks call one script for each acquire and each release, on the caller's goroutine.
 type scriptLocks struct {
 	client redis.UniversalClient
 	ttl    int64 // in ms
@@ -101,8 +101,9 @@ func (s *scriptLease) Release(ctx context.Context) error {
 
 func (l *scriptLocks) Close() { _ = l.client.Close() }
 
-// isGranted reports whether text, an answer of acquire.lua, grants the lease. The script has a
-// short and a long way to grant a lease, and each way has its own form of answer.
+// isGranted reports whether text, an answer of acquire.lua, grants the lease. The script has
+// two forms of answer that grant a lease: a short form, which begins with a digit, and a long
+// form.
 func isGranted(text string) bool {
 	return strings.HasPrefix(text, "granted ") || text != "" && text[0] <= '9' && strings.Count(text, " ") == 1
 }

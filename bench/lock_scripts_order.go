@@ -17,7 +17,7 @@ import (
 type inOrderLocks struct {
 	*scriptLocks
 	inbox *redis.PubSub
-	waits string // the part of an entry in the queue that names the inbox
+	waits string // what follows the token in a queue entry: the inbox, the TTL and constants
 
 	mu      sync.Mutex
 	waiting map[string]chan struct{} // for each token: a channel that is closed when the token is granted the key

@@ -21,7 +21,8 @@ type togetherLocks struct {
 	waiting [2][]*gatheredCall // the calls that wait: acquires at index 0, releases at index 1
 }
 
-// gatheredCall is a lease, and the channel for the answer to the call about it.
+// gatheredCall is an acquire or a release that waits to be sent: the lease, and the channel for
+// the answer.
 type gatheredCall struct {
 	locks *togetherLocks
 	scriptLease
@@ -43,8 +44,8 @@ func openTogether(s settings) (locks, error) {
 	return t, nil
 }
 
-// Lock lets the acquire be sent together with those of other callers. If the script for several
-// leases has not executed the acquire, Lock sends it alone.
+// Lock sends the acquire together with the acquires of other callers. If their common script
+// has not executed this acquire, Lock sends it again, alone.
 func (t *togetherLocks) Lock(ctx context.Context, key string) (hold, error) {
 	g := &gatheredCall{t, t.lease(key), make(chan string, 1)}
 	text := t.ask(toAcquire, g)
@@ -62,7 +63,8 @@ func (g *gatheredCall) Release(ctx context.Context) error {
 	return checkAnswer(text, isReleased)
 }
 
-// ask adds g to the waiting calls of this kind, toAcquire or toRelease. It returns the answer.
+// ask lets g wait with the other calls of this kind, toAcquire or toRelease, until all of them
+// are sent. It returns the answer to g.
 func (t *togetherLocks) ask(kind int, g *gatheredCall) string {
 	t.mu.Lock()
 	t.waiting[kind] = append(t.waiting[kind], g)

@@ -57,8 +57,8 @@ func addOne(_ context.Context, old []byte) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), err
 }
 
-// countingLocks are for contestants that add one to a number in each Run. Their workers take no
-// lock themselves.
+// countingLocks are for contestants that add one to a number in each call of Run. If a
+// contestant needs a lock, its method count takes the lock.
 type countingLocks struct {
 	client redis.UniversalClient
 	count  func(ctx context.Context, key string) error
@@ -89,8 +89,8 @@ func (countedHold) Release(context.Context) error { return nil }
 // sectionTime is how long a worker holds its lock in the row about stripes.
 const sectionTime = time.Millisecond
 
-// section returns a contestant: latchkit with this number of stripes, or with a lock for each key.
-// The contestant's workers hold a lock for sectionTime.
+// section returns a contestant: latchkit with this number of stripes, or, for 0 stripes, with a
+// lock for each key. The contestant's workers hold a lock for sectionTime.
 func section(stripes int) contestant {
 	return contestant{name: stripesName(stripes), kind: ours, open: func(s settings) (locks, error) {
 		c := s.client(true)

@@ -8,7 +8,7 @@ import (
 )
 
 // wakeFloor is not a lock. Two processes pass a message back and forth, by a PUBLISH to a
-// subscriber that waits. No hand-off by message is faster.
+// subscriber that waits. No hand-off that uses a message can be faster.
 var wakeFloor = contestant{name: "wake-pub", kind: floor, noLock: true, sends: []string{"publish"}, open: openWake}
 
 // wakeLocks is the lock of one process. A process holds the lock when it has received a message

@@ -7,7 +7,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// unlocked is a contestant that locks nothing. The checks of the bench must find its violations.
+// unlocked is a contestant that locks nothing. The bench must report its violations.
 var unlocked = contestant{name: "no lock", open: func(settings) (locks, error) { return noLocks{}, nil }}
 
 type noLocks struct{}
@@ -20,7 +20,8 @@ type noHold struct{}
 func (noHold) Release(context.Context) error { return nil }
 
 func TestMain(m *testing.M) {
-	contestants = append(contestants, unlocked) // must happen before a child searches for the contestant
+	// before playPart, which searches for the contestant in a child process
+	contestants = append(contestants, unlocked)
 	playPart()
 	progress = func(string, ...any) {}
 	redistest.Main(m)

@@ -12,8 +12,9 @@ import (
 // returns.
 func runPinned(launch func() error) (err error) {
 	runtime.LockOSThread()
-	// UnlockOSThread is deferred first, so that it runs last. If the thread's affinity cannot be
-	// restored, the goroutine keeps the thread, and the thread ends with the goroutine.
+	// UnlockOSThread must run last, after the thread may use all processors again, so it is
+	// deferred first. If restoring the processors has failed, the goroutine keeps the thread,
+	// and the thread ends with the goroutine.
 	free := true
 	defer func() {
 		if free {

@@ -19,11 +19,11 @@ const (
 type drawing struct {
 	file       string
 	row        string
-	name       []string  // the columns whose cells together name a line
+	name       []string  // the columns whose cells together are the name of a line in the plot
 	bars       [2]string // the columns that the bars show
 	captions   [2]string // the texts above the bars
 	nameWidth  int       // the width of the space for names
-	unmeasured bool      // true: the results may be without the row
+	unmeasured bool      // true: RESULTS.md may lack the row, and then there is no plot
 }
 
 var drawings = []drawing{
@@ -58,8 +58,8 @@ func writePlots() error {
 	return nil
 }
 
-// isMeasured reports whether results contain the row of d. For a row that the results must contain,
-// it always returns true.
+// isMeasured reports whether results contain the row of d. If d.unmeasured is false, it returns
+// true without looking, and plot returns an error for a missing row.
 func (d drawing) isMeasured(results string) bool {
 	return !d.unmeasured || strings.Contains(results, "\n## "+d.row+". ")
 }
@@ -113,7 +113,7 @@ func (d drawing) plot(results string) (string, error) {
 	return b.String(), nil
 }
 
-// names returns the names of the lines of the table with these columns.
+// names returns a name for each line of a table, made from the cells in the columns d.name.
 func (d drawing) names(columns map[string][]string) []string {
 	var names []string
 	for i := range columns[d.name[0]] {

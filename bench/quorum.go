@@ -74,15 +74,15 @@ func quorumPart(s *stage) error {
 	once, all := l.OneRound()
 	done.Once, done.Rounds = once-onceWarm, all-roundsWarm
 	s.say("worked", nil)
-	s.await() // waits until the servers continue
+	s.await() // waits until the parent has resumed the stopped servers
 	l.Close()
 	done.LeftBehind = max(runtime.NumGoroutine()-before, 0)
 	s.say("done", done)
 	return nil
 }
 
-// run acquires and releases one key after the other. Each lock has a new key, so the remains of an
-// earlier lock do no harm.
+// run acquires and releases one key after the other. Each acquisition has a new key, so keys
+// that an earlier lock has left on the servers do not matter.
 func (w *quorumWork) run(l locks, end time.Time) error {
 	for i := 0; time.Now().Before(end); i++ {
 		asked := time.Now()
@@ -126,8 +126,8 @@ type cluster struct {
 
 var processID = regexp.MustCompile(`process_id:(\d+)`)
 
-// launchNodes starts servers that may vote from the start. Each server also has a proxy that delays
-// its answers.
+// launchNodes starts servers that are nodes of a quorum and may vote at once. Each server also
+// has a proxy that delays its answers.
 func launchNodes(ctx context.Context, n int) (c *cluster, err error) {
 	c = &cluster{}
 	var nodes []locker.Client
@@ -228,9 +228,8 @@ func (c *cluster) take(ctx context.Context, name string, cond condition, length 
 	return t, nil
 }
 
-// lockKeys returns the keys that should be gone after a release. These keys are leases and queues.
-// Counters, markers and tombstones may stay. A tombstone stays for a minute, because it refuses
-// late calls.
+// lockKeys returns the keys on the server that are gone after a complete release: leases and
+// queues. The fence counters, the markers of the nodes and the tombstones remain.
 func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	keys, err := c.Keys(ctx, "*").Result()
 	for _, key := range keys {
@@ -241,8 +240,8 @@ func lockKeys(ctx context.Context, c *redis.Client) (left []string, err error) {
 	return left, err
 }
 
-// clearLocks removes the lock keys of the previous turn. It keeps the keys by which the server is
-// a node of the quorum.
+// clearLocks removes the lock keys of the previous turn. It keeps the markers, without which
+// the server would not be a node of the quorum.
 func clearLocks(ctx context.Context, c *redis.Client) error {
 	keys, err := lockKeys(ctx, c)
 	if err != nil || len(keys) == 0 {

@@ -21,19 +21,19 @@ type order struct {
 	rounds int
 	turn   time.Duration
 
-	// aloneRounds is the number of rounds of the row on one processor. The turns of this row are
-	// half as long.
+	// aloneRounds is the number of rounds of P1, in which client and server share a processor.
+	// The turns of P1 are half as long as other turns.
 	aloneRounds int
-	// The next fields are for the row about held leases. The turns of this row last longer than
-	// a TTL.
+	// The next fields are for P6, the row about held leases. A turn of P6 takes longer than a
+	// TTL.
 	hoardRounds        int
 	hoardTTL           time.Duration
 	leases, peerLeases int
-	// inheritTTL is for the row about killed holders.
+	// inheritTTL is the TTL of the locks in P8, the row about killed holders.
 	inheritTTL time.Duration
 }
 
-// finding is what a row has found.
+// finding is the result of a row: its table, and a verdict on each target.
 type finding struct {
 	table    table
 	verdicts []verdict

@@ -73,8 +73,9 @@ func runShards(ctx context.Context, o order) (f finding, err error) {
 	return f, nil
 }
 
-// shardVerdicts compares a cluster with one server. own has the turns with a key for each worker,
-// and handed the hand-offs. oneServer and threeMasters are the names of the two places.
+// shardVerdicts compares a cluster with one server. The map own has the turns in which each
+// worker has its own key, and the map handed has the turns with hand-offs. The keys of both
+// maps contain oneServer or threeMasters, the names of the two places.
 func shardVerdicts(own map[string][]turn, handed map[string][]dialogue, oneServer, threeMasters string) []verdict {
 	all := slices.Concat(own[latchkit+oneServer], own[latchkit+threeMasters])
 	return []verdict{

@@ -71,7 +71,8 @@ func runGuardedTasks(ctx context.Context, o order) (f finding, err error) {
 	defer func() { err = errors.Join(err, srv.close()) }()
 	c := redis.NewClient(&redis.Options{Addr: srv.Addr(), PoolSize: 30, ContextTimeoutEnabled: true})
 	defer c.Close()
-	took := make(map[string][]float64) // for each way: µs for each task, by round
+	// for each kind of guard: the µs that one task took, in each round
+	took := make(map[string][]float64)
 	for round := range o.rounds {
 		for _, kind := range taskKinds {
 			progress("round %d of %d: %s", round+1, o.rounds, kind.name)

@@ -66,7 +66,7 @@ func measureIdle(ctx context.Context, srv server, d, checkInterval time.Duration
 		return idleLoad{}, err
 	}
 	defer server.Shutdown()
-	time.Sleep(time.Second) // while the server starts, it is not idle
+	time.Sleep(time.Second) // the server starts during this time, so the measurement waits
 	before, err := srv.load(ctx)
 	if err != nil {
 		return idleLoad{}, err

@@ -63,7 +63,7 @@ func runHeads(ctx context.Context, o order) (f finding, err error) {
 }
 
 // lightDelays returns, for each light waiter, the time from the call of strike until the waiter got
-// its unit. strike makes the heavy waiter leave, or not react any more.
+// its unit. The function strike makes the heavy waiter leave, or kills it, or stops it.
 func lightDelays(ctx context.Context, srv server, strike func(holder, heavy *child) error, ttl time.Duration) (delays []time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*ttl+patience)
 	defer cancel()
@@ -113,6 +113,6 @@ func awaitQueue(ctx context.Context, srv server, n int) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(expiryGap) // after this pause, the waiters have the answers to their calls, and wait
+	time.Sleep(expiryGap) // after this pause, each waiter has the reply to its call, and waits
 	return nil
 }

@@ -93,7 +93,7 @@ func (w observedLock) take(ctx context.Context, length time.Duration) (c cost, e
 	if err != nil {
 		return c, err
 	}
-	defer func() { _ = l.Close(context.WithoutCancel(ctx)) }() // an error does not matter, because a Store in memory has nothing to lose
+	defer func() { _ = l.Close(context.WithoutCancel(ctx)) }() // the error does not matter: a lease in memory harms no other process
 	const warm, batch = 100, 100
 	if err := lockAndUnlock(ctx, l, warm); err != nil {
 		return c, err

@@ -109,8 +109,8 @@ func converse(ctx context.Context, srv server, c contestant, length time.Duratio
 func (d dialogue) p50() float64 { return d.percentile(50) }
 func (d dialogue) p99() float64 { return d.percentile(99) }
 
-// percentile returns NaN if there was no hand-off. A short turn may have no hand-off, because a
-// process that polls may sleep during the whole turn.
+// percentile returns the percentile p in µs, or NaN if the turn had no hand-off: a process that
+// polls may sleep during the whole of a short turn.
 func (d dialogue) percentile(p float64) float64 {
 	if len(d.Took) == 0 {
 		return math.NaN()

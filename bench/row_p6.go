@@ -160,16 +160,16 @@ func pingFor(ctx context.Context, srv server, window time.Duration) (took []time
 
 func (k hoardTurn) clientPercent() float64 { return 100 * k.CPU.Seconds() / k.window.Seconds() }
 
-// microsEach returns the CPU time for one renewal, in µs. A lease is renewed after a third of its
-// TTL.
+// microsEach returns the CPU time for one renewal, in µs. The measurement takes one TTL, so
+// each lease is renewed three times.
 func (k hoardTurn) microsEach() float64 { return micros(k.CPU) / float64(3*k.leases) }
 
 func (k hoardTurn) serverPercent() float64 { return 100 * k.server.cpu.Seconds() / k.window.Seconds() }
 func (k hoardTurn) heapEach() float64      { return float64(k.Heap) / float64(k.leases) }
 func (k hoardTurn) stackEach() float64     { return float64(k.Stack) / float64(k.leases) }
 
-// memoryEach returns the memory for one lease. If the stacks have shrunk, they count as zero,
-// so that they do not make the heap look smaller.
+// memoryEach returns the memory for one lease. If the stacks have shrunk during the turn, they
+// count as zero, because a negative number would hide a part of the heap.
 func (k hoardTurn) memoryEach() float64 { return k.heapEach() + max(k.stackEach(), 0) }
 
 func (k hoardTurn) goroutines() float64 { return float64(k.Goroutines) }

@@ -54,7 +54,8 @@ func runInherit(ctx context.Context, o order) (f finding, err error) {
 
 // inheritance has the figures of one turn.
 type inheritance struct {
-	late        []time.Duration // for each waiter that got a lock: how long after the expiry
+	// for each waiter that got a lock: the time from the expiry of the old lease until then
+	late        []time.Duration
 	neverServed int
 }
 

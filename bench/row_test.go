@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestRows runs each row for a short time, to show that the bench works. The figures mean nothing
-// here. The test fails if two holders overlap.
+// TestRows runs each row for a short time, to show that the bench works. The turns are too
+// short for meaningful figures. The test fails if two holders overlap.
 func TestRows(t *testing.T) {
 	brief := order{
 		rounds: 1, turn: 30 * time.Millisecond, aloneRounds: 1,

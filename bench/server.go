@@ -82,7 +82,8 @@ func (s server) clear(ctx context.Context) error {
 type load struct {
 	cpu   time.Duration
 	calls map[string]int // how often each command was called, by its name in INFO commandstats
-	nodes []load         // the load of each master of a cluster; the fields above are their sums
+	// on a cluster: the load of each master; cpu and calls are then the sums over all masters
+	nodes []load
 }
 
 func (s server) load(ctx context.Context) (load, error) {
@@ -169,9 +170,10 @@ var onlyByClients = map[string]bool{
 }
 
 // commands returns the number of commands that clients have sent. The server counts the commands
-// of scripts and of clients together. This function distinguishes the two kinds by their names.
-// All EVAL and EVALSHA are from clients, because a script cannot run a script. A contestant
-// lists the other commands that its clients send. A test compares the result with the traffic.
+// of scripts and of clients together. The method commands counts a command by its name: EVAL
+// and EVALSHA are always from clients, because a script cannot run a script. The parameter
+// sends lists the other commands that the contestant's clients send. A test compares the result
+// with the commands that pass through a proxy.
 func (l load) commands(sends []string) (n int) {
 	for command, calls := range l.calls {
 		if onlyByClients[command] {

@@ -20,8 +20,8 @@ func median(samples []float64) float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
-// percentile returns the smallest sample for which at least p % of the samples are not larger. So
-// the result is always a measured value.
+// percentile returns the smallest sample s such that at least p % of the samples are at most s.
+// So the result is always a measured value.
 func percentile[T cmp.Ordered](samples []T, p float64) T {
 	if len(samples) == 0 {
 		var none T
@@ -80,8 +80,8 @@ func medianAndRange(format string, samples []float64) string {
 	return fmt.Sprintf("%s [%s–%s]", middle, figure(format, slices.Min(samples)), figure(format, slices.Max(samples)))
 }
 
-// noFigure is the text that a table shows for a missing figure. For example, a worker that never
-// got the lock has no cost.
+// noFigure is the text that a table shows for a missing figure. For example, the cost of one
+// acquisition is missing if the workers never got the lock.
 const noFigure = "–"
 
 func figure(format string, f float64) string {

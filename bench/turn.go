@@ -25,7 +25,8 @@ type shape struct {
 	shared             int  // how many keys all workers want, in random order
 	permits            int  // how many holders the one key may have at once; 0: it is a lock with one holder
 	onOneCPU           bool
-	roundTrip          time.Duration // the round trip through a proxy; 0: no proxy
+	// the round trip time, if the servers are behind a proxy that delays replies; 0: no proxy
+	roundTrip time.Duration
 }
 
 // lockTTL is the TTL of locks. It is longer than any turn, so nothing is renewed, and nothing
@@ -80,7 +81,7 @@ func (s shape) take(ctx context.Context, srv server, c contestant, length time.D
 	return gather(ctx, srv, c, all, length)
 }
 
-// gather runs all children, and returns the sum of what they have done as a turn of c.
+// gather runs all children, and adds up their work. The sum is a turn of the contestant c.
 func gather(ctx context.Context, srv server, c contestant, all children, length time.Duration) (turn, error) {
 	parts, used, err := observe[work](ctx, srv, all)
 	if err != nil {
@@ -123,9 +124,9 @@ func observe[T any](ctx context.Context, srv server, all children) (reports []T,
 	return reports, after.minus(before), all.finish()
 }
 
-// interleave runs the turns of the contestants in field by calls of take, in the order A B C A B C
-// …, and returns them by the contestants' names. So when the machine is slow for a while, it is
-// slow for all contestants.
+// interleave calls the function take for each contestant in field, in the order A B C A B C …,
+// and returns the turns by the contestants' names. So when the machine is slow for a while, it
+// is slow for all contestants.
 func interleave[T any](field []contestant, rounds int, take func(contestant) (T, error)) (map[string][]T, error) {
 	turns := make(map[string][]T)
 	for round := range rounds {

@@ -22,12 +22,12 @@ func atLeast(label string, limit float64, format string, got []float64) verdict 
 	return verdict{fmt.Sprintf("%s ≥ %v", label, limit), medianAndRange(format, got), hasFigures(got) && median(got) >= limit}
 }
 
-// hasFigures reports whether each turn has a figure. A turn without an acquisition may have no
-// figure.
+// hasFigures reports whether all figures are numbers. A turn in which nothing was acquired may
+// have NaN instead of a figure.
 func hasFigures(got []float64) bool { return len(got) > 0 && !slices.ContainsFunc(got, math.IsNaN) }
 
-// noEvents returns the verdict on events that must not happen in any turn. count returns how many
-// such events a turn had.
+// noEvents returns the verdict on events that must not happen in any turn, such as violations.
+// The function count returns how many such events a turn had.
 func noEvents[T any](label string, turns []T, count func(T) float64) verdict {
 	var sum float64
 	for _, n := range figuresOf(turns, count) {

@@ -107,7 +107,7 @@ func atTerminal(t *testing.T, cmd *exec.Cmd) *terminal {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); tty.Close(); <-term.closed })
 	go func() {
 		defer close(term.closed)
-		_, _ = io.Copy(term, tty) // reads until the program has closed the terminal
+		_, _ = io.Copy(term, tty) // reads the output until the program has closed the terminal
 	}()
 	return term
 }
@@ -158,7 +158,8 @@ func (term *terminal) awaitEnd() (screen string, exit int) {
 	ctx, cancel := context.WithTimeout(term.t.Context(), 20*time.Second)
 	defer cancel()
 	ended := make(chan struct{})
-	go func() { _ = term.cmd.Wait(); close(ended) }() // the error is not needed, because the exit code is read below
+	// the error is not needed, because awaitEnd reads the exit code
+	go func() { _ = term.cmd.Wait(); close(ended) }()
 	select {
 	case <-ended:
 	case <-ctx.Done():

@@ -56,8 +56,9 @@ func TestNoCommandPrintsATokenOrAnInbox(t *testing.T) {
 	checkNoSecrets(t, "break", wrong.out+wrong.err+broken.out+broken.err, tokens)
 }
 
-// latchctl run gives its command the key and the fence in the environment. It does not give the
-// command the token, because a program with the token could release or extend the lock.
+// latchctl run gives its command the key and the fence in the environment. The environment does
+// not contain the token, because a program that knows the token could release or extend the
+// lock.
 func TestTheCommandOfRunDoesNotLearnTheToken(t *testing.T) {
 	t.Parallel()
 	nodes, c := server(t)

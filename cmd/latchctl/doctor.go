@@ -43,7 +43,9 @@ Exit codes: 0 nothing is bad, 1 something is bad, 69 no server answers.`,
 			}
 			defer cs.Close()
 			d.several = len(cs) > 1
-			if d.several { // half of the time is for single servers; the other half is for questions to all servers together
+			// half of the time is for the checks of each server alone; the other half is for
+			// checks of all servers together
+			if d.several {
 				d.patience = to.timeout / time.Duration(2*len(cs))
 			}
 			if err := d.examine(ctx, cs); err != nil {
@@ -92,7 +94,8 @@ type doctor struct {
 	several       bool          // the servers are a quorum
 	patience      time.Duration // time-out for each server; 0: only the whole command has a time-out
 	findings      []finding
-	clocks        []time.Duration // how far the clock of each server is ahead of ours
+	// for each server: how far its clock is ahead of this machine's clock
+	clocks []time.Duration
 }
 
 // patient is one server under examination.

@@ -21,12 +21,13 @@ var withoutTTL = []string{
 	store.ReservedPrefix + "begun", // the times at which the nodes of a quorum began to wait
 }
 
-// mostCounterLead is the largest time by which a fence counter may be ahead of the clock. Streaks
-// reserve fences for the next 100 ms. The rest of the two seconds is a margin for a clock that is
-// set back.
+// mostCounterLead is the largest time by which a fence counter may be ahead of the clock.
+// Fences follow the clock, and a streak reserves fences for the next 100 ms. The rest of the
+// two seconds is a margin for a clock that is set back.
 const mostCounterLead = 2 * time.Second
 
-// leftovers checks the keys that latchkit stores in addition to the leases.
+// leftovers checks the keys that latchkit stores in addition to the leases, such as queues and
+// fence counters.
 func (p *patient) leftovers(ctx context.Context) {
 	var eternal, ahead []string
 	for cursor := uint64(0); ; {
@@ -79,14 +80,15 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 				ahead = append(ahead, key)
 			}
 		case key == withoutTTL[1] || key == withoutTTL[2]:
-		case lives[i].Val() == -1: // go-redis returns the number -1 for a key without a TTL
+		case lives[i].Val() == -1: // go-redis returns a duration of -1 ns for a key without a TTL
 			eternal = append(eternal, key)
 		}
 	}
 	return eternal, ahead, nil
 }
 
-// waiters looks for locks that never expire, and for queues whose waiters are gone.
+// The method waiters looks for locks that never expire, and for queues in which the processes
+// of all waiters have ended.
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {
@@ -138,8 +140,9 @@ func (d *doctor) abandoned(ctx context.Context, engine *locker.Engine, key strin
 	return len(queue) > 0
 }
 
-// votes reports which nodes of a quorum vote. If no service has used the nodes yet, it does not
-// ask them, because the question would begin to form a set.
+// votes reports which nodes of a quorum vote. If none of the servers is marked as a node yet,
+// the method votes does not query them as a quorum, because the query would begin to make them
+// one.
 func (d *doctor) votes(ctx context.Context, cs clients) {
 	marked, silent := 0, 0
 	for _, c := range cs {
@@ -166,8 +169,8 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	defer closeWithin(l, time.Second)
 	nodes, err := l.Nodes(ctx)
-	// The first call of Nodes may return while the query of a silent node is still under way. So
-	// this loop calls Nodes again.
+	// The first call of Nodes may return before a slow node has answered, and then the node's
+	// state is unknown. So this loop calls Nodes again.
 	for again := 0; again < 2 && err == nil && slices.ContainsFunc(nodes, unknown); again++ {
 		nodes, err = l.Nodes(ctx)
 	}

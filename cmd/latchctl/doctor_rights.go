@@ -112,7 +112,8 @@ func (p *patient) denied(ctx context.Context, user string, commands []string) (m
 	for i, call := range calls {
 		answer, err := call.Text()
 		switch {
-		// The server does not know the command, so no script on this server uses it.
+		// The server does not know the command, because its version is too old. So no script on
+		// this server uses the command.
 		case err != nil && strings.Contains(err.Error(), "Command '"):
 		case err != nil:
 			return nil, err

@@ -15,12 +15,12 @@ func rowsOf(locks []lock) [][]string {
 	return rows
 }
 
-// widestCell is the width of the widest column that fits. A longer cell, such as a key of 500
-// bytes, moves only the rest of its own row to the right.
+// widestCell is the largest width of a column. A longer cell, such as a key of 500 bytes, does
+// not widen its column, but moves the rest of its row to the right.
 const widestCell = 48
 
-// grid aligns the columns of rows. A Chinese letter is as wide as two Latin ones, and a combining
-// accent has no width.
+// grid aligns the columns of rows. It counts the width of a cell on the screen: a Chinese
+// letter is as wide as two Latin letters, and a combining accent has no width.
 func grid(rows [][]string) string {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -41,8 +41,8 @@ func grid(rows [][]string) string {
 	return b.String()
 }
 
-// shortenKeys shortens the keys. Then a screen of the given width also shows the columns to the
-// right of the keys. At least the beginning of the last column is visible.
+// shortenKeys shortens the keys, so that a screen of the given width also shows the columns to
+// the right of the keys, and at least the beginning of the last column.
 func shortenKeys(rows [][]string, width int) {
 	const least, ofHolder = 8, 8
 	rest := ofHolder

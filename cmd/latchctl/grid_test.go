@@ -16,7 +16,8 @@ var longAndShort = []lock{
 	{key: "order:1", Info: locker.Info{Held: true, Left: time.Second, Fence: 12, Metadata: "host-7"}},
 }
 
-// In top, one long key used to move the columns of all rows beyond the edge of the screen.
+// One long key used to widen the first column of top, so that the other columns of all rows
+// were beyond the edge of the screen.
 func TestDefectALongKeyHidAllColumnsOfTop(t *testing.T) {
 	t.Parallel()
 	w := topModel{order: "key", pattern: "*", width: 80, height: 24}
@@ -43,7 +44,8 @@ func TestALongKeyMovesOnlyItsOwnRowOfLs(t *testing.T) {
 	}
 }
 
-// In top, a key of Chinese letters used to move the columns to the right of the key off the screen.
+// top used to count letters, although a Chinese letter is as wide as two. So the columns to the
+// right of such a key were not aligned.
 func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 	t.Parallel()
 	wide := []lock{
@@ -67,7 +69,7 @@ func TestDefectWideLettersMovedTheColumns(t *testing.T) {
 	checkContains(t, w.screen(), "订单", "13", "…")
 }
 
-// A key without a TTL used to come before the keys that will expire soon.
+// In the order of expiry, a key without a TTL used to come before the keys that expire soon.
 func TestDefectWhatNeverEndsWasSortedFirst(t *testing.T) {
 	t.Parallel()
 	locks := []lock{

@@ -39,9 +39,9 @@ func deaf(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// In earlier versions, a node that did not answer consumed the time for all of doctor's questions.
-// Then doctor reported that the servers were no quorum, and wrongly advised a call of
-// EnrollRedlock.
+// In earlier versions, doctor waited for a node that did not answer until no time was left for
+// its other checks. Then doctor reported that the servers were no quorum, and wrongly advised a
+// call of EnrollRedlock.
 func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 	t.Parallel()
 	one, two, three := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -56,7 +56,7 @@ func TestDefectDoctorTookAHangingNodeForAMissingQuorum(t *testing.T) {
 }
 
 // One node of a quorum hangs. doctor used to report that no node voted, because it did not wait
-// until the first query of all nodes had ended.
+// until its first query had ended at all nodes.
 func TestDefectDoctorTookTheSilenceOfOneNodeForThatOfAll(t *testing.T) {
 	t.Parallel()
 	var nodes []string
@@ -90,7 +90,8 @@ func TestDefectDoctorBlamedTheRightsForAServerThatIsDown(t *testing.T) {
 	}
 }
 
-// If only a node without a marker answers, doctor cannot know whether the other nodes are a quorum.
+// Only one node answers, and it has no marker. doctor cannot know whether the other nodes have
+// markers, so it must not advise a call of EnrollRedlock.
 func TestDoctorDoesNotAdviseToEnrollWhileNodesAreSilent(t *testing.T) {
 	t.Parallel()
 	empty := redistest.Start(t)

@@ -40,9 +40,11 @@ func (l lock) state() string {
 
 // looker reads the state of locks from the servers.
 type looker struct {
-	engine      *locker.Engine
-	permits     *locker.Engine // a Locker for the permits of semaphores; nil on a quorum, which has no permits
-	clockOffset time.Duration  // how far the server's clock, which made Info.Since, is ahead of ours
+	engine *locker.Engine
+	// a Locker of NewSemaphore, which also reads permits; nil on a quorum, which has no permits
+	permits *locker.Engine
+	// how far the server's clock, by which Info.Since was set, is ahead of this machine's clock
+	clockOffset time.Duration
 }
 
 // look returns a looker that uses these clients.
@@ -57,7 +59,7 @@ func (cs clients) look(ctx context.Context) (*looker, error) {
 			return nil, err
 		}
 	}
-	for _, c := range cs { // this loop ends when one server has answered; one clock is enough, because the clocks of a quorum are close together
+	for _, c := range cs { // this loop ends when one server has answered, because the clocks of all servers of a quorum are nearly equal
 		if ahead, err := clockOf(ctx, c); err == nil {
 			l.clockOffset = ahead
 			break
@@ -148,8 +150,8 @@ var orders = map[string]func(a, b lock) int{
 	"left":    func(a, b lock) int { return cmp.Compare(a.ends(), b.ends()) },
 }
 
-// ends returns the time after which the lock ends, as a value for sorting. A lock that never ends
-// comes last.
+// ends returns the time until the lock ends, for sorting. It returns the largest value for a
+// lock that never ends, so that this lock comes last.
 func (l lock) ends() time.Duration {
 	if !l.Held || l.Left < 0 {
 		return math.MaxInt64

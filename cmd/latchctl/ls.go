@@ -165,7 +165,7 @@ func listTable(w io.Writer, locks []lock) error {
 // columns has the headings of the columns of ls and top.
 var columns = []string{"KEY", "STATE", "SINCE", "LEFT", "WAITERS", "FENCE", "HOLDER"}
 
-// cells returns the text of the lock l for each of the columns of ls and top.
+// cells returns one text for each column of ls and top: the row of the lock l.
 func (l lock) cells() []string {
 	state := l.state()
 	if l.Mode == locker.Shared && l.Held {

@@ -20,10 +20,10 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The exit codes are the same as in flock(1). If the command has run, latchctl ends with the exit
-// code of the command.
+// The exit codes of latchctl are those of flock(1). If latchctl run has run a command, latchctl
+// ends with the exit code of this command.
 const (
-	exitFailed      = 1  // no success: the lock was not free, or was lost; or doctor has found a defect
+	exitFailed      = 1  // the lock was not free, or was lost; or doctor has found a defect
 	exitUsage       = 64 // EX_USAGE: the command line is wrong
 	exitUnavailable = 69 // EX_UNAVAILABLE: the servers do not answer, or the command cannot be started
 )
@@ -127,8 +127,8 @@ func version() string {
 	return "unknown"
 }
 
-// exactly refuses any number of arguments but n, as cobra.ExactArgs does, but with the exit code
-// of latchctl. what names the arguments.
+// exactly requires n arguments, as cobra.ExactArgs does, but its error has the exit code
+// exitUsage. The parameter what describes the arguments.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {

@@ -86,7 +86,8 @@ func checkContains(t *testing.T, text string, parts ...string) {
 type site struct {
 	nodes  []string // URLs
 	direct []*redis.Client
-	locker func(t *testing.T) *locker.Engine // makes a Locker that the servers treat as one of another process
+	// makes a Locker with clients of its own, like the Locker of another process
+	locker func(t *testing.T) *locker.Engine
 }
 
 // sites returns all kinds of servers.
@@ -143,8 +144,8 @@ func (s site) tokens(t *testing.T, key string) (all []string) {
 			token, _, _ := strings.Cut(lease, ":")
 			all = append(all, token)
 		}
-		// An error is no failure, because another master may have the key, and then this master
-		// answers MOVED.
+		// An error is ignored: on a Cluster, a master that does not serve the key answers
+		// MOVED.
 		queue, _ := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, 0, -1).Result()
 		for _, entry := range queue {
 			token, inbox, _ := strings.Cut(entry, "|")

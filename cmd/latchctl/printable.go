@@ -8,7 +8,8 @@ import (
 )
 
 // printable escapes the control characters in a text that other programs have written, such as a
-// key or the metadata of a holder. Without the escapes, a terminal would obey these characters.
+// key or the metadata of a holder. Without the escapes, such a text could, for example, clear
+// the terminal's screen.
 func printable(text string) string {
 	if strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 {
 		return text

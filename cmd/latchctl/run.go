@@ -27,7 +27,7 @@ type running struct {
 	longest, skew  time.Duration
 	command        []string
 	messages       io.Writer
-	lossReported   bool // the user was told that the lock was lost
+	lossReported   bool // true: latchctl has already printed that the lock was lost
 }
 
 func newRun(to *servers) *cobra.Command {
@@ -106,7 +106,8 @@ func (r *running) flags(c *cobra.Command) {
 	f.DurationVar(&r.skew, "max-skew", 0, "on a quorum, Sentinel or Cluster: how far the servers' clocks differ, as WithMaxSkew")
 }
 
-// check returns an error if the flags contradict each other. It also fills in the rule.
+// check returns an error if the flags contradict each other. It also sets the wait, the mode
+// and the metadata of r.rule.
 func (r *running) check(c *cobra.Command, to *servers) error {
 	switch {
 	case r.noWait && c.Flags().Changed("wait"):
@@ -173,11 +174,11 @@ func (r *running) run(to *servers) error {
 	return r.result(ctx, exit, err)
 }
 
-// errNotDone is the error by which locker.Run learns that the command has failed. So the work
-// does not count as done.
+// errNotDone is the error that the function under locker.Run returns if the command has failed.
+// Because of this error, the work does not count as done.
 var errNotDone = errors.New("the command has failed")
 
-// An interruption is the cause with which a signal ends the wait for the lock.
+// An interruption is the context's cause when a signal has ended the wait for the lock.
 type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
@@ -253,5 +254,5 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 func closeWithin(l *locker.Engine, bound time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	_ = l.Close(ctx) // if Close fails, the lease ends by its TTL
+	_ = l.Close(ctx) // the error does not matter, because the lease then ends by its TTL
 }

@@ -55,7 +55,8 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 	group := family{pid: cmd.Process.Pid, shared: atTerminal}
 	lost := ctx.Done()
 	var late <-chan time.Time
-	var deadline time.Time // the time at which the command is killed if it has not ended by itself
+	// after SIGTERM: the time at which latchctl kills the command if it still runs
+	var deadline time.Time
 	for {
 		select {
 		case err := <-ended:
@@ -64,7 +65,8 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 			}
 			return exitCode(cmd, err)
 		case s := <-signals:
-			if lost != nil { // the lease still lasts; after its end, latchctl itself ends the command
+			// the lease still lasts; after its end, the command has already got SIGTERM
+			if lost != nil {
 				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
 			}
 		case <-lost:
@@ -81,7 +83,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 
 // family is the command and its descendants. Without a terminal, these processes are a process
 // group of their own. At a terminal, they stay in the group that the shell has made for latchctl.
-// So at a terminal, Ctrl-C and Ctrl-Z reach all of them, and the shell can continue all of them.
+// So Ctrl-C and Ctrl-Z reach latchctl and the family, and the shell can continue all of them.
 //
 // A signal to processes that have ended has no effect, and is not an error.
 type family struct {
@@ -89,8 +91,9 @@ type family struct {
 	shared bool // the family is in latchctl's own process group
 }
 
-// forward passes a signal on to the command. At a terminal, it leaves out the signals of keys such
-// as Ctrl-C, because the terminal itself sends them to the command.
+// forward passes a signal on to the command. At a terminal, forward does not pass on SIGINT and
+// SIGQUIT, because the terminal itself sends them to the command when the user presses Ctrl-C
+// or Ctrl-\.
 func (f family) forward(s syscall.Signal) {
 	if !f.shared {
 		_ = syscall.Kill(-f.pid, s)
@@ -121,9 +124,10 @@ func (f family) kill() {
 	}
 }
 
-// outlive waits until the descendants have ended too. At the time late, it kills the descendants
-// that still run. At a terminal, outlive does nothing, because the descendants cannot be
-// distinguished from other processes.
+// outlive waits until the descendants have ended too. At the time that the parameter late
+// gives, it kills the descendants that still run. At a terminal, outlive does nothing, because
+// the descendants are in the same group as latchctl, and cannot be distinguished from other
+// processes.
 func (f family) outlive(late time.Time) {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

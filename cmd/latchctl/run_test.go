@@ -21,7 +21,7 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// guarded is a latchctl run in the background, with a shell script as its command.
+// guarded is a process of "latchctl run" in the background, whose command is a shell script.
 type guarded struct {
 	t        *testing.T
 	cmd      *exec.Cmd
@@ -140,8 +140,8 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// Two processes compete, and never run their commands at the same time. Otherwise an increment of
-// the number in a file would be lost.
+// Two callers of "latchctl run" compete, and their commands never run at the same time. If two
+// commands ran at the same time, an increment of the number in a file would be lost.
 func TestRunExcludes(t *testing.T) {
 	t.Parallel()
 	for name, s := range sites(t) {
@@ -199,7 +199,7 @@ func TestRunOfALostLease(t *testing.T) {
 	if g.file("term") != "term" {
 		t.Error("the command did not get SIGTERM")
 	}
-	awaitExit(t, child) // the child ignores SIGTERM
+	awaitExit(t, child) // the child ignores SIGTERM, so only SIGKILL can have ended it
 }
 
 // run used to print three lines about one lost lease. One of these lines was "the command has

@@ -22,8 +22,8 @@ type servers struct {
 	timeout time.Duration
 }
 
-// variable is the name of the environment variable with the nodes. It counts if the command line
-// names no node.
+// variable is the name of the environment variable with the nodes. latchctl uses it if the
+// command line names no node.
 const variable = "LATCHCTL_NODES"
 
 func (s *servers) flags(f *pflag.FlagSet) {
@@ -53,8 +53,8 @@ func (s *servers) urls() []string {
 // connect returns a client for each node.
 func (s *servers) connect(ctx context.Context) (clients, error) {
 	urls := s.urls()
-	// With several nodes, each node has its own time-out, so that a node that hangs does not use up
-	// the time for the other nodes.
+	// With several nodes, this check has a short time-out, so that a node that hangs does not
+	// use up the time of the whole command.
 	if len(urls) > 1 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, probeWithin)
@@ -160,16 +160,16 @@ func withoutPassword(text string) string {
 	return u.Redacted()
 }
 
-// hideURL removes the URL from errors of net/url, because the URL may contain a password.
+// hideURL removes the URL from an error of net/url, because the URL may contain a password.
 func hideURL(err error) error {
-	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse returns the bare URL
+	if e, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse does not wrap this error
 		return e.Err
 	}
 	return err
 }
 
-// overdue returns the error about --timeout if ctx has reached this time-out. Otherwise it
-// returns err.
+// overdue returns err, but if ctx has reached the time-out of the flag --timeout, it returns an
+// error that names the flag.
 func overdue(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return context.Cause(ctx)

@@ -64,7 +64,7 @@ On a quorum no order is promised, and waiters say nothing about themselves.`,
 	return c
 }
 
-// waiter is an entry of a queue. Its age is the time since the waiter joined the queue.
+// waiter is an entry of a queue. Its field age is the time since the waiter joined the queue.
 type waiter struct {
 	locker.Waiter
 	age time.Duration

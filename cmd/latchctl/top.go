@@ -79,7 +79,8 @@ type lookResult struct {
 // lookAgain is the message that starts the next look at the servers.
 type lookAgain struct{}
 
-// topModel is the model of the program top, in the sense of Bubble Tea.
+// topModel is the state of top: a tea.Model, with which Bubble Tea runs a program at a
+// terminal.
 type topModel struct {
 	look    func() tea.Msg
 	every   time.Duration
@@ -99,7 +100,8 @@ func (w topModel) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	switch m := message.(type) {
 	case lookResult:
 		if m.err != nil {
-			m.locks = w.lastLook.locks // the screen keeps the last result that is no error
+			// after an error, the screen still shows the locks of the last look that succeeded
+			m.locks = w.lastLook.locks
 		}
 		w.lastLook = m
 		return w, tea.Tick(w.every, func(time.Time) tea.Msg { return lookAgain{} })

@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// top draws the locks at a terminal and shows changes. While the server is down, it keeps the last
-// picture. The key q ends top, and restores the terminal.
+// top draws the locks at a terminal and shows changes. While the server is down, top still
+// shows the last locks. The key q ends top, and restores the terminal.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -23,7 +23,7 @@ func TestTop(t *testing.T) {
 	term.await("1 keys, 1 waiters, by waiters")
 	lease := locktest.Acquire(t, s.locker(t), locker.Rule{Key: "order:2", Metadata: "newcomer"})
 	term.await("newcomer")
-	term.forget() // from here on, only what has changed is drawn
+	term.forget() // top draws only what changes, so the next texts on the screen are changes
 	term.typeText("k")
 	term.await("key")
 	locktest.Release(t, lease)

@@ -27,9 +27,10 @@ type office struct {
 	servers []*asynq.Server
 	work    *work
 	spans   *spans
-	plain   *asynq.Client     // enqueues without rules
-	client  *asynqlock.Client // enqueues by the rules, such as Unique
-	dropped chan string       // receives the code of each dropped task
+	plain   *asynq.Client // enqueues without rules
+	// enqueues tasks as the rules of the Guard require, for example with Unique
+	client  *asynqlock.Client
+	dropped chan string // receives the code of the problem for which a task was dropped
 }
 
 const workers = 2
@@ -65,7 +66,8 @@ func open(c *redis.Client) (_ *office, err error) {
 	return o, nil
 }
 
-// recordDrops returns the handler mux inside a middleware that records the dropped tasks.
+// recordDrops returns a handler that calls mux, and sends the code of each dropped task to
+// o.dropped.
 func (o *office) recordDrops(mux *asynq.ServeMux) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, t *asynq.Task) error {
 		err := mux.ProcessTask(ctx, t)
@@ -255,13 +257,13 @@ func (o *office) runSchedule(ctx context.Context, out io.Writer) error {
 func task(typename string, payload any) *asynq.Task {
 	text, err := json.Marshal(payload)
 	if err != nil {
-		panic(err) // cannot happen, because these types can always be marshalled
+		panic(err) // cannot happen, because JSON can encode all these types
 	}
 	return asynq.NewTask(typename, text)
 }
 
-// await calls cond again and again, until cond returns true or ctx ends. It holds the mutex of the
-// work during each call.
+// await calls cond again and again, until cond returns true or ctx ends. It locks o.work.mu
+// during each call.
 func (o *office) await(ctx context.Context, cond func() bool) error {
 	for {
 		o.work.mu.Lock()

@@ -42,7 +42,7 @@ func (s *spans) ExportSpans(_ context.Context, spans []sdk.ReadOnlySpan) error {
 // Shutdown has nothing to do.
 func (s *spans) Shutdown(context.Context) error { return nil }
 
-// print prints to out the trace of a task that waited for its lock, as a tree.
+// print writes the trace of a task that waited for its lock to out, as a tree.
 func (s *spans) print(ctx context.Context, out io.Writer) error {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) && ctx.Err() == nil; {
 		if id, ok := s.waitingTrace(); ok {
@@ -75,7 +75,8 @@ func (s *spans) waitingTrace() (found trace.TraceID, ok bool) {
 	return found, false
 }
 
-// printTree prints to out the spans below parent in the trace id, each line after indent.
+// printTree writes the spans below the span parent, in the trace id, to out. Each line begins
+// with indent.
 func (s *spans) printTree(out io.Writer, id trace.TraceID, parent trace.SpanID, indent string) {
 	s.mu.Lock()
 	var children []sdk.ReadOnlySpan

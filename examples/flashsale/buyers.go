@@ -32,11 +32,11 @@ type crowd struct {
 type purchase struct {
 	outcome outcome
 	refused int           // number of 409 replies before the result
-	waited  time.Duration // from the click to the last answer
+	waited  time.Duration // the time from the first click to the last answer
 	err     error         // the error, if the result is failed
 }
 
-// outcome is the result of a click, and so of a purchase.
+// outcome is the result of a click. The result of a purchase is the outcome of its last click.
 type outcome int
 
 const (

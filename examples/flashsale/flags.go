@@ -42,7 +42,8 @@ yours its locks are named {flashsale}:…; one counter stays behind, latchkit:f:
 func parse(args []string, help io.Writer) (*sale, error) {
 	s := &sale{}
 	f := flag.NewFlagSet("flashsale", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // the flag package prints nothing, because the caller prints the error
+	// the package flag must not print the error, because the caller prints it
+	f.SetOutput(io.Discard)
 	f.Usage = func() {}
 	f.IntVar(&s.items, "items", 100, "how many items are in stock")
 	f.IntVar(&s.buyers, "buyers", 300, "how many buyers want one")

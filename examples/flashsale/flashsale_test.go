@@ -13,8 +13,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// TestMain can also run a child process with one shop: with -procs, the program starts itself
-// again, and in a test this program is the test binary.
+// TestMain can also run as a child process with one shop: with -procs, the program starts its
+// own binary again, and in a test this is the test binary.
 func TestMain(m *testing.M) {
 	if isBranch() {
 		os.Exit(branchMain(os.Stdin, os.Stdout, os.Stderr))
@@ -41,8 +41,8 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// hold runs a small sale. It returns the result of each way to guard a purchase, by the name of the
-// way.
+// hold runs the small sale s. It returns one result for each guard of a purchase (no lock,
+// SETNX + DEL, latchkit), by the guard's name.
 func hold(t *testing.T, s *sale) (map[string]result, *node) {
 	t.Helper()
 	v, err := s.prepare(t.Context())
@@ -100,8 +100,8 @@ func TestShopsInOtherProcessesSellTheSameStock(t *testing.T) {
 }
 
 // In this test the shop has one item. The first buyer's payment takes longer than the TTL, and
-// the second buyer clicks during this payment. The three ways to guard a purchase then have
-// different results.
+// the second buyer clicks during this payment. The results differ between the three guards of a
+// purchase.
 func TestSlowPayment(t *testing.T) {
 	t.Parallel()
 	const seed = 1
@@ -156,7 +156,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		args string
-		want string // what the error message must contain
+		want string // a text that the error message must contain
 	}{
 		{"-procs 3", "add -redis redis://localhost:6379"},
 		{"-procs 0", "1 to 64"},

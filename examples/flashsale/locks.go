@@ -10,8 +10,8 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 )
 
-// The times are the same for both locks. One purchase in twenty takes longer than the TTL: see
-// paymentTime in shop.go.
+// These times hold for both locks, SETNX + DEL and latchkit. One purchase in twenty takes
+// longer than the TTL: see paymentTime in shop.go.
 const (
 	lockTTL  = 300 * time.Millisecond // a lock that is not renewed is free again after this time
 	lockWait = 2 * time.Second        // a buyer who waits longer gets 409 with Retry-After

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A branch is an open shop, as its user sees it. The shop runs in this process or in a child
+// A branch is an open shop, as the sale uses it. The shop runs in this process or in a child
 // process.
 type branch struct {
 	url   string
@@ -128,6 +128,6 @@ func runBranch(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if _, err := fmt.Fprintln(stdout, s.url); err != nil {
 		return errors.Join(err, s.close(ctx))
 	}
-	_, _ = io.Copy(io.Discard, stdin) // returns when the parent closes the pipe
+	_, _ = io.Copy(io.Discard, stdin) // waits until the parent closes the pipe
 	return s.close(ctx)
 }

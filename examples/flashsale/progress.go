@@ -21,8 +21,9 @@ func newBar(out io.Writer) *bar {
 	return &bar{io.Discard}
 }
 
-// show draws the bar until stop is called. stop removes the bar. buyersDone counts the buyers that
-// have their answer, of total buyers. name stands before the bar.
+// show draws the bar until the caller calls stop, which removes the bar. The parameter
+// buyersDone counts the buyers that have their answer, total is the number of all buyers, and
+// name is the text before the bar.
 func (b *bar) show(name string, total int, buyersDone *atomic.Int64) (stop func()) {
 	quit, ended := make(chan struct{}), make(chan struct{})
 	go func() {

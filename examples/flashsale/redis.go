@@ -38,14 +38,14 @@ type localRedis struct {
 
 const (
 	clockTick = time.Millisecond
-	// While this process gets no processor time, the owners of keys, which run in the same process,
-	// cannot renew them. So the clock then catches up only in small steps, and an owner can renew
-	// its key before the key expires.
+	// While this process gets no processor time, no holder in it can renew its key. So
+	// afterwards the clock advances only in small steps, and each holder can renew its key
+	// before the key expires.
 	clockStep = 10 * clockTick
 )
 
-// startRedis starts a server with a running clock. miniredis is made for tests in which time
-// does not pass. Without the clock it would expire no keys.
+// startRedis starts a server with a running clock. The server is a miniredis, in which time
+// passes only when the program sets its clock. Without the running clock, no key would expire.
 func startRedis() (*localRedis, error) {
 	server, err := miniredis.Run()
 	if err != nil {

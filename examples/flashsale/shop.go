@@ -17,7 +17,7 @@ import (
 
 // shopConfig is the configuration of a shop. Shops in other processes receive it as JSON.
 type shopConfig struct {
-	Way   int // the index of the way in ways
+	Way   int // the guard of a purchase, as an index of the slice ways
 	Redis string
 	DSN   string
 	Seed  uint64
@@ -102,7 +102,8 @@ func (s *shop) router(guard gin.HandlerFunc) http.Handler {
 	gin.SetMode(gin.ReleaseMode) // debug mode prints the routes
 	r := gin.New()
 	if s.tracer != nil {
-		r.Use(s.tracer.middleware()) // comes first, so that the wait for the lock is part of the request's span
+		// before the guard, so that the wait for the lock is part of the request's span
+		r.Use(s.tracer.middleware())
 	}
 	r.POST("/skus/:id/orders", guard, s.buy)
 	if s.tracer != nil {
@@ -148,7 +149,7 @@ func (s *shop) charge(ctx context.Context, buyer int) error {
 }
 
 // paymentTime returns how long the payment of a buyer takes. For one buyer in twenty, it takes
-// longer than a lock's TTL. For the others, it takes 2 to 8 ms.
+// longer than a lock's TTL. For the other buyers, it takes 2 to 8 ms.
 func paymentTime(seed uint64, buyer int) time.Duration {
 	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
 	if r.IntN(20) == 0 {

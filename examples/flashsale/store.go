@@ -31,8 +31,8 @@ var (
 	orderClear string
 )
 
-// A store is the shop's database. It has a stock, which is read and then written, and a list of
-// orders. The number of orders is the number of sold items, even if the stock is wrong.
+// A store is the shop's database. It has the stock of each article, and a list of orders. The
+// number of orders is the number of sold items, even if the stock is wrong.
 type store struct{ db *sql.DB }
 
 // openStore opens dsn: a PostgreSQL URL, or else the path of an SQLite file.

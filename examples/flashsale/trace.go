@@ -91,7 +91,7 @@ func (n *node) lockWait() time.Duration {
 	return 0
 }
 
-// hasWaited reports whether the request got the lock only after another buyer had released it.
+// hasWaited reports whether the request got the lock, and had to wait for it.
 func (n *node) hasWaited() bool {
 	acquire := n.find("acquire ")
 	return acquire != nil && acquire.Attributes["latchkit.lock.result"] == "acquired" &&
@@ -110,8 +110,8 @@ func compareDurations(a, b *node) int {
 	return cmp.Compare(took(a), took(b))
 }
 
-// serveTrace answers GET /trace with the slowest purchase that waited for the lock. If there is
-// none, the answer is null.
+// serveTrace answers GET /trace with the slowest purchase that waited for the lock. If no
+// purchase waited, the answer is null.
 func (t *tracer) serveTrace(c *gin.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,7 +1,7 @@
 // Command gin-checkout is a small shop on Gin. A table of rules guards its routes, and a client
 // may repeat a checkout. Without arguments, the program makes a tour: it starts the shop and a
 // Redis in this process, acts as its clients, and prints the replies. With -listen, the program
-// serves requests, for example requests of curl.
+// serves requests, which you can send with curl.
 //
 //	go run ./examples/gin-checkout
 //	go run ./examples/gin-checkout -listen localhost:8080 -redis redis://localhost:6379

@@ -103,7 +103,8 @@ func (s *shop) reserve(c *gin.Context) {
 	c.JSON(http.StatusOK, gin.H{"sku": wish.SKU, "reserved": wish.Count})
 }
 
-// basket reserves several articles at once. The rule locks each of them.
+// basket reserves several articles at once. Its rule in rules.yaml locks each of these
+// articles.
 func (s *shop) basket(c *gin.Context) {
 	var wish struct {
 		Items []struct {

@@ -86,7 +86,8 @@ func (s *scenes) sceneBusy(ctx context.Context) error {
 	return nil
 }
 
-// sceneCrowd sends many calls to both servers. The calls want more items than there are.
+// sceneCrowd sends many calls to both servers. Together, the calls want more items than the
+// stock has.
 func (s *scenes) sceneCrowd(ctx context.Context) error {
 	s.say("50 calls to two servers request one item each, and there are %d items", *s.goods["screws"])
 	var clients []inventory.InventoryClient

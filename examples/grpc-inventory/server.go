@@ -46,7 +46,8 @@ func start(client *redis.Client, goods goods) (s *server, err error) {
 	}
 	g := grpc.NewServer(options...)
 	inventory.RegisterInventoryServer(g, s.service)
-	if err := rules.Bind(g); err != nil { // the error shows mistakes in the .proto file, and rules without an interceptor
+	// an error reports mistakes in the .proto file, or that the server lacks the interceptor
+	if err := rules.Bind(g); err != nil {
 		return s, err
 	}
 	s.shutdown = func(ctx context.Context) error {
@@ -80,7 +81,7 @@ func (s *server) awaitFree(ctx context.Context, key string) error {
 	}
 }
 
-// stop ends the server. It does not wait for calls.
+// stop ends the server. It does not wait until calls that are under way have ended.
 func (s *server) stop() {
 	for _, end := range slices.Backward(s.ends) {
 		end()

@@ -28,7 +28,7 @@ func newGoods(n int32, skus ...string) goods {
 type service struct {
 	inventory.UnimplementedInventoryServer
 	goods    goods
-	packing  func(ctx context.Context) // called while a box is packed, under the lock
+	packing  func(ctx context.Context) // called by the method Pack while it holds the lock
 	reserver inventory.InventoryClient // a client of another server, which reserves the content of a box
 }
 

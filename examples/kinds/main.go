@@ -24,7 +24,8 @@ import (
 func main() {
 	url := flag.String("redis", "", "URL of a Redis; without one the program starts its own")
 	flag.Parse()
-	slog.SetLogLoggerLevel(slog.LevelWarn) // hides what package lead logs: the transcript shows the leader
+	// hides the messages of package lead, because the transcript shows who leads
+	slog.SetLogLoggerLevel(slog.LevelWarn)
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		log.Fatal(err)
 	}

@@ -23,7 +23,7 @@ var migrations = fstest.MapFS{
 	"00002_items.sql":  {Data: []byte("-- +goose Up\nCREATE TABLE items (id INTEGER);\nINSERT INTO orders VALUES (2);\n")},
 }
 
-// Each of two pods starts twice. The pods use the real goose and one database.
+// Two pods start at the same time, each of them twice, with the real goose and one database.
 func TestMigrationsRunOnce(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop.db")

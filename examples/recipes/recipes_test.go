@@ -59,7 +59,8 @@ func together(pods [2]pod, n int, do func(p pod)) {
 	all.Wait()
 }
 
-// Two real schedulers have the same job each second. One of the schedulers is late.
+// Two real schedulers, one for each pod, run the same job each second. The second scheduler is
+// always 100 ms late.
 func TestATickIsDoneOnce(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

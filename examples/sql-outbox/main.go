@@ -34,7 +34,8 @@ type shop struct {
 }
 
 // pay pays an order once, even if pay is called several times, and requests a mail about the
-// order. If fails is not nil, the work ends with this error, and there is no payment and no mail.
+// order. If the parameter fails is not nil, the transaction ends with this error, and pay
+// writes neither a payment nor a mail.
 func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	work := func(ctx context.Context, tx *sqllock.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO payments (order_id) VALUES (?)", order); err != nil {
@@ -48,10 +49,10 @@ func (s *shop) pay(ctx context.Context, order string, fails error) error {
 	return sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "order:" + order}, work, sqllock.WithOperation("pay:"+order))
 }
 
-// relay moves the jobs of the outbox to the queue, and returns their number. The id of a job is
-// also the id of its task. A relay may be killed after it has enqueued a job and before it has
-// deleted the row. Then the next relay enqueues the job again, and asynq refuses the second
-// task.
+// relay moves the oldest jobs of the outbox to the queue of asynq, and returns their number.
+// The id of a job is also the id of its task. A relay may be killed after it has enqueued a job
+// and before it has deleted the row. Then the next relay enqueues the job again, and asynq
+// refuses the second task.
 func (s *shop) relay(ctx context.Context) (moved int, err error) {
 	err = sqllock.Do(ctx, s.l, s.db, locker.Rule{Key: "outbox"}, func(ctx context.Context, tx *sqllock.Tx) error {
 		jobs, err := jobsOf(ctx, tx)

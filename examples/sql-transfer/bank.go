@@ -73,8 +73,8 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 var errNotEnough = errors.New("the balance of the account is too low")
 
 // transfer moves cents from one account to another. It locks both accounts, always in the order of
-// their names. Between its reads and its writes, transfer calls the function meanwhile, because
-// a pause at this point is the most dangerous.
+// their names. Between its reads and its writes, transfer calls the function meanwhile, with
+// which the tour delays a holder: a delay at this point is the most dangerous one.
 func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
 	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
 	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {

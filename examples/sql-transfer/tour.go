@@ -107,8 +107,8 @@ func (v *visitor) transferAtOnce(n int) error {
 	return errors.Join(errs...)
 }
 
-// printResult prints the result of an action, a transfer that ended with err, and the balances. It
-// does not print fences, because they differ in each run.
+// printResult prints the result of an action, a transfer that ended with err, and the balances.
+// It does not print fences, because fences differ in each run.
 func (v *visitor) printResult(action string, err error) {
 	said := "committed"
 	if e, ok := errors.AsType[*sqllock.Error](err); ok {
@@ -121,8 +121,8 @@ func (v *visitor) printResult(action string, err error) {
 	_, _ = fmt.Fprintf(v.out, "%s: %s\n  alice has %.2f, bob has %.2f\n", action, said, float64(alice)/100, float64(bob)/100)
 }
 
-// trace prints the results of the transactions. The parameter first is how many transactions it
-// leaves out at the beginning.
+// trace prints the results of the transactions. It leaves out the first transactions; the
+// parameter first is their number.
 func (v *visitor) trace(spans []sdk.ReadOnlySpan, first int) {
 	n := 0
 	for _, s := range spans {

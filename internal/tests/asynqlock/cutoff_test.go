@@ -21,8 +21,8 @@ import (
 )
 
 // remote is an asynq server in a process of its own. The asynq server and its Locker reach Redis
-// through separate proxies. It prints the outcome of its tasks, and a line when the context of a
-// run has ended. Its handler ignores this context.
+// through separate proxies. Its handler ignores the context of a run, but the process prints a
+// line when this context has ended. It also prints each Problem of its guard.
 var remote = proc.Register("asynq worker with two ways to Redis", func(args []string) {
 	asynqs, lockers, dsn, queue, way := args[0], args[1], args[2], args[3], args[4]
 	db, err := sql.Open("pgx", dsn)
@@ -76,9 +76,9 @@ type outage struct {
 	lift       func()
 }
 
-// cutOff starts a worker that runs a task, and cuts the connections of the worker's asynq to Redis.
-// If locks is true, it also cuts the connections of the worker's Locker. No more data passes on
-// these connections. If severed is true, the connections also break.
+// cutOff starts a worker that runs a task. Then no data passes any more between the worker's
+// asynq and Redis. If locks is true, the worker's Locker is cut off in the same way. If severed
+// is true, the connections also break; otherwise they hang.
 func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	t.Helper()
 	server := redistest.Shared(t)
@@ -113,9 +113,9 @@ func cutOff(t *testing.T, way string, severed, locks bool) *outage {
 	return o
 }
 
-// When a worker is cut off from Redis, another worker can take its task. Before that, the first
-// worker detects by its own clock that its lease has ended. So the first worker commits nothing,
-// even when its connections work again.
+// When a worker is cut off from Redis, another worker takes its task. But before the second
+// worker begins, the first worker detects by its own clock that its lease has ended. So the
+// first worker commits nothing, even when its connections work again.
 func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 	t.Parallel()
 	for how, severed := range map[string]bool{"its connections hang": false, "its connections break": true} {
@@ -146,13 +146,13 @@ func TestAWorkerThatIsCutOffStopsBeforeItIsOvertaken(t *testing.T) {
 }
 
 // If only asynq is cut off, another server starts the task as well. But the first worker still
-// holds the lock, so the other server's handler does not run before the first run has ended. With
-// Once, this handler does not run after the first run either.
+// holds the lock, so the other server's handler does not run before the first run has ended.
+// The guard has the option Once, so this handler does not run after the first run either.
 func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "guarded", true, false)
 	second := o.second()
-	for range 3 { // the second worker tries three times, with pauses
+	for range 3 { // each of three attempts of the second worker is refused
 		if got := second.Expect(t, ""); got != "problem: lock-busy snoozed" {
 			t.Errorf("while the first one is at work the second says %q", got)
 		}
@@ -169,7 +169,8 @@ func TestATaskWhoseLockIsHeldIsNotRunElsewhereWhenAsynqIsCutOff(t *testing.T) {
 	balanced(t, o.dsn, 90)
 }
 
-// Without a guard, both workers do the work at the same time. So the guard is necessary.
+// Without a guard, the worker that is cut off and the worker that takes its task both do the
+// work. So the guard is necessary.
 func TestWithoutAGuardAWorkerThatIsCutOffDoesTheWorkToo(t *testing.T) {
 	t.Parallel()
 	o := cutOff(t, "not guarded", true, false)

@@ -101,7 +101,7 @@ func awaitEnds(t *testing.T, c *redis.Client, queue string, n int, limit time.Du
 }
 
 // enqueueHot enqueues a task of the hot key, and waits until the task is put off. The first task,
-// number 0, is not put off. For this task, enqueueHot waits until the task has begun.
+// number 0, is not put off. For task 0, enqueueHot waits until the task has begun.
 func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 	t.Helper()
 	log := queue
@@ -127,7 +127,7 @@ func enqueueHot(t *testing.T, c *redis.Client, queue string, n int) {
 }
 
 // Three processes receive tasks of one key from two queues. The tasks run one at a time, in the
-// order in which they came.
+// order in which they were enqueued.
 func TestTasksOfAHotKeyKeepTheirOrderOverProcesses(t *testing.T) {
 	c := redistest.Shared(t).Client(t)
 	queue := fmt.Sprint("hot", runs.Add(1))
@@ -168,7 +168,8 @@ func TestAHotKeyOutlivesAKilledWorker(t *testing.T) {
 	}
 	var killed string
 	for deadline := time.Now().Add(time.Minute); killed == ""; {
-		if log := notes(t, c, queue); len(log)%2 == 1 { // if the number of notes is odd, a task is running
+		// each task writes two notes, so after an odd number a task runs
+		if log := notes(t, c, queue); len(log)%2 == 1 {
 			killed = log[len(log)-1][2]
 			workers[killed].Kill()
 		} else if time.Now().After(deadline) {

@@ -39,8 +39,9 @@ var leader = proc.Register("asynq scheduler", func(args []string) {
 		asynqlock.OnLeading(func(leads bool) { fmt.Println("leads", leads) })))
 })
 
-// Three processes run a schedule, and the leader is killed again and again. Each tick runs once,
-// even if the task of the tick ends long before the next leader examines the tick.
+// Three processes run a schedule, and the leader is killed again and again. The task of each
+// tick runs once, even if it has ended long before the next leader checks whether the tick was
+// enqueued.
 func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	server := redistest.Shared(t)
 	c := server.Client(t)
@@ -116,8 +117,7 @@ func TestNoTickIsLostOrDoubledWhenLeadersAreKilled(t *testing.T) {
 	t.Logf("%d kills, %d seconds, %d ticks, each of them once", kills, slots[len(slots)-1]-slots[0]+1, len(slots))
 }
 
-// leading returns the number of the process that leads. It reads this number from the metadata of
-// the lock.
+// leading returns the process id of the leader, which it reads from the metadata of the lock.
 func leading(t *testing.T, c *redis.Client, queue string) int {
 	t.Helper()
 	l, err := locker.NewSingle(c, locker.WithPrefix(queue+":"))

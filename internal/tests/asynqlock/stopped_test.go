@@ -60,7 +60,7 @@ var worker = proc.Register("asynq worker", func(args []string) {
 		err := take(ctx, db, way == "guarded")
 		proc.Listen()
 		if way == "guarded" {
-			<-ctx.Done() // the test lets only the stopped worker continue to this line
+			<-ctx.Done() // only the worker that was stopped comes here, and its lease has ended
 		}
 		fmt.Println("lost:", errors.Is(context.Cause(ctx), locker.ErrLost))
 		return err
@@ -105,10 +105,10 @@ func prompt(queue string) asynq.Config {
 	}
 }
 
-var runs atomic.Int64 // the number of runs of the test below, because each run has its own tables
+var runs atomic.Int64 // counts runs of tests, because each run has its own queue and tables
 
-// asynq delivers the task of a stopped worker to another worker. Without a guard, both workers
-// take money from the account.
+// While a worker is stopped, asynq delivers its task to another worker. With a guard, only the
+// second worker takes money from the account; without a guard, both workers take money.
 func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	t.Parallel()
 	server, database := redistest.Shared(t), sqltest.Shared(t, sqltest.Postgres)
@@ -147,8 +147,8 @@ func TestAStoppedWorkerIsOvertakenAndCommitsNothing(t *testing.T) {
 	}
 }
 
-// age shifts a task's lease into the past by a minute. When asynq's other servers start, they take
-// each task whose lease ended more than 30 s ago.
+// age makes asynq believe that its own lease of a task ended a minute ago. A server of asynq
+// that starts then takes the task, because 30 s have passed since that end.
 func age(t *testing.T, c *redis.Client, queue, id string) {
 	t.Helper()
 	lease := redis.Z{Score: float64(time.Now().Add(-time.Minute).Unix()), Member: id}

@@ -18,7 +18,7 @@ import (
 // Over HTTP/2, many requests share a connection. When one request stalls, the guard must end this
 // request, but not the other requests of the connection.
 
-// http2 serves h over HTTP/2. The server closes when the test has read its responses.
+// http2 serves h over HTTP/2. The server is closed at the end of the test.
 func http2(t *testing.T, h http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewUnstartedServer(h)

@@ -20,7 +20,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// guarded returns servers of all adapters. Each server has one guarded route, POST /orders/{id}.
+// guarded returns handlers for net/http, chi and Gin. Each handler has one guarded route, POST
+// /orders/{id}.
 func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -32,7 +33,7 @@ func guarded(l locker.Locker, k httplock.Key, h http.HandlerFunc, opts ...httplo
 	return map[string]http.Handler{"net/http": mux, "chi": r, "Gin": e}
 }
 
-// watched is a Locker that refuses every request and records its key.
+// watched is a Locker that refuses every acquire and records the keys.
 type watched struct {
 	mu   sync.Mutex
 	keys []string
@@ -45,7 +46,7 @@ func (w *watched) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// take returns the key of the last request, or "" if the request asked for no lock.
+// take returns the key of the last request, or "" if the guard did not ask for a lock.
 func (w *watched) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,8 +64,9 @@ func exchange(h http.Handler, path, body string, header ...string) *httptest.Res
 	return w
 }
 
-// Some values look like other values, or like a template. Each value leads to a different key, or
-// the guard refuses the value's request as a mistake of the client.
+// The ids and tenants in these requests look like other values, or like a template. Each pair
+// of an id and a tenant has its own key, or the guard refuses the request as a mistake of the
+// client.
 func TestNoValueReachesTheKeyOfAnotherRequest(t *testing.T) {
 	lies := []string{
 		"42", "042", "%2042", "42%20", "42:acme", "42%3Aacme", "%0d%0a42", "%00", "{param.id}", "%7Bparam.id%7D", "~", "%7E0",
@@ -142,7 +144,8 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 	}
 }
 
-// When the delegation in a request is forged, the request is refused and its handler does not run.
+// Without WithDelegation, the guard removes a forged delegation before the handler runs. With
+// this option, the guard refuses the request.
 func TestAForgedDelegationIsTakenAway(t *testing.T) {
 	for _, forged := range [][]string{{"x"}, {"AQEB"}, {"x", "y"}, {""}, {strings.Repeat("A", 100_000)}} {
 		var header []string
@@ -193,7 +196,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 	for name, door := range guarded(l, "order:{param.id}", ran.ServeHTTP, httplock.WithParams(
 		func(*http.Request, string) (string, bool) { return "1", true })) {
 		if name == "Gin" {
-			continue // inside Gin, the inner lock, which is of httplock, does not know the route's parameters
+			continue // the inner guard is from httplock, which does not know the parameters of Gin's routes
 		}
 		if w := exchange(door, "/orders/1", ""); w.Code != 500 || !strings.Contains(w.Body.String(), "lock-misconfigured") {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)

@@ -25,8 +25,9 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// HTTP has more than requests and replies. The tests below use other features of HTTP. With the
-// guard, each feature works as it works without the guard, and leaves no lock behind.
+// The tests below use features of HTTP beyond a plain request and reply, such as streams of
+// events and hijacked connections. With the guard, each feature works as it works without the
+// guard, and afterwards no key is locked.
 
 // doors returns servers whose route is guarded for every method. The handler finds the lease of
 // its request.
@@ -177,7 +178,7 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 				t.Errorf("%s: event %d is %q, %v", name, i, event, err)
 			}
 			if i == 0 {
-				<-time.After(1200 * time.Millisecond) // no event is sent in this time
+				<-time.After(1200 * time.Millisecond) // the handler sends no event in this time
 			}
 			next <- struct{}{}
 		}
@@ -186,7 +187,8 @@ func TestAStreamOfEventsArrivesEventByEvent(t *testing.T) {
 }
 
 // A handler that hijacks the connection keeps its lock until it returns. The guard writes nothing
-// to the connection. With a buffered response, the connection cannot be hijacked.
+// to the connection. If the guard buffers the response, the handler cannot hijack the
+// connection.
 func TestAHijackedConnectionBelongsToItsHandler(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -265,7 +267,7 @@ func TestFilesPassTheGuard(t *testing.T) {
 }
 
 // Three thousand requests wait for one key. All requests get the key, one at a time. Afterwards
-// nothing is left on the server.
+// no lock, no waiter and no goroutine is left.
 func TestThreeThousandWaitersOfOneKey(t *testing.T) {
 	const waiters = 3000
 	store := lockertest.NewMemory()
@@ -317,9 +319,9 @@ func (z *zeros) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// When the key is in a body of 100 MB, the request is refused after a small part of the body was
-// read, and no lock is taken. A Content-Length makes no difference. Under WithStreamedBody, the
-// whole body reaches the handler.
+// When the key of the lock is in a body of 100 MB, the guard refuses the request after it has
+// read a small part of the body, with or without a Content-Length. Under WithStreamedBody,
+// where the key is in the path, the whole body reaches the handler.
 func TestABodyOfAHundredMB(t *testing.T) {
 	const size = 100 << 20
 	for _, announced := range []bool{true, false} {

@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// outageCost is the longest time that an outage may add to a request. The promised time is 1.5 s.
-// The rest of the 20 s is a margin for a slow machine.
+// outageCost is the longest time that an outage may add to a request. The documents promise 1.5
+// s. The rest of the 20 s is a margin for a slow machine.
 const outageCost = 20 * time.Second
 
 // asked is a Locker that counts the calls of Acquire.
@@ -52,9 +52,9 @@ func (n *tally) awaitGuarded(t *testing.T, door *httptest.Server) {
 	})
 }
 
-// In the worst outage, the server is stopped: it sends no replies, and still accepts connections.
-// Only two kinds of requests wait for the server: requests that were under way when the outage
-// began, and a few probes.
+// In the worst outage, the server process is paused: it sends no replies, although clients can
+// still connect. The first requests of the outage wait for the server. After that, only a few
+// requests ask the server, to find out whether it replies again.
 func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 	server := redistest.Start(t)
 	e, err := locker.NewSingle(server.Client(t, func(o *redis.Options) { o.ContextTimeoutEnabled = true }))
@@ -82,7 +82,7 @@ func TestFailOpenWhileRedisStandsStill(t *testing.T) {
 			resume := sync.OnceFunc(server.Resume)
 			defer resume()
 			began := time.Now()
-			hundred(t, door) // each process must detect the outage itself
+			hundred(t, door) // these requests wait, until the guard has detected the outage
 			if d := time.Since(began); d > outageCost {
 				t.Errorf("the first requests of the outage took %v", d)
 			}

@@ -22,7 +22,7 @@ import (
 )
 
 // fronts returns servers of all adapters. Each server has one route, POST /orders/{id}, whose
-// handler runs under the lock of its order.
+// handler runs under the lock of this order.
 func fronts(l locker.Locker, h http.HandlerFunc, opts ...httplock.Option) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -67,8 +67,8 @@ func hundred(t *testing.T, server *httptest.Server) {
 }
 
 // A client may send half of its body and then nothing. The request of this client must not hold the
-// lock of its order for ever. Otherwise it would block all other clients of the order, in all
-// processes.
+// lock of its order for ever. If this request held the lock, all other clients of the order
+// would wait for it, in all processes.
 func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -76,8 +76,8 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "paid")
 	}
-	// The lock must not be held while the body is read. So the test must pass without the stall
-	// timeout, which would end a hold.
+	// The guard must read the body before it takes the lock. The stall timeout would also free
+	// a lock that is held too early, so the test makes it too long to matter.
 	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second), httplock.WithStallTimeout(time.Hour)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
@@ -88,8 +88,8 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	}
 }
 
-// A streamed body is read under the lock. If its client makes no progress for a limited time, the
-// lock is released.
+// A streamed body is read under the lock. If the client sends nothing for the stall timeout,
+// the guard ends the request and releases the lock.
 func TestAStalledUploadLosesItsHold(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
@@ -159,7 +159,8 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	}
 }
 
-// If a slow client makes progress, its request succeeds, however long the upload takes.
+// If a slow client sends data again and again, its request succeeds, however long the upload
+// takes.
 func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	h := func(w http.ResponseWriter, r *http.Request) {
@@ -172,7 +173,7 @@ func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 			t.Cleanup(server.Close) // runs after the connections of dial were closed
 			body, feed := io.Pipe()
 			go func() {
-				for range 30 { // together 3 s, longer than the limit for a stall
+				for range 30 { // the pauses together take 3 s, longer than the stall timeout
 					_, _ = io.WriteString(feed, "x")
 					<-time.After(100 * time.Millisecond)
 				}

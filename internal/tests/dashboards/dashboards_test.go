@@ -108,7 +108,8 @@ func expressions(t *testing.T) (all map[string]string) {
 	return all
 }
 
-// soon makes the rules fire within seconds. Only times and limits differ from the released rules.
+// soon turns the released alert rules into rules that fire within seconds. Only times and
+// limits differ.
 var soon = strings.NewReplacer("[5m]", "[20s]", "[15m]", "[20s]", "offset 5m", "offset 20s", "offset 15m", "offset 20s",
 	"for: 5m", "for: 0s", "for: 2m", "for: 0s", "> 10\n", "> 0.2\n")
 
@@ -177,7 +178,7 @@ func (w *world) traffic() {
 	}
 	callers.Wait()
 	lease := locktest.Acquire(w.t, w.l, locker.Rule{Key: "order:2", TTL: 300 * time.Millisecond})
-	<-time.After(500 * time.Millisecond) // in this time, the lease is renewed
+	<-time.After(500 * time.Millisecond) // the Locker renews the lease in this time
 	_, end := lease.Observe(ctx, locker.OpTick)
 	end(locker.Outcome{Result: locker.ResultAcquired})
 	_, end = lease.Observe(ctx, locker.OpTransact)
@@ -270,7 +271,8 @@ func (w *world) nodeStops(meanwhile func()) {
 		s := redistest.Start(w.t)
 		nodes, clients = append(nodes, s), append(clients, s.Client(w.t))
 	}
-	// A node counts as out when its last vote is older than the longest TTL. So this TTL is short.
+	// A node counts as out when its last vote is older than the longest TTL. The test sets this
+	// TTL to one second, so that it need not wait for long.
 	short := locker.WithOptions(locker.WithTTL(time.Second), locker.WithMaxTTL(time.Second))
 	if err := locker.EnrollRedlock(w.t.Context(), clients, short); err != nil {
 		w.t.Fatal(err)
@@ -287,7 +289,9 @@ func (w *world) nodeStops(meanwhile func()) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_, _ = l.Nodes(ctx) // detects that the node is down, as an operator's page does
+			// asks all nodes, as a page for operators does, so the Locker detects that the node
+			// is down
+			_, _ = l.Nodes(ctx)
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):

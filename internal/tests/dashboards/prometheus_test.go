@@ -66,7 +66,9 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 			t.Fatal(err)
 		}
 	}
-	for range 5 { // several attempts, because another process may take the port
+	// several attempts, because another process may take the free port before Prometheus
+	// listens on it
+	for range 5 {
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -106,7 +108,8 @@ func (s server) ready(process *proc.Process) bool {
 	return false
 }
 
-// get reads an answer of the API.
+// get sends a GET request to the API of Prometheus, and decodes the answer into the parameter
+// into.
 func (s server) get(path string, into any) error {
 	reply, err := http.Get(s.url + path) //nolint:noctx // it is on this machine
 	if err != nil {

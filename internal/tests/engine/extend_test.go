@@ -27,7 +27,8 @@ func (s *stuck) Renew(context.Context, []store.Claim) ([]store.Grant, error) {
 }
 
 // While the Store hangs, a caller extends a lease again and again, each time with a context that
-// ends soon. Only a limited number of calls for these extensions stay under way at the Store.
+// ends soon. The Engine gives up each extension in time, and only a limited number of abandoned
+// calls stay under way at the Store.
 func TestExtensionsThatHangAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Many dead waiters do not block the server. The time that the server needs to skip the dead
-// waiters is proportional to their number, and not to the square of their number.
+// The server skips thousands of dead waiters with a few commands. So the time for this is
+// proportional to the number of dead waiters, and not to its square.
 func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -65,8 +65,9 @@ func TestEngineD7ADeadFleetIsPassedOverInOneWalk(t *testing.T) {
 	}
 }
 
-// A streak may last only for a limited time. This time begins when the process receives the grant.
-// So there are streaks even over a slow network.
+// A streak may last only for a limited time. This time begins when the process receives the
+// grant, not when it sends the acquire. So a process can hand on the key even over a slow
+// network.
 func TestEngineD8StreaksOverASlowLink(t *testing.T) {
 	t.Parallel()
 	const callers, each = 16, 10
@@ -117,8 +118,8 @@ func (s *slow) Release(ctx context.Context, c store.Claim) (store.Grant, error) 
 	return s.Store.Release(ctx, c)
 }
 
-// A grant by message takes effect while an Acquire hangs, even if another message has arrived
-// before the grant.
+// While a waiter's Acquire hangs, the waiter can get the key by message, even if another
+// message has arrived before the grant.
 func TestEngineD10AGrantBehindOtherNewsIsTakenWhileACallHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -194,8 +195,8 @@ func (s split) Subscribe(ctx context.Context, channels ...string) *redis.PubSub 
 	return s.messages.Subscribe(ctx, channels...)
 }
 
-// Revoke names a fence, and affects only the holder with this fence. This is also true for a kept
-// key, which has no owner.
+// Revoke names a fence, and affects only the holder with this fence. This is also true for a
+// key that AtLeast keeps after a release, and that no token holds.
 func TestEngineD11BreakHitsOnlyTheFenceThatItNames(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -241,8 +242,8 @@ func (b *interposer) Process(ctx context.Context, cmd redis.Cmder) error {
 	return b.Client.Process(ctx, cmd)
 }
 
-// When the counter is damaged, an acquire returns an error. Otherwise all grants would have the
-// same fence.
+// Above 2^53, the server cannot count fences exactly, so all grants would have the same fence.
+// When the fence counter has such a value, an acquire returns an error instead.
 func TestEngineD13ACounterAboveTheExactNumbersIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -299,8 +300,8 @@ func counterOf(t *testing.T, c *redis.Client) string {
 	return keys[0]
 }
 
-// earlyErr is a context whose Err already returns an error while Done is still open. With it, a
-// test can act in the middle of a cancellation.
+// earlyErr is a context whose Err already returns an error while its channel Done is still
+// open. With such a context, a test can act in the middle of a cancellation.
 type earlyErr struct {
 	context.Context
 	ended atomic.Bool
@@ -313,8 +314,8 @@ func (a *earlyErr) Err() error {
 	return a.Context.Err()
 }
 
-// A grant by message may arrive while the caller cancels. Then the next waiter gets the key at
-// once, in the same process or in another one.
+// A caller gives up its wait while a message with its grant arrives. Then the next waiter gets
+// the key at once, in the same process or in another one.
 func TestWaitingW1AGrantThatMeetsACancelGoesToTheNext(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {

@@ -17,9 +17,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The Release of a holder hangs. A waiter in the same process returns when the waiter's context or
-// wait ends. The waiter has no subscription, so its acquire cannot be sent together with that
-// Release.
+// The Release of a holder hangs. Nevertheless, a waiter in the same process returns when its
+// own context or wait ends. The waiter has no subscription, so the Engine cannot send its
+// acquire together with the hanging Release.
 func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	t.Parallel()
 	const patience = 500 * time.Millisecond
@@ -58,8 +58,8 @@ func TestEngineD1AWaiterLeavesAlthoughTheReleaseBeforeItHangs(t *testing.T) {
 	}
 }
 
-// The holder is a program that sends no messages. When the head of the queue gives up, the next
-// waiter becomes the head at once, and asks once a second.
+// The holder is a program that sends no messages. When the first waiter of the queue gives up,
+// the next waiter becomes the first at once, and then asks the server once a second.
 func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -112,8 +112,8 @@ func TestEngineD5TheNextWaiterKnowsThatItIsTheHead(t *testing.T) {
 	}
 }
 
-// inboxOf subscribes to the inbox of the waiter at a place in the queue of key. The head of the
-// queue has place 0.
+// inboxOf subscribes to the inbox of the waiter at the given place in the queue of key. The
+// first waiter has place 0.
 func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubSub {
 	t.Helper()
 	entries := c.ZRange(t.Context(), "latchkit:q:{"+key+"}:"+key, place, place).Val()
@@ -130,8 +130,8 @@ func inboxOf(t *testing.T, c *redis.Client, key string, place int64) *redis.PubS
 	return s
 }
 
-// The holder is a program that sends no messages. When the head of the queue dies, the waiter
-// behind the head gets no message about this. So this waiter asks often.
+// The holder is a program that sends no messages. When the first waiter of the queue dies, the
+// second waiter gets no message about this. So the second waiter asks the server often.
 func TestEngineD5TheNextWaiterAsksOftenBehindAForeignHolder(t *testing.T) {
 	t.Parallel()
 	for name, open := range lockers() {
@@ -217,8 +217,9 @@ func TestEngineD6AWaiterThatLostItsSubscriptionPolls(t *testing.T) {
 	}
 }
 
-// A process knows that its subscription is lost, and cannot subscribe again. The server does not
-// know of this loss, and still publishes to the process. So the waiter of the process must poll.
+// A process knows that its subscription is lost, and cannot subscribe again. The server has not
+// noticed the loss, and still publishes to the process. So the messages are lost, and the
+// waiter of the process must poll.
 func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +249,8 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 		}()
 		time.Sleep(1500 * time.Millisecond) // by now, the waiter has asked for the first time, and would ask again only much later
 		cut.loseSubscription()
-		time.Sleep(1500 * time.Millisecond) // in this time, the waiter must ask, because it has no subscription
+		// in this time, the waiter must ask the server, because it has no subscription
+		time.Sleep(1500 * time.Millisecond)
 		leave()
 		synctest.Wait()
 		release(t, lease)
@@ -259,8 +261,8 @@ func TestEngineD6AWaiterPollsAlthoughTheServerCountsItsSubscription(t *testing.T
 	})
 }
 
-// cutOff is a process that loses its subscription in loseSubscription. The server does not notice
-// this loss.
+// cutOff is a process that loses its subscription when the test calls loseSubscription. The
+// server does not notice this loss.
 type cutOff struct {
 	*lockertest.Process
 	notify       func(store.Event)

@@ -42,8 +42,8 @@ func (f *frozen) Release(ctx context.Context, c store.Claim) (store.Grant, error
 	return f.Store.Release(ctx, c)
 }
 
-// On the virtual clock, a call returns exactly when its context, its Wait or its own time-out ends.
-// So no call of another goroutine delays this call.
+// On the virtual clock, a call at a Store that hangs returns exactly when its context, its Wait
+// or its own time-out ends. So nothing else delays the call, not even by a microsecond.
 func TestACallerIsBackInTheInstantInWhichItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	const patience = 100 * time.Millisecond

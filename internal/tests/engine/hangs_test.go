@@ -15,7 +15,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// busy is how much later than planned a goroutine may run on a machine that runs other tests.
+// busy is a margin for times that a test checks: on a machine that runs other tests too, a
+// goroutine may run this much later than planned.
 const busy = 500 * time.Millisecond
 
 // sites is a cluster whose masters do not change.
@@ -82,8 +83,9 @@ func TestEngineD3TheKeeperOutlivesCallsThatHang(t *testing.T) {
 				o.Addr, o.PoolSize = proxy.Addr(), 64
 				o.ReadTimeout, o.ContextTimeoutEnabled = -1, deadlines
 			}))
-			// The renewals of these leases use dead connections until the leases are lost. The
-			// renewals use more connections than the Engine uses for flights at a time.
+			// The renewals of these leases get no replies, so each renewal blocks its
+			// connection until the leases are lost. They block more connections than the Engine
+			// uses for flights at a time.
 			for i := range 4 {
 				acquire(t, e, locker.Rule{Key: fmt.Sprintf("bait:%d", i), TTL: 2*time.Second + time.Duration(i)*200*time.Millisecond})
 			}
@@ -137,10 +139,10 @@ func TestEngineD4UndosForANodeThatHangsDelayNoOthers(t *testing.T) {
 	}
 }
 
-// A renewal whose connection is dead is repeated over other connections while the lease lasts. The
-// repetition does not wait until the earlier calls are given up. Otherwise five dead connections
-// would lead to the loss of this lease. With too many dead connections in a pool, the lease can be
-// lost; docs/guarantees.md states their number.
+// While a lease lasts, a renewal that gets no reply is repeated over other connections. The
+// Engine repeats it before the time-out of the earlier call, because otherwise five dead
+// connections would lead to the loss of this lease. With too many dead connections in a pool,
+// the lease can be lost; docs/guarantees.md states their number.
 func TestEngineD14DeadConnectionsCostNoLease(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -273,15 +275,16 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 						t.Errorf("a lock at a sound node took %v", took)
 					}
 				}
-				time.Sleep(3 * time.Second) // longer than the TTL of its lease
+				// longer than the TTL of the lease kept, which the Engine must renew meanwhile
+				time.Sleep(3 * time.Second)
 				release(t, kept)
 			})
 		})
 	}
 }
 
-// standstill pauses s, the server of the keys held and free. During the pause, it makes calls to
-// this server. At the same time, it calls elsewhere, a function that makes calls to other
+// standstill pauses s, the server that has the keys held and free, and then makes calls to this
+// server. At the same time, it calls the function elsewhere, which makes calls to other
 // servers.
 func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free string, s *redistest.Server, elsewhere func()) {
 	t.Helper()

@@ -8,9 +8,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A lease that was handed over may be lost before its first renewal. Then the entry of this lease
-// must leave the queue. If the entry stayed, the next hand-off would treat its process as dead, and
-// all other waiters of the process would lose their places.
+// A lease that the server handed off may be lost before its first renewal. Then the waiter must
+// remove its entry from the queue. An entry that stays after a hand-off looks like the entry of
+// a dead process, so the next hand-off would remove all other waiters of this process, too.
 func TestALostClaimCostsItsProcessNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

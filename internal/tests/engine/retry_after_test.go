@@ -16,8 +16,8 @@ import (
 )
 
 // A hundred clients want a lock that they have never held. Each client is in a process of its own,
-// and retries after RetryAfter. The sum of the clients' waits is at most twice the sum of the waits
-// in a queue.
+// and retries after RetryAfter. Together, they wait at most twice as long as clients that wait
+// in the queue.
 func TestColdClientsThatObeyRetryAfterWaitNoLongerThanTwiceTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, held := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
@@ -72,7 +72,7 @@ func simulate(t *testing.T, holdTime time.Duration, rule locker.Rule) (total tim
 }
 
 // For a client that has never held the lock, RetryAfter depends on how long the holder has held the
-// lock, up to a limit. RetryAfter does not depend on how much time the holder's lease has left.
+// lock, up to a limit. RetryAfter does not depend on the remaining TTL of the holder's lease.
 func TestRetryAfterFollowsTheHold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -93,8 +93,8 @@ func TestRetryAfterFollowsTheHold(t *testing.T) {
 	}
 }
 
-// If AtLeast keeps a key, the time when the key will be free is certain. So RetryAfter is exactly
-// the time until then, without a limit and without jitter.
+// If AtLeast keeps a key after its release, it is certain when the key will be free. So
+// RetryAfter is exactly the time until then, without a limit and without jitter.
 func TestRetryAfterOfAKeptKeyIsWhatItIsKept(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -17,8 +17,9 @@ const operations = "../../../docs/operations.md"
 
 var repairScript = regexp.MustCompile(`EVAL "([^"]+)" 1 KEY VALUE`)
 
-// A program has set the key without a TTL, and has ended. Inspect reports such a key. The repair of
-// docs/operations.md frees the key for the waiter, but only if the key still has the same value.
+// Another program has set the key without a TTL, and has ended. Inspect shows that the key has
+// no TTL. The script in docs/operations.md removes the key, so that the waiter gets it, but
+// only if the key still has the value that Inspect has shown.
 func TestAForeignKeyWithoutTTLIsShownAndRepaired(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(operations)

@@ -31,7 +31,7 @@ var (
 	})
 )
 
-// version returns which version of a module the tests require.
+// version returns the version of a module in the go.mod file of the tests.
 func version(module string) string {
 	text, err := os.ReadFile("../go.mod")
 	if err != nil {
@@ -42,8 +42,8 @@ func version(module string) string {
 	return v
 }
 
-// locks are the locks of one library. If a method returns an error other than errBusy and errLost,
-// the process ends.
+// locks are the locks of one library. The methods return errBusy and errLost. After any other
+// error, the process ends.
 type locks interface {
 	lock(ctx context.Context, key string, ttl time.Duration, patient bool) error
 	extend(ctx context.Context, key string, ttl time.Duration) error
@@ -235,8 +235,8 @@ func (r redsyncs) unlock(ctx context.Context, key string) error {
 	return nil
 }
 
-// lostUnlessBroken returns errLost if err means that the lock is lost. If servers did not answer,
-// it returns err.
+// lostUnlessBroken returns errLost if err, the error of an extend or unlock, shows that the
+// lock is lost. For another error, for example when a server did not answer, it returns err.
 func lostUnlessBroken(err error) error {
 	if err == nil || errors.Is(err, redsync.ErrExtendFailed) || errors.Is(err, redsync.ErrLockAlreadyExpired) || isTaken(err) {
 		return errLost

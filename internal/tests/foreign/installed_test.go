@@ -8,15 +8,15 @@ import (
 )
 
 // madeOf has, for each language, the files from which .ci/install-clients makes the folder with
-// the lock library. The order of the files is the order in the stamp of this folder.
+// the lock library. The folder has a stamp, which depends on these files in this order.
 var madeOf = map[string][]string{
 	"python": {"requirements.txt"},
 	"node":   {"package.json", "package-lock.json"},
 	"java":   {"pom.xml", "Client.java"},
 }
 
-// installed returns the folder with the lock library of a language. The Makefile names the same
-// folder.
+// installed returns the folder with the lock library of a language. The Makefile must use the
+// same path.
 func installed(t testing.TB, language string) string {
 	t.Helper()
 	cache := os.Getenv("XDG_CACHE_HOME")

@@ -13,7 +13,7 @@ import (
 // docs/guarantees.md.
 type library struct {
 	name    string
-	servers int    // on how many servers a lock is taken
+	servers int    // the number of servers on which the library takes each lock
 	prefix  string // the prefix of the library's lock names
 	starts  func(t testing.TB, name string, ports []string) *proc.Child
 }

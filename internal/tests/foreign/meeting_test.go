@@ -19,7 +19,7 @@ type meeting struct {
 	*testing.T
 	library library
 	servers []*redistest.Server
-	redis   []*redis.Client // one for each server
+	redis   []*redis.Client // one client for each server
 	peer    *peer
 	victim  *peer // the peer that the test kills
 	kinds   []string
@@ -53,8 +53,8 @@ func (m *meeting) ports() (ports []int) {
 	return ports
 }
 
-// names returns the two names of a lock: the name for the peers, and the name for latchkit. Each
-// check has a lock of its own for each kind of Locker.
+// names returns the two names of a lock: the name for the peers, and the name for latchkit. The
+// lock differs for each check and each kind of Locker.
 func (m *meeting) names(check, kind string) (theirs, ours string) {
 	theirs = strings.NewReplacer(" ", "-", ",", "", ":", "").Replace(m.library.name + ":" + check + ":" + kind)
 	return theirs, m.library.key(theirs)
@@ -94,7 +94,8 @@ func (m *meeting) remaining(key string) (most time.Duration) {
 	return most
 }
 
-// expire removes the lease of key, as if its holder had been paused for the rest of the TTL.
+// expire removes the lease of key. For its holder, this is the same as a pause until after the
+// end of the TTL.
 func (m *meeting) expire(key string) {
 	m.Helper()
 	for _, c := range m.redis {
@@ -105,8 +106,8 @@ func (m *meeting) expire(key string) {
 }
 
 // checkNotBefore fails the test if the key was granted before leaseEnd, when the lease of the
-// dead holder ended. It allows 2 ms, because the server counts the lease in whole milliseconds.
-// The error names the caller with the text who.
+// dead holder ended. It allows 2 ms, because the server counts a TTL in whole milliseconds. The
+// parameter who is the name of the caller in the error.
 func (m *meeting) checkNotBefore(leaseEnd time.Time, who string) {
 	m.Helper()
 	if early := time.Until(leaseEnd); early > 2*time.Millisecond {
@@ -166,7 +167,7 @@ func theyWaitForEachOther(m *meeting, kind, theirs, ours string) string {
 	waiter := locktest.Asks(m.T, m.lockers[kind], locker.Rule{Key: ours})
 	waiter.WaitsStill()
 	m.peer.unlock(m, theirs, "unlocked")
-	lease := waiter.Granted(time.Second) // the grant comes within a second, because the waiter polls
+	lease := waiter.Granted(time.Second) // the waiter polls, so it gets the key within a second
 	m.peer.startWait(theirs, long)
 	locktest.Release(m.T, lease)
 	m.peer.awaitAnswer(m, "held")
@@ -192,7 +193,8 @@ func itCrashes(m *meeting) string {
 	waiters := make(map[string]*locktest.Pending)
 	for _, kind := range m.kinds {
 		theirs, ours := m.names("crash", kind)
-		m.victim.startWait(theirs, short) // short, because an attempt of redsync may take a twentieth of the TTL
+		// a short TTL, because redsync allows only a twentieth of the TTL for an attempt
+		m.victim.startWait(theirs, short)
 		m.victim.awaitAnswer(m, "held")
 		at := time.Now()
 		over[kind] = at.Add(m.remaining(ours))
@@ -207,8 +209,8 @@ func itCrashes(m *meeting) string {
 	return ""
 }
 
-// latchkitCrashes checks that the peer gets the keys of killed processes with latchkit only when
-// the leases have expired.
+// latchkitCrashes kills processes that hold keys with latchkit. It checks that the peer gets
+// these keys only when the leases have expired.
 func latchkitCrashes(m *meeting) string {
 	over := make(map[string]time.Time)
 	for _, kind := range m.kinds {
@@ -246,7 +248,8 @@ func latchkitComesTooLate(m *meeting, kind, theirs, ours string) string {
 }
 
 // A holder of another library may come back too late, after its lock has expired. latchkit cannot
-// protect the key from such a holder. So itComesTooLate is the only check that a library may fail.
+// protect the key from such a holder. So itComesTooLate does not fail the test, but returns the
+// harm, which the table in docs/guarantees.md shows.
 func itComesTooLate(m *meeting, kind, theirs, ours string) string {
 	var found []string
 	for _, late := range []struct{ question, harm string }{

@@ -17,8 +17,8 @@ import (
 )
 
 // worker locks one key again and again until the test stops it. Its arguments are the library, the
-// key, the worker's name, and the ports. It makes no pauses, so callers always compete for the
-// key.
+// key, the worker's name, and the ports. It makes no pauses, so the workers always compete for
+// the key.
 var worker = proc.Register("worker", func(args []string) {
 	library, key, ports := args[0], args[1], args[3:]
 	v := visitor{clients(ports)[0], key + ":log", args[2]}
@@ -45,7 +45,8 @@ var worker = proc.Register("worker", func(args []string) {
 	fmt.Println("answer stopped")
 })
 
-// leaseOfWorkers is how long the key of a killed worker stays locked.
+// leaseOfWorkers is the TTL of the workers' locks: so long, the key of a killed worker stays
+// locked.
 const leaseOfWorkers = 2 * time.Second
 
 // worksWith returns a function that makes one visit under a lock of a library, or of a kind of
@@ -64,7 +65,8 @@ func worksWith(library, key string, ports []string, v visitor) (func(context.Con
 	return func(ctx context.Context) error { return visit(ctx, old, key, leaseOfWorkers, v) }, nil
 }
 
-// visitWithFence makes a visit, and also writes the fence into a separate list.
+// visitWithFence makes a visit under a lock of latchkit, and also appends the fence to a
+// separate list.
 func visitWithFence(ctx context.Context, l *locker.Engine, key string, v visitor) error {
 	lease, err := l.Acquire(ctx, locker.Rule{Key: key, TTL: leaseOfWorkers})
 	if err != nil {
@@ -104,10 +106,11 @@ type migration struct {
 	*testing.T
 	library, kind string
 	key           string
-	redis         *redis.Client // a client of the server that has the list of visits
-	ports         []string
-	workers       []*peer
-	killed        []string
+	// a client of the server on which the workers write the list of visits
+	redis   *redis.Client
+	ports   []string
+	workers []*peer
+	killed  []string
 }
 
 func newMigration(t *testing.T, library, kind string, n int) *migration {

@@ -49,7 +49,7 @@ func (p *peer) try(t testing.TB, key string, ttl time.Duration, answer string) {
 	p.awaitAnswer(t, answer)
 }
 
-// startWait sends the command "wait". Call awaitAnswer with "held" for its result.
+// startWait sends the command "wait". The caller then calls awaitAnswer with "held".
 func (p *peer) startWait(key string, ttl time.Duration) {
 	p.sendCommand("wait", key, ttl.Milliseconds())
 }
@@ -66,7 +66,7 @@ func (p *peer) unlock(t testing.TB, key, answer string) {
 	p.awaitAnswer(t, answer)
 }
 
-// startVisits sends the command "visit". Call awaitAnswer with "visited" for its result.
+// startVisits sends the command "visit". The caller then calls awaitAnswer with "visited".
 func (p *peer) startVisits(key string, ttl time.Duration, n int, log, name string) {
 	p.sendCommand("visit", key, ttl.Milliseconds(), n, log, name)
 }

@@ -18,8 +18,9 @@ const redissonTries = `if (redis.call('exists', KEYS[1]) == 0) or (redis.call('h
 end
 return redis.call('pttl', KEYS[1])`
 
-// An RLock of Redisson is a hash under the key. As docs/migrating.md states, no library takes a
-// lock that the other library holds. The refused caller gets an error at once.
+// An RLock of Redisson is a hash under the key, and a lease of latchkit is a string. As
+// docs/migrating.md states, neither library takes a key that the other library holds. The
+// refused caller gets an error at once.
 func TestALockOfRedissonAndOneOfLatchkitRefuseEachOther(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -59,7 +59,7 @@ func TestPollingRedislockAndRedsyncCountTogether(t *testing.T) {
 		if inside.Add(1) != 1 {
 			t.Error("two are inside")
 		}
-		counter++ // has no mutex, so that the race detector finds two holders
+		counter++ // no mutex guards the counter, so the race detector finds two holders
 		<-time.After(time.Millisecond)
 		inside.Add(-1)
 		return nil

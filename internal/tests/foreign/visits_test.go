@@ -7,8 +7,8 @@ import (
 )
 
 // checkVisits reads a list of "in NAME" and "out NAME", in the server's order. It returns the
-// number of visits that have an "in" and an "out". Two visits must not overlap. A killed visitor
-// may have no "out".
+// number of visits that have an "in" and an "out", and fails the test if two visits overlap.
+// Only the last visit of a killed visitor may lack its "out".
 func checkVisits(t testing.TB, log []string, killed ...string) (visits int) {
 	t.Helper()
 	inside := ""

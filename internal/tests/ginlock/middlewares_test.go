@@ -23,8 +23,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// deadline is the recommended time-out. It ends the request's context, and the handlers return by
-// themselves.
+// deadline is the kind of time-out that latchkit recommends. It ends the request's context, and
+// the handlers return by themselves.
 func deadline(d time.Duration) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		saved := c.Request.Context()
@@ -103,8 +103,9 @@ func TestInTheDocumentedOrder(t *testing.T) {
 			},
 		} {
 			if limit == "gin-contrib/timeout" && tc.within < time.Minute {
-				// This time-out abandons its handler. The handler continues while Gin already uses
-				// its context for another request. This is a data race even without ginlock.
+				// When the time of gin-contrib/timeout is over, the handler continues, while
+				// Gin already uses the handler's gin.Context for another request. This is a
+				// data race even without ginlock.
 				continue
 			}
 			t.Run(limit+"/"+name, func(t *testing.T) {

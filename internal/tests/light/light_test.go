@@ -39,15 +39,17 @@ import (
 )
 
 // TestAnImportMovesNoVersionThatItDoesNotNeed builds a service with older dependencies. It adds an
-// import of locker, and compares the versions of the dependencies before and after. Each line of
-// testdata/moves.txt is a version that changes. CHANGELOG.md gives the reasons.
+// import of locker, and compares the versions of the dependencies before and after. Each line
+// of testdata/moves.txt is a dependency whose version the import may change. CHANGELOG.md gives
+// the reasons.
 func TestAnImportMovesNoVersionThatItDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This read makes the result in the test cache depend on go.mod.
+	// Because the test reads go.mod here, a result in the test cache is not used after go.mod
+	// has changed.
 	if _, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil {
 		t.Fatal(err)
 	}

@@ -126,7 +126,8 @@ func TestWhatTheServerDoesNotKnowIsNoWarning(t *testing.T) {
 	if err := acquire(t, l, locker.Rule{Key: "a"}).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(t.Context()); err != nil { // Close waits until the Locker has examined the server
+	// Close waits until the Locker has ended its examination of the server
+	if err := l.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if w := rec.Warnings(); len(w) != 0 {

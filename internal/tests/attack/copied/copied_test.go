@@ -1,6 +1,7 @@
 // Package copied_test is a program of an organisation that uses the number 57305 for its own
-// option. So the organisation has copied lock.proto and changed the number in the copy. The
-// program must import neither lockpb nor a package that imports lockpb.
+// option. lock.proto uses the same number, so the organisation has copied lock.proto and
+// changed the number in the copy. The program must not import lockpb, not even through another
+// package, because the two options would conflict.
 package copied_test
 
 import (

@@ -72,8 +72,8 @@ func (hasty) Watch(_ *shop.Order, s grpc.ServerStreamingServer[shop.Receipt]) er
 
 var streams = flag.Int("streams", 2000, "how many streams are left by their clients")
 
-// Thousands of clients cancel their streams at random moments, and some clients are waiting for
-// their lock then. No lock stays held.
+// Thousands of clients cancel their streams at random moments, some of them while they wait for
+// the lock. Afterwards no key is locked.
 func TestThousandsOfStreamsThatClientsLeaveKeepNoLock(t *testing.T) {
 	const workers = 40
 	byRequest := grpclock.FromMap(grpclock.RuleMap{
@@ -154,8 +154,9 @@ func (steady) Place(context.Context, *shop.Order) (*shop.Receipt, error) {
 	return &shop.Receipt{}, nil
 }
 
-// One client does not read, and another client does not write. A hundred other clients want the
-// same key, and all of these clients get it.
+// One client does not read the response of its stream, and another client does not finish its
+// request. Both want the same key as a hundred other clients, and these hundred clients all get
+// the key.
 func TestNobodyIsRefusedBecauseOfSlowClients(t *testing.T) {
 	rule := grpclock.Rule{Key: "order:{req.order_id}", Wait: time.Minute}
 	g := serve(t, steady{}, grpclock.FromMap(grpclock.RuleMap{
@@ -260,8 +261,8 @@ func (h *holding) Place(ctx context.Context, _ *shop.Order) (*shop.Receipt, erro
 	}
 }
 
-// When the Locker closes, the context of a holder ends at once. If the holder then gives up, its
-// client receives an error about the shutdown. The error does not show the key.
+// When the Locker closes, the context of a holder ends at once. If the handler then returns,
+// its client receives the error that the Locker is closed. The error does not show the key.
 func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{shop.Shop_Place_FullMethodName: {Key: "order:{req.order_id}"}}))
@@ -282,8 +283,8 @@ func TestAHolderThatObeysItsContextEndsWithTheLocker(t *testing.T) {
 	}
 }
 
-// A client with a retry policy gets the lock, even if the holder keeps the lock for longer than the
-// wait of one attempt.
+// A client that retries a refused call gets the lock, even if another holder keeps the lock for
+// longer than one call may wait.
 func TestAClientThatObeysThePushbackGetsIn(t *testing.T) {
 	h := &holding{entered: make(chan struct{}), finish: make(chan struct{})}
 	g := serve(t, h, grpclock.FromMap(grpclock.RuleMap{

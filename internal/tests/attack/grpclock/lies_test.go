@@ -20,12 +20,12 @@ import (
 	"github.com/latchkit/latchkit/locker/delegate"
 )
 
-// naming is a service that replies with the key of its call's lock. It counts the calls under each
-// key.
+// naming is a service that replies with the key of its call's lock. It returns an error if two
+// different requests have the same key.
 type naming struct {
 	shop.UnimplementedShopServer
 	mu   sync.Mutex
-	keys map[string]string // for each key: the request that led to it
+	keys map[string]string // for each key: the request that locked it
 }
 
 func (n *naming) Place(ctx context.Context, o *shop.Order) (*shop.Receipt, error) {

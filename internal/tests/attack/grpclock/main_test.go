@@ -54,7 +54,8 @@ func serve(t *testing.T, s shop.ShopServer, rules *grpclock.Rules, opts ...grpcl
 	t.Helper()
 	g := &target{client: redistest.Shared(t).Client(t), prefix: t.Name() + ":"}
 	var err error
-	// The TTL is longer than the test, so that a test finds each lease that is left behind.
+	// The TTL is longer than the test. So a lease that was not released does not expire before
+	// the test looks for it.
 	if g.locker, err = locker.NewSingle(g.client, locker.WithPrefix(g.prefix), locker.WithTTL(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +109,9 @@ func (g *target) keys(t *testing.T) []string {
 	return keys
 }
 
-// checkError checks that the error err of a call has this code, and this reason of grpclock. The
-// reason is "" for an error that grpclock has not made. what names the call.
+// checkError checks that the error err of a call has this code, and this reason of grpclock.
+// The reason is "" for an error that grpclock has not made. The parameter what is the name of
+// the call in a failure.
 func checkError(t *testing.T, what string, err error, code codes.Code, reason string) {
 	t.Helper()
 	if got, _ := grpclock.Reason(err); status.Code(err) != code || got != reason {
