@@ -40,8 +40,8 @@ import (
 // secret is the key of all work in this file. It must not appear in the telemetry.
 const secret = "order:canary"
 
-// guards has a function for each adapter. The function does one piece of work under a lock that the
-// adapter takes. The key of this lock is the constant secret.
+// guards has a function for each adapter. This function lets the adapter take a lock whose key
+// is the constant secret, and calls work under the lock.
 var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx context.Context)){
 	"httplock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		h := httplock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute))(
@@ -123,8 +123,9 @@ func runTask(t *testing.T, l *locker.Engine, work func(context.Context)) {
 	<-ran
 }
 
-// guardedWork does the work of an adapter twice. In the first run, the adapter waits for a holder
-// in another process. In the second run, the adapter loses the lock.
+// guardedWork calls guard, the function of an adapter in guards, twice. In the first run, the
+// adapter waits for a holder in another process. In the second run, another owner steals the
+// lock, and the work waits until its context ends.
 func guardedWork(t *testing.T, guard func(*testing.T, *locker.Engine, func(context.Context)), opts ...otellock.Option) (here, there *telemetry, token string) {
 	here, there = newTelemetry(t, sdktrace.AlwaysSample(), append(opts, otellock.WithHoldSpans())...), newTelemetry(t, sdktrace.AlwaysSample(), opts...)
 	backend := &spy{Memory: lockertest.NewMemory()}

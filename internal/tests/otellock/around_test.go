@@ -19,7 +19,8 @@ import (
 )
 
 // The span around a request shows how the request waited for the inner lock, even if the request
-// already holds an outer lock. The span also shows whether the reply is a stored reply.
+// already holds an outer lock. The span also shows whether the reply was stored by an earlier
+// request.
 func TestTheSpanAroundARequestShowsWaitsAndReplays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample(), otellock.WithHoldSpans())

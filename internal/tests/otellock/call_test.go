@@ -30,7 +30,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// orders is a Shop whose method Place is defined by the test.
+// orders is a Shop for which each test defines the method Place.
 type orders struct {
 	shop.UnimplementedShopServer
 	place func(ctx context.Context) error

@@ -50,7 +50,8 @@ type service struct {
 	lock *locker.Engine
 }
 
-// asks acquires order:42 in a span with this name. The lease arrives on the returned channel.
+// The method asks starts a span with this name, and acquires order:42 in it, on a separate
+// goroutine. The lease arrives on the returned channel.
 func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	got := make(chan *locker.Lease, 1)
 	ctx, span := s.tracer.Start(t.Context(), name)
@@ -65,8 +66,8 @@ func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	return got
 }
 
-// acquires returns the spans "acquire order" of some services, by the names of the spans around
-// them.
+// The function acquires returns the spans "acquire order" of some services, by the names of
+// their parent spans.
 func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) {
 	around, byName, ids := make(map[trace.SpanID]string), make(map[string]sdktrace.ReadOnlySpan), make(map[trace.SpanID]string)
 	for _, s := range services {
@@ -85,9 +86,10 @@ func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, id
 	return byName, ids
 }
 
-// chain makes callers acquire the same key in four spans. The spans "a" and "d" belong to the
-// service one, and the spans "b" and "c" belong to the service two. While a holds the key, b and
-// c begin to wait. While b holds the key, d begins to wait. Then each holder releases the key.
+// chain makes four callers, named a, b, c and d, acquire the same key, each in a span with its
+// name. a and d use the service one, and b and c use the service two. While a holds the key, b
+// and c begin to wait. While b holds the key, d begins to wait. Then each holder releases the
+// key.
 func chain(t *testing.T, await func(), one, two *service) {
 	first := <-one.asks(t, "a")
 	b := two.asks(t, "b")
@@ -198,7 +200,8 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
 		}},
-		// On a quorum, the message of a node is only a hint, so it names no holder.
+		// On a quorum, a node's message only hints that the key may be free, so the waiter does
+		// not learn who has released it.
 		"quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewRedlock(nodes(), locker.WithObserver(o))
 		}},
@@ -341,8 +344,8 @@ func TestTheTraceparentIsNoPartOfTheMetadata(t *testing.T) {
 	})
 }
 
-// A request holds the key, and calls a service that wants the same key. The spans of the request
-// and of the service belong to one trace.
+// A request holds the key, and calls a service that wants the same key. Because the spans of
+// the request and of the service belong to one trace, the telemetry can hint at this mistake.
 func TestAWaitForTheOwnTraceIsHinted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

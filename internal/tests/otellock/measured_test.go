@@ -159,7 +159,8 @@ func TestEachOutcomeIsMeasured(t *testing.T) {
 }
 
 // Two callers of one process want a key that another process holds. The holder hands the key to the
-// process of these callers. In this process, the first caller then hands the key to the second.
+// process of these callers. Then the first of these callers hands the key to the second caller,
+// inside their process.
 func TestHandoffsAndWhoIsActiveAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tel := newTelemetry(t, sdktrace.AlwaysSample())

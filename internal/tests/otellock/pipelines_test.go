@@ -35,7 +35,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// receiver decodes what exporters send by OTLP. It turns each span, link and metric into one word.
+// receiver decodes what exporters send by OTLP. It describes each span, link and metric by one
+// word.
 type receiver struct {
 	mu    sync.Mutex
 	words []string

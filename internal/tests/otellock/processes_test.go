@@ -17,9 +17,9 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// otherService is another process, with its own SDK. On the line "acquire", it acquires order:42
-// inside a new span. On the line "release", it releases this lease. When an acquire ends,
-// otherService prints the acquire's span and the spans to which this span links.
+// otherService is another process, with its own SDK. When the test sends the line "acquire", it
+// acquires order:42 inside a new span, and prints the id and the links of the acquire's span.
+// When the test sends "release", it releases this lease.
 var otherService = proc.Register("other service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
@@ -58,8 +58,8 @@ var otherService = proc.Register("other service", func(args []string) {
 	}
 })
 
-// acquireLinks returns the id and the links of the span of an acquire. This span is inside the
-// span whose name is request.
+// acquireLinks returns the id and the links of the span "acquire order" whose parent is the
+// span with the id request.
 func acquireLinks(spans *tracetest.SpanRecorder, request string) string {
 	for _, s := range spans.Ended() {
 		if s.Name() != "acquire order" || s.Parent().SpanID().String() != request {
@@ -70,7 +70,8 @@ func acquireLinks(spans *tracetest.SpanRecorder, request string) string {
 	return "no acquire has ended"
 }
 
-// idsOf returns the links of a span, by role.
+// idsOf returns the links of a span as text: for each link, its role and the id of the linked
+// span.
 func idsOf(s sdktrace.ReadOnlySpan) string {
 	var links []string
 	for _, l := range s.Links() {

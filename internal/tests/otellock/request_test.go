@@ -60,7 +60,7 @@ type exchange struct {
 	spans  []string
 }
 
-// stage is the state before a request.
+// stage is what a request meets: the Store, the Locker, and a way to disconnect the client.
 type stage struct {
 	store  *lockertest.Memory
 	locker *locker.Engine
@@ -81,8 +81,8 @@ func rule(set func(r *locker.Rule)) []httplock.Option {
 	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
 }
 
-// strangersDelegation returns a delegation that was made by a caller who knows the key, but not
-// the secret.
+// strangersDelegation returns a forged delegation: its maker knows the key, but not the secret
+// with which delegations are signed.
 func strangersDelegation(key string) string {
 	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
 	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
@@ -254,7 +254,7 @@ var exchanges = map[string]exchange{
 	},
 }
 
-// reusedKey is a Store in which each key was used by another request.
+// reusedKey is a Store that reports, for every key, that another request has used the same key.
 type reusedKey struct{ idempotency.Store }
 
 func (reusedKey) Load(context.Context, string) (idempotency.Record, bool, error) {
@@ -390,13 +390,14 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 	}
 }
 
-// byTheTest reports whether the test itself made the operation of this span.
+// byTheTest reports whether the span is of an operation that the test itself has called, such
+// as a revocation.
 func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }
 
-// ours leaves out the operations for which byTheTest returns true, and the number of a waiter's
-// attempts.
+// The function ours returns the lines without those for which byTheTest returns true, and
+// writes N for the number of a waiter's attempts.
 func ours(lines []string) (kept []string) {
 	for _, line := range lines {
 		name, _, _ := strings.Cut(line, ":")

@@ -20,9 +20,9 @@ import (
 )
 
 // busyService is another process. Its callers take order:42 again and again, and hand it to each
-// other. When the test sends the id of a span, busyService prints two numbers. The first number is
-// how many hand-offs the lease had before the holder of this span. The second number is how many
-// callers got the lease after this holder.
+// other. When the test sends the id of a span, busyService prints two numbers. The first number
+// counts the hand-offs of the lease before this span's caller got it. The second number counts
+// the callers that got the same lease after this caller.
 var busyService = proc.Register("busy service", func(args []string) {
 	spans := tracetest.NewSpanRecorder()
 	o, err := otellock.New(otellock.WithTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))))
@@ -55,8 +55,8 @@ var busyService = proc.Register("busy service", func(args []string) {
 	}
 })
 
-// positionInStreak returns how many hand-offs came before an acquire in its streak, and how many
-// acquires came after it.
+// positionInStreak finds the acquire whose span has this id. It returns how many hand-offs its
+// streak had before this acquire, and how many callers followed in the same streak.
 func positionInStreak(ended []sdktrace.ReadOnlySpan, id string) (streak, followers int64) {
 	streaks, own := make(map[int64]int64), int64(-1) // for each fence: the number of earlier hand-offs in its streak
 	for _, s := range ended {

@@ -24,7 +24,7 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// talker is a Shop whose method Talk is defined by the test.
+// talker is a Shop for which each test defines the method Talk.
 type talker struct {
 	shop.UnimplementedShopServer
 	talk func(s grpc.BidiStreamingServer[shop.Order, shop.Receipt]) error
@@ -72,7 +72,7 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 		silent bool // the client keeps the stream open, and sends nothing more
 
 		code   codes.Code
-		result string // the result of the lock; "": the stream took no lock
+		result string // the attribute result of the stream's span; "": the stream took no lock
 		spans  []string
 	}{
 		"released": {handle: receiveAll, result: "acquired", spans: held("Unset", "released", "")},
@@ -168,8 +168,8 @@ func TestEachEndOfAStreamAndTheTelemetryThatItLeaves(t *testing.T) {
 	}
 }
 
-// talk sends one order, and returns how the stream has ended. If the client is silent, it does not
-// close its side of the stream.
+// talk sends one order, and returns how the stream has ended. If silent is true, the client
+// does not close its side of the stream.
 func talk(t *testing.T, client shop.ShopClient, silent bool) error {
 	t.Helper()
 	stream, err := client.Talk(t.Context())

@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// waits returns when a caller waits for the key of the task.
+// The method waits returns as soon as a caller waits for the key of the task.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {
@@ -115,7 +115,9 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 		held     = "hold mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 		released = "release mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 	)
-	own := func(inside ...string) []string { // own returns the spans of the lock on the task's ID, with the spans inside after its acquire
+	// own returns the spans of the lock on the task's ID; the spans in the parameter inside
+	// come after its acquire
+	own := func(inside ...string) []string {
 		all := []string{"acquire asynq-task: Unset fence=N mode=exclusive name=asynq-task result=acquired ttl=30"}
 		return append(append(all, inside...), "hold asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30",
 			"release asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30")
@@ -309,7 +311,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 			},
 			told: "lock-lost",
 		},
-		// If a rule is refused before any call is sent, there are no spans.
+		// A Rule that is refused before a call is sent makes no spans.
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -242,7 +242,8 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// apart has the attributes that the function text leaves out, because other tests check them.
+// The list apart has the attributes that the function text leaves out, because other tests
+// check them.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 
 // text turns attributes into one sorted line. It leaves out their common prefix, and the

@@ -23,7 +23,8 @@ import (
 	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// Each schedule has one tick a day, at three o'clock. One of the two processes runs the tick.
+// Each schedule has one tick a day, at three o'clock. Of the two processes, only one runs the
+// job at this tick.
 const (
 	atThree   = "0 0 3 * * *"
 	tickOf    = "order@" // the beginning of the key, before the time of the tick
@@ -33,9 +34,9 @@ const (
 // anyToken matches the tokens of both processes.
 var anyToken = regexp.MustCompile("[A-Z2-7]{26}")
 
-// schedules run a job in two processes. Each process has its own Locker. The job gets the key of
-// its tick, and a channel that shows the loss of its lock. If the job returns an error, and the
-// adapter can repeat a tick, the tick runs again.
+// schedules run a job in two processes. The two processes have separate Lockers. The job gets
+// the key of its tick, and a channel that is closed when its lock is lost. If the job returns
+// an error, an adapter that can repeat a tick runs the job again.
 var schedules = map[string]struct {
 	start func(t *testing.T, l *locker.Engine, logs *records, job func(key string, lost <-chan struct{}) error) (stop func())
 	links string // the links that the span of the second process has
@@ -75,7 +76,7 @@ var schedules = map[string]struct {
 }
 
 // Two processes have the same schedule. At the time of the tick, the second process finds that the
-// first one holds the key. The last run of the job loses its lock.
+// first one holds the key. During the last run of the job, another owner steals the lock.
 func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testing.T) {
 	for name, tc := range schedules {
 		for key, opts := range map[string][]otellock.Option{"without the key": nil, "with the key": {otellock.WithKey()}} {
@@ -128,7 +129,8 @@ func TestATickIsLinkedToTheProcessThatRunsItAndNothingSecretIsExported(t *testin
 	}
 }
 
-// checkTick checks the links in the span of the process that came second.
+// checkTick checks the links from the acquire's span of the second process to the span of the
+// first process.
 func checkTick(t *testing.T, first, second *telemetry, want string) {
 	t.Helper()
 	waiter, holder := second.span(t, "acquire order"), first.span(t, "acquire order").SpanContext()

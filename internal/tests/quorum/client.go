@@ -6,7 +6,7 @@ package quorum
 type client struct {
 	world  *world
 	index  int
-	offset int64 // how far its clock is ahead
+	offset int64 // how far the client's clock is ahead of true time
 
 	phase       phase
 	token       int
@@ -31,7 +31,7 @@ const (
 // vote is the vote that one node has given to the client.
 type vote struct {
 	granted bool
-	counts  bool // the vote counts towards the fence on which the nodes agree
+	counts  bool // the node has voted for the client's fence, or has confirmed it
 	minted  int64
 	fence   int64
 	block   int64
@@ -40,7 +40,8 @@ type vote struct {
 
 func (c *client) holds() bool { return c.phase == holding && c.world.now < c.deadline }
 
-// act makes one step of the client that is not caused by a message.
+// act makes one step that the client takes by itself, without a message: it asks, repeats a
+// call, gives up, or dies.
 func (c *client) act() {
 	w := c.world
 	chance := w.rng.IntN(1000)
@@ -103,7 +104,8 @@ func (c *client) onReply(m message) {
 	}
 }
 
-// tally checks whether enough nodes have voted for the same fence.
+// tally counts the votes. If enough nodes have voted, it chooses the fence: the fence of a
+// majority, or else the largest fence.
 func (c *client) tally() {
 	w := c.world
 	given, most := 0, int64(0)
@@ -142,8 +144,9 @@ func (c *client) count(fence int64) (n int) {
 	return n
 }
 
-// propose chooses fence for the lease, and the shortest block among the votes. If onlySame is
-// true, it considers only the votes with this fence.
+// propose sets the fence of the lease, and its block: the shortest block among the votes, or,
+// if onlySame is true, among the votes with this fence. It asks the nodes with other fences to
+// confirm this fence.
 func (c *client) propose(fence int64, onlySame bool) {
 	c.phase, c.fence, c.block = agreeing, fence, c.world.Block
 	for i := range c.votes {

@@ -3,7 +3,7 @@ package quorum
 // node is one server.
 type node struct {
 	counter   int64
-	offset    int64 // how far its clock is ahead
+	offset    int64 // how far the node's clock is ahead of true time
 	votesFrom int64 // the node does not vote before this time
 
 	token   int // 0: free
@@ -82,8 +82,8 @@ func (n *node) confirm(s *Scenario, m message) bool {
 	return true
 }
 
-// release runs the release m, as release.lua does, but leaves no tombstone. So a late repetition
-// of an acquire may take the vote again, but no client uses such a vote.
+// release runs the release m, as release.lua does, but leaves no tombstone. So an acquire that
+// is repeated late may get the node's vote again, but then its client does not use the vote.
 func (n *node) release(m message) {
 	if n.token == m.token {
 		n.token = 0

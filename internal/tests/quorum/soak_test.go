@@ -45,7 +45,7 @@ var soakOptions = []locker.QuorumOption{
 
 const soakWait = 700 * time.Millisecond
 
-// These are the faults on the way from one process to one server.
+// These are the faults between one process and one server: fine means none.
 const (
 	fine int32 = iota
 	cutOff
@@ -54,8 +54,8 @@ const (
 	executesLate
 )
 
-// way is the client that one process uses for one server. Its calls may be delayed, lost or
-// repeated.
+// A way is the client that one process uses for one server. The calls of this client may be
+// delayed, lost or repeated.
 type way struct {
 	*redis.Client
 	trouble atomic.Int32
@@ -129,7 +129,8 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	b.grants++
 }
 
-// remove removes l from the present holders. A holder calls remove just before its release.
+// remove removes l from the present holders. The test calls remove just before a holder's
+// release.
 func (b *board) remove(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -287,7 +288,7 @@ func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 		time.Sleep(400 * time.Millisecond)
 	}
 	if readers && rule.Mode == locker.Exclusive && rand.IntN(4) == 0 {
-		b.mu.Lock() // held during the call, because the call changes the mode
+		b.mu.Lock() // during the call the mode changes, so no other goroutine may check the holders
 		_ = lease.Downgrade(ctx)
 		b.mu.Unlock()
 		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)

@@ -12,11 +12,12 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// The wall clock of one server steps forward and back while five processes lock. A step lasts for a
-// moment, or for longer than a lease. Some steps are smaller than WithMaxSkew, and others are as
-// long as hours. No two callers hold a key at once, and fences never become smaller. A step of more
-// than WithMaxSkew lasts until a process has measured it. docs/guarantees.md states why: a step
-// that no process has measured may end leases early.
+// The wall clock of one server steps forward and back while five processes lock. A clock step
+// is undone after a moment, or after longer than a lease lasts. Some steps are smaller than
+// WithMaxSkew, and others are an hour. No two callers hold a key at once, and fences never
+// become smaller. The test undoes a step of more than WithMaxSkew only when a process has
+// measured it. docs/guarantees.md states why: a step that no process has measured may end
+// leases early.
 func TestAClockStrobe(t *testing.T) {
 	for _, readers := range []bool{false, true} {
 		t.Run(fmt.Sprint("readers ", readers), func(t *testing.T) {

@@ -85,7 +85,7 @@ func (w *world) step() {
 	}
 	i := w.rng.IntN(len(w.mail))
 	m := w.mail[i]
-	if w.rng.IntN(100) >= w.Repeat { // otherwise the message is kept, and may arrive again
+	if w.rng.IntN(100) >= w.Repeat { // otherwise the message stays in w.mail, and may arrive again
 		w.mail[i] = w.mail[len(w.mail)-1]
 		w.mail = w.mail[:len(w.mail)-1]
 	}

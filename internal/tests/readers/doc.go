@@ -6,9 +6,9 @@
 // scripts. The model has the holder of the key, the readers of the phase, and the ends of their
 // leases. It also has the order of the waiters, and computes the replies and messages of each step.
 // Random histories are played on the model. In these histories, processes start and are killed,
-// acquires are repeated or run late, and parts expire. Lockers without readers and other libraries
-// use the same key, operators revoke phases, and servers evict keys. A watch checks the answers
-// that callers get, and reports these violations:
+// acquires are repeated or run late, and the leases of single readers expire. Lockers without
+// readers and other libraries use the same key, operators revoke phases, and servers evict
+// keys. A watch checks the answers that callers get, and reports these violations:
 //
 //	alone        a writer and another owner hold the key at once
 //	fences       a phase has two fences, a later holder has a smaller fence, or a fence changes
@@ -24,8 +24,8 @@
 //	left         an entry stays on the server when all owners have gone
 //
 // Every rule of the protocol can be switched off ([Rule]). When one rule is switched off, an
-// invariant must break in the model, and the model must differ from the Stores. Otherwise the
-// histories detect too little, or the rule is not necessary.
+// invariant must break in the model, and the model must differ from the Stores. If neither
+// happened, the histories would detect too little, or the rule would not be necessary.
 //
 //	go test ./readers                               the ordinary run
 //	go test ./readers -rapid.checks 20000           a campaign

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// subject is a server with one key and some processes. The processes have numbers. The subject
-// chooses the fences in its answers.
+// subject is a server with one key and some processes. The processes have numbers. The fences
+// in its answers differ from the model's fences.
 type subject interface {
 	acquire(claim) answer
 	renew(c claim, ttl int) answer
@@ -19,8 +19,8 @@ type subject interface {
 	breakHolder(fence int) answer
 	inspect() info
 	occupy(ttl int) bool // another program takes the key, if it is free
-	evictLease()         // the lease is evicted
-	evictReaders()       // the readers of the lease are evicted
+	evictLease()         // the server evicts the lease
+	evictReaders()       // the server evicts the list of the phase's readers
 	pass(units int)
 	start(process int)
 	kill(process int)
@@ -172,15 +172,16 @@ func (h *history) anyWaiter() *owner {
 	return h.chooseAmong(all)
 }
 
-// claimOn returns the claim of the owner on one side: theModel or theSubject. The claims of the
-// two sides differ in the fence of the phase.
+// claimOn returns the claim of the owner on one side: theModel or theSubject. The two claims
+// differ only in the fence of the phase, because each side makes its own fences.
 func (o *owner) claimOn(side int) claim {
 	c := o.claim
 	c.phase = o.phase[side]
 	return c
 }
 
-// finish ends all waits and holds, and checks that nothing is left on the server.
+// finish ends all waits and holds, and checks that neither a lease nor a waiter is left on the
+// server.
 func (h *history) finish() {
 	for _, o := range h.owners {
 		if h.choose(3, "stays") > 0 {

@@ -65,8 +65,8 @@ func (h *history) compare(want, got answer) {
 	}
 }
 
-// differ records a difference. It keeps only the first one, because the later differences follow
-// from it.
+// differ records the first difference. Later differences are consequences of the first one, so
+// it ignores them.
 func (h *history) differ(format string, args ...any) {
 	if h.differs == "" {
 		h.differs = fmt.Sprintf(format, args...)
@@ -96,8 +96,8 @@ func progressIf(cond bool, step progress) progress {
 	return nothing
 }
 
-// look inspects the key on the server after a step, and compares it with the model. The step must
-// have served the waiters as far as demand states.
+// look inspects the key on the server after a step, and compares it with the model. The
+// parameter demand states which waiters the step must have served.
 func (h *history) look(demand progress) {
 	got := h.subject.inspect()
 	if h.model != nil {

@@ -29,8 +29,8 @@ func play(h *history, steps int) {
 }
 
 // abilitiesOf returns the i-th combination of abilities. No combination has both plain and
-// evicts: a reader that got the key from a Locker without readers is in no phase, so this reader
-// has no entry that the server could evict.
+// evicts. A reader that got the key from a Locker without readers is in no phase, so it has no
+// entry among the readers that the server could evict.
 func abilitiesOf(i uint64) abilities {
 	return abilities{plain: i%3 == 0, evicts: i%3 == 1, mute: i%4 == 0}
 }

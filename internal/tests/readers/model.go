@@ -39,27 +39,32 @@ type lease struct {
 type kind int
 
 const (
-	alone   kind = iota // one owner: a writer, or a reader that got the key from a Locker without readers
-	phase               // readers
-	kept                // no owner, because AtLeast keeps the key until the lease expires
-	foreign             // a lease of another library
+	alone kind = iota // one owner: a writer, or a reader that got the key from a Locker without readers
+	phase             // readers
+	// no owner: the holder has released the key, and AtLeast keeps it until the lease expires
+	kept
+	foreign // a lease of another library
 )
 
-// part is one reader's part of a phase.
+// part is what the server stores about one reader of a phase: above all, when this reader's
+// lease ends.
 type part struct {
 	process int
 	ends    int
-	count   int // how often the reader is counted: once with all rules, more often without EntryPerToken
+	// how often the server counts the reader: once, or more often without the rule
+	// EntryPerToken
+	count int
 }
 
-// place is a waiter in the queue. handed is true if the waiter was granted the key by message and
-// has made no call since then.
+// place is a waiter in the queue. The field handed is true if the waiter was granted the key by
+// message and has made no call since then.
 type place struct {
 	claim
 	handed bool
 }
 
-// note marks an owner or a phase after a revocation, or an owner after an undo.
+// note is the mark that the server leaves for an owner or a phase after a revocation, or for an
+// owner after an undo.
 type note struct {
 	revoked bool // true after a revocation, false after an undo
 	ends    int
@@ -75,7 +80,7 @@ type claim struct {
 	once    bool
 	ttl     int
 	hand    int // the TTL of a lease that was granted by message, until the owner confirms it
-	phase   int // the fence of the phase in which the owner is a reader, as far as the owner knows; 0: none
+	phase   int // the fence of the phase in which the owner believes that it reads; 0: none
 }
 
 const (
@@ -124,8 +129,8 @@ func (m *model) pass(units int) {
 	}
 }
 
-// free removes the lease. Without the rule NewPhase, the parts of its readers stay until the next
-// phase.
+// free removes the lease. Without the rule NewPhase, the readers of the ended phase still count
+// in the next phase.
 func (m *model) free() {
 	if m.lease != nil && m.lease.kind == phase && m.omits(NewPhase) {
 		m.stale = m.lease.parts

@@ -7,7 +7,7 @@ type releaseArgs struct {
 	undo     bool
 	keep     int
 	setsDone bool   // the release sets the mark that the work is done
-	next     *claim // the claim of the next owner, a writer that acquires in the same step
+	next     *claim // the claim of a writer that acquires in the same call
 }
 
 func (m *model) release(c claim, g releaseArgs) answer {

@@ -11,8 +11,9 @@ import (
 // together. After the last reader, the first writer gets the key. While a writer waits, no reader
 // enters. So during a phase the first waiter is a writer.
 
-// enter makes c a reader of the phase for at least ttl. If the server has forgotten the readers
-// of the phase, enter also adds an unknown reader, which stays until the lease ends.
+// enter makes c a reader of the phase for at least ttl. If the server has evicted the readers
+// of the phase, enter also adds an unknown reader until the end of the lease, because an
+// evicted reader may still hold the key.
 func (m *model) enter(c claim, ttl int) {
 	l := m.lease
 	if len(l.parts) == 0 && l.ends > m.now && !m.omits(EvictedReaders) {
@@ -39,8 +40,8 @@ func (m *model) open(readers []claim) {
 	m.letIn(readers, "")
 }
 
-// letIn lets the given readers enter the phase. Each reader gets a message, except the reader
-// caller, which makes this call and gets an answer.
+// letIn lets the given readers enter the phase. Each reader gets a message. Only the reader
+// caller, which makes this call, gets the grant by the answer.
 func (m *model) letIn(readers []claim, caller string) {
 	for _, c := range readers {
 		m.leave(c.owner)
@@ -106,8 +107,9 @@ func (m *model) leavePhase(c claim, g releaseArgs) {
 // alive returns, in the order of the queue, the living waiters up to the first writer, and the
 // living readers behind this writer. A waiter leaves the queue if its process is dead, or if it
 // did not confirm a grant by message. A writer behind the first writer is checked only when its
-// turn comes. The owner caller makes this call, so it is alive. But it may leave the queue
-// together with the other waiters of its process.
+// turn comes. The owner caller makes this call, so it is alive. But the caller may lose its
+// place if another waiter of its process is dead, because all waiters of a process are dropped
+// together.
 func (m *model) alive(caller string) []claim {
 	var alive []claim
 	dead := make(map[int]bool)
@@ -226,8 +228,8 @@ func (m *model) takeMessages([]message) []message {
 	return sent
 }
 
-// matches reports whether the messages w and m tell the same process of the same kind of event
-// for the same owner.
+// matches reports whether the messages w and m have the same process, the same kind of event
+// and the same owner.
 func (w message) matches(m message) bool {
 	return m.kind == w.kind && m.owner == w.owner && m.process == w.process
 }
@@ -258,14 +260,15 @@ func (m *model) confirm() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool { return p.handed })
 }
 
-// drop removes the waiter absent, and all other waiters of its process.
+// drop removes the waiter absent, which does not react, and all other waiters of its process.
 func (m *model) drop(absent place) {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		return p.owner == absent.owner || absent.process != noInbox && p.process == absent.process
 	})
 }
 
-// dismiss removes the waiters with Once, and notifies them that the work is done.
+// dismiss removes those waiters whose claims have once set, and notifies them that the work is
+// done.
 func (m *model) dismiss() {
 	m.queue = slices.DeleteFunc(m.queue, func(p place) bool {
 		if p.once {

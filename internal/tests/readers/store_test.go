@@ -84,7 +84,7 @@ type stores struct {
 	key       string
 	processes []*process
 	messages  chan message
-	patience  time.Duration // how long to wait for messages
+	patience  time.Duration // how long takeMessages waits for messages
 }
 
 type process struct {
@@ -211,8 +211,8 @@ func (s *stores) kill(n int) {
 	}
 }
 
-// caller returns the Store that makes the calls of a process. The Store of any process can make
-// the late calls of a dead process, and the calls of an owner without an inbox.
+// caller returns the Store that makes the calls of a process. For a dead process, whose earlier
+// calls may run late, and for an owner without an inbox, any process can make the calls.
 func (s *stores) caller(c claim) locker.Store {
 	for n := range s.processes {
 		p := s.processes[len(s.processes)-1-n]

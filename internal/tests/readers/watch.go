@@ -12,17 +12,18 @@ import (
 // watch checks the invariants. It knows only what callers know: their calls, the answers, and the
 // messages. It does not look at the queue or the scripts.
 type watch struct {
-	now      int
-	holds    map[string]*hold
-	waits    map[string]*waiter
-	undone   map[string]int // for each owner that was undone: the time until which its acquires must fail
-	askedAt  int            // the time at which any owner last asked in order to wait
-	top      int            // the largest fence that was granted or reserved
-	phase    int            // the fence of the last phase, 0 after a writer
-	newPhase int            // the fence of the phase that began in this step; 0: none
-	plain    bool           // a Locker without readers took part in the history; such a Locker does not know phases
-	mute     bool           // an owner that gets no messages has waited, so there may be holds that the watch does not know
-	lapsed   map[int]bool   // processes that did not confirm a grant by message, so the server may treat them as dead at any time
+	now    int
+	holds  map[string]*hold
+	waits  map[string]*waiter
+	undone map[string]int // for each owner that was undone: the time until which its acquires must fail
+	// when an owner last sent an acquire that may queue, which keeps the queue alive
+	askedAt  int
+	top      int          // the largest fence that was granted or reserved
+	phase    int          // the fence of the last phase, 0 after a writer
+	newPhase int          // the fence of the phase that began in this step; 0: none
+	plain    bool         // a Locker without readers took part in the history; such a Locker does not know phases
+	mute     bool         // an owner that gets no messages has waited, so there may be holds that the watch does not know
+	lapsed   map[int]bool // processes that did not confirm a grant by message, so the server may treat them as dead at any time
 	killed   map[int]bool
 	silent   map[int]bool // processes that have made no call since their last grant by message
 
@@ -35,7 +36,7 @@ type hold struct {
 	shared bool
 	fence  int
 	endsAt int
-	doubt  bool // it is unknown whether the hold still exists on the server
+	doubt  bool // the hold may exist on the server or not, because its answer or its entry was lost
 	handed bool // the key was granted by message, and the owner has made no call since then
 }
 
@@ -84,7 +85,7 @@ func (w *watch) pass(units int) {
 		}
 		w.expireHold(owner, h)
 	}
-	if w.askedAt+queueLife <= w.now { // the queue has expired, together with the entry of the owner that was handed the key
+	if w.askedAt+queueLife <= w.now { // the whole queue has expired, even the entry of an owner that was handed the key
 		clear(w.waits)
 		clear(w.silent)
 		for _, h := range w.holds {
@@ -97,7 +98,8 @@ func (w *watch) pass(units int) {
 // expireHold removes h, a hold of owner that has ended without a release.
 func (w *watch) expireHold(owner string, h *hold) {
 	delete(w.holds, owner)
-	if !h.handed || h.shared && !w.plain { // a reader that has entered together with others is no longer in the queue
+	// not handed, or a reader that entered a phase: such an owner has no entry in the queue
+	if !h.handed || h.shared && !w.plain {
 		return
 	}
 	w.lapsed[h.process], w.silent[h.process] = true, h.process != noInbox && !h.shared
@@ -238,8 +240,8 @@ func (w *watch) recordBegin(h *hold) {
 	}
 }
 
-// believers returns the holds of living owners that believe that they hold the key, and the holds
-// of kept keys.
+// believers returns the holds of living owners that must not overlap: the owner believes that
+// it holds the key, or AtLeast keeps the key after a release.
 func (w *watch) believers() []*hold {
 	return slices.DeleteFunc(w.live(), func(h *hold) bool {
 		return h.kept() && !strings.HasPrefix(h.owner, "kept") || w.killed[h.process]

@@ -63,7 +63,7 @@ func (w *watch) recordWait(c claim) {
 }
 
 // checkBusy checks a, the answer "busy" to the acquire c. The answer is right only if another
-// owner excludes the caller.
+// owner holds the key, or waits for it, in a way that excludes the caller.
 func (w *watch) checkBusy(c claim, a answer) {
 	until, writer := w.now, false
 	for _, h := range w.live() {
@@ -154,7 +154,9 @@ func (w *watch) beforeRelease(c claim, g releaseArgs) (held, waited bool) {
 	waited = w.waits[c.owner] != nil && c.process != noInbox // otherwise the waiter may have left the queue without a message
 	delete(w.waits, c.owner)
 	delete(w.holds, c.owner)
-	if h != nil && h.doubt { // the server does not know which reader leaves
+	// the server may have forgotten this reader, and then the release leaves an unknown reader
+	// behind
+	if h != nil && h.doubt {
 		w.holdWithoutOwner("forgotten "+c.owner, h.shared, h.fence, h.endsAt)
 	}
 	if held && g.keep > 0 {
@@ -178,15 +180,15 @@ func (w *watch) checkRelease(c claim, g releaseArgs, held bool, a answer) {
 		w.violate("promise", "%s holds, and a release is answered %v", c.owner, a.State)
 	}
 	if a.State == store.Revoked && c.phase == 0 {
-		delete(w.undone, c.owner) // the note of a revocation replaces the tombstone as long as the note exists
+		delete(w.undone, c.owner) // while the note of a revocation exists, it replaces the tombstone
 	}
 	if !held && g.keep > 0 && a.State == store.Released { // the owner was granted the key without a message
 		w.holdWithoutOwner("kept "+c.owner, c.mode == locker.Shared, w.phase, w.now+g.keep)
 	}
 }
 
-// progress is a measure of how far a step must have served the waiters. Each value includes the
-// demands of the values before it.
+// progress states which waiters a step must have served. Each value includes the demands of the
+// values before it.
 type progress int
 
 const (

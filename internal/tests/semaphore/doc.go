@@ -18,12 +18,12 @@
 //	left       the entries that are left on the server when all callers have gone
 //
 // Every rule of the protocol can be left out ([Rule]). When one rule is left out, one of these
-// numbers must show a violation.
+// numbers must become larger than it can be with all rules.
 //
 // The tests also compare this server, step by step, with the scripts on a real server and with
-// lockertest's Memory. All replies and messages must be equal. So a test fails if the protocol of
-// the simulation differs from the real protocol. The steps are drawn at random. If the server
-// leaves a rule out, the comparison must fail.
+// lockertest's Memory. All replies and messages must be equal. So a test fails if the protocol
+// of the simulation differs from the real protocol. The steps are chosen at random. If the
+// simulated server leaves a rule out, the comparison must fail.
 //
 //	go test ./semaphore             the ordinary run: seconds
 //	go test ./semaphore -runs 500   a campaign

@@ -15,8 +15,8 @@ import (
 )
 
 // A server that is emptied forgets its permits. New holders get units while the old holders still
-// use their units. The old holders learn of the loss at their next renewal. A waiter gets units
-// too, although the server has forgotten its place.
+// use their units. The old holders learn of the loss at their next renewal. A waiter also gets
+// its unit, because it asks again although the server has forgotten its place.
 func TestPermitsThatTheServerForgot(t *testing.T) {
 	t.Parallel()
 	const n, ttl = 3, 3 * time.Second
@@ -40,7 +40,8 @@ func TestPermitsThatTheServerForgot(t *testing.T) {
 			locktest.Eventually(t, "the lease is lost", func() bool { return errors.Is(context.Cause(l.Context()), locker.ErrLost) })
 		}
 	})
-	third := waiter.Granted(5 * time.Second) // this unit is held in addition to the two units of lease
+	// together with the two units of lease, all n units are now held
+	third := waiter.Granted(5 * time.Second)
 	if info, err := fresh.Inspect(t.Context(), "units"); err != nil || info.Used != n {
 		t.Errorf("%+v, %v", info, err)
 	}
@@ -65,7 +66,9 @@ type holders struct {
 	flush  time.Time // when the server was last emptied
 	fences []uint64
 	most   int // the largest number of units that were held at once
-	excess int // how often a caller got units beyond n when all old holders must have noticed the flush already
+	// how often more than n units were held at a time when each old holder must have noticed
+	// the flush
+	excess int
 }
 
 func (h *holders) enter(l *locker.Lease, n int, noticeTime time.Duration) {
@@ -98,11 +101,13 @@ func (h *holders) leave(l *locker.Lease) {
 	delete(h.units, l)
 }
 
-// The test flushes the server while many callers take units. After a flush, at most n new units are
-// held in addition to n old units, and only until the old holders have renewed.
+// The test flushes the server while many callers take units. After a flush, new holders may
+// have n units while old holders still use n units, but only until the old holders notice the
+// loss at their next renewal.
 func TestFlushesUnderLoad(t *testing.T) {
 	t.Parallel()
-	const n, ttl, least, most = 4, 2 * time.Second, 4, 20 // least and most are numbers of flushes
+	// the test flushes between least and most times
+	const n, ttl, least, most = 4, 2 * time.Second, 4, 20
 	server := redistest.Start(t)
 	client := server.Client(t)
 	h := &holders{units: make(map[*locker.Lease]int)}

@@ -35,8 +35,8 @@ type owned struct {
 	queues bool
 }
 
-// newHistory begins a history. The source c makes its choices. The parameter omitted is the rule
-// that the model leaves out; 0: none.
+// newHistory begins a history. The source c makes the random choices. The parameter omitted is
+// the rule that the model leaves out; 0: none.
 func newHistory(c source, s *stores, omitted Rule) *history {
 	h := &history{source: c, stores: s, fences: make(map[int64]uint64)}
 	h.model = &world{
@@ -135,8 +135,8 @@ func (h *history) acquire(o *owned) {
 
 func ceil(d time.Duration) int { return int((d + unit - 1) / unit) }
 
-// compareFence compares two fences of one grant: want in the model, and got in the Store. Both
-// must have the same order among all fences so far.
+// compareFence compares two fences of one grant: want in the model, and got in the Store. Among
+// all fences so far, the fence must have the same rank in the model and in the Store.
 func (h *history) compareFence(want int64, got uint64) {
 	for other, its := range h.fences {
 		if cmp.Compare(want, other) != cmp.Compare(got, its) {

@@ -42,7 +42,7 @@ func (p *process) run(do func()) {
 // cohort has the callers that want units on the same terms.
 type cohort struct {
 	leader  *ticket
-	parked  bool // the leader waits at the server, and may meanwhile get a permit from another caller of its process
+	parked  bool // the leader waits in the server's queue; meanwhile a caller of its process may pass a permit to it
 	waiting []*caller
 }
 
@@ -53,7 +53,7 @@ type caller struct {
 	limit  int
 	ticket *ticket
 	gaveUp bool // true: the caller has given up its present wait
-	turn   int  // number of the present wait
+	turn   int  // number of the present wait, so that timers of earlier waits do nothing
 }
 
 func (p *process) drift(ttl int64) int64 { return ttl/100 + 2*milli }
@@ -112,7 +112,7 @@ func (k *cohort) promoteNext(t *ticket) (passed bool) {
 	return t != nil
 }
 
-// leave ends the caller's wait, because its context has ended.
+// leave ends the caller's wait in the cohort k, because the caller's context has ended.
 func (c *caller) leave(k *cohort) {
 	if i := slices.Index(k.waiting, c); i >= 0 {
 		k.waiting = slices.Delete(k.waiting, i, i+1)

@@ -167,7 +167,9 @@ func (t *ticket) release(k *cohort) {
 			t.fence++
 			t.c, c.ticket = c, t
 			p.w.recordHold(t, t.fence)
-			if crossing && p.w.chance(0.1) { // simulates that the caller leaves at the same moment
+			// simulates that the caller gives up its wait at the moment in which it gets the
+			// permit
+			if crossing && p.w.chance(0.1) {
 				c.turn++
 				if t.server().omits(PassCrossing) {
 					p.schedule(second, c.startAcquire)
@@ -188,8 +190,8 @@ func (t *ticket) release(k *cohort) {
 	t.sendRelease()
 }
 
-// heir returns the first waiting caller of the cohort. If this caller is the leader, its place in
-// the queue passes to the next caller, or is given up.
+// heir returns the first waiting caller of the cohort. If this caller is the leader, its place
+// in the server's queue passes to the next caller, or, without a next caller, it is given up.
 func (t *ticket) heir(k *cohort) (c *caller, crossing bool) {
 	if l := k.leader; l != nil && k.parked && l.state == waits {
 		c := l.c
@@ -214,7 +216,7 @@ func (k *cohort) promoteNextWith(l *ticket) (passed bool) {
 	return k.promoteNext(l)
 }
 
-// giveBack ends a ticket that no caller wants, and undoes its acquire.
+// giveBack ends a ticket that no caller wants any more, and releases its place or its permit.
 func (t *ticket) giveBack() {
 	t.state = over
 	t.sendRelease()

@@ -22,8 +22,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// sign reports whether the result r shows that a rule is missing in the scenario x. The sign is
-// one of the numbers in r, or a wait that is longer than any wait with all rules.
+// sign reports whether the result r shows that a rule is missing in the scenario x. For most
+// rules, the sign is a violation that r counts; for others, it is a wait that is longer than
+// any wait with all rules.
 type sign func(r Result, x scenario) bool
 
 func breaks(r Result, _ scenario) bool     { return r.Over > 0 }

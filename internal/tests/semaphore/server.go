@@ -14,13 +14,13 @@ const (
 // server is one Redis node with one key. Its steps do the same as the scripts.
 type server struct {
 	w           *world
-	clockOffset int64 // how far the clock is ahead
+	clockOffset int64 // how far the server's clock is ahead of true time
 	lease       holder
 	permits     map[string]*permit
 	lostP       bool // P was evicted in this epoch
 	ends        int64
 	queue       []*entry
-	asked       int64            // when a waiter last asked; a fixed time later the queue expires
+	asked       int64            // when a waiter last asked; the queue expires 60 s later
 	tombstones  map[string]int64 // for each token with a tombstone: the end of the tombstone
 	counter     int64
 	head        string
@@ -63,7 +63,7 @@ type claim struct {
 // entry is a waiter.
 type entry struct {
 	claim
-	hadTurn bool // the turn of the waiter has come before, but another program had taken the key
+	hadTurn bool // the waiter had units already, but another program then locked the key
 }
 
 // answer is the reply of a step.
@@ -188,7 +188,7 @@ func (s *server) addPermit(c claim, life int64, handed bool) *permit {
 func (s *server) listens(p *process) bool { return !p.dead || s.w.now < p.connected }
 
 // serve grants units to the waiters, in the order of the queue. The token own belongs to the
-// caller of this step, so it gets an answer instead of a message.
+// caller of this step, so this caller gets its units by the answer, without a message.
 func (s *server) serve(own string, c claim) {
 	served := 0
 	var last *process
@@ -230,8 +230,9 @@ func (s *server) serve(own string, c claim) {
 	}
 }
 
-// watchHead is called when too few units are free for e, the head of the queue. It reports
-// whether e may keep its place. own is the token of the caller of this step.
+// watchHead is called when units are free, but too few for e, the first waiter. It reports
+// whether e may keep its place: a waiter that has not asked for 3 s after a message loses its
+// place. The parameter own is the token of the caller of this step.
 func (s *server) watchHead(e *entry, own string) bool {
 	if s.omits(SeenHead) {
 		return true
@@ -300,7 +301,7 @@ func (s *server) acquire(c claim, waits bool) answer {
 	}
 	a := answer{busy: true, at: s.now(), remaining: s.earliest()}
 	if used, limit := s.used(); s.head != "" && s.head != c.token && used < limit && !s.omits(SeenHead) {
-		// The caller asks again when the process of the head counts as stopped.
+		// The caller must ask again when the first waiter's time to react is over.
 		a.remaining = min(a.remaining, max(s.headSeenAt+3001*milli-s.now(), milli))
 	}
 	if s.lease.kind == foreign || !open {
@@ -313,8 +314,9 @@ func (s *server) acquire(c claim, waits bool) answer {
 	return a
 }
 
-// enqueue puts c into the queue, and returns its place. If hadTurn is true, the turn of c has
-// come before, so c goes to the first place. Several such waiters are sorted by their tokens.
+// enqueue puts c into the queue, and returns its place. If hadTurn is true, the token had units
+// before another program locked the key, so c goes to the first place. Several such waiters are
+// sorted by their tokens.
 func (s *server) enqueue(c claim, hadTurn bool) int {
 	if hadTurn {
 		s.queue = slices.DeleteFunc(s.queue, func(e *entry) bool { return e.token == c.token })

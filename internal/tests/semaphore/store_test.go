@@ -187,7 +187,8 @@ type drawn struct{ *rapid.T }
 
 func (d drawn) choose(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.T, what) }
 
-// compare plays a history on a Store and on the model. The test fails if they differ.
+// compare plays a history on a Store and on the model. The test fails if the Store and the
+// model differ.
 func compare(t *rapid.T, s *stores) {
 	began, h := time.Now(), newHistory(drawn{t}, s, 0)
 	switch h.play(40); {

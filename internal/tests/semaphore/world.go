@@ -10,15 +10,17 @@ import (
 
 // Scenario has the settings of a run.
 type Scenario struct {
-	limits   []int // the limits n that callers send with their requests
-	heavy    float64
-	callers  int     // number of callers in each process
-	most     int     // the largest number of waiters that one step serves
-	delays   float64 // share of calls and messages that take up to 4 s
-	losses   float64 // share of lost requests, answers and messages
-	stops    float64 // stops per second and process
-	kills    float64
-	lingers  float64 // share of kills that leave a connection for a while
+	limits  []int // the limits n that callers send with their requests
+	heavy   float64
+	callers int     // number of callers in each process
+	most    int     // the largest number of waiters that one step serves
+	delays  float64 // share of calls and messages that take up to 4 s
+	losses  float64 // share of lost requests, answers and messages
+	stops   float64 // how often per second a process is stopped
+	kills   float64
+	// share of kills after which the server still counts the dead process's connection for a
+	// while
+	lingers  float64
 	cancels  float64 // share of acquires that are cancelled
 	extends  float64 // share of leases that are extended
 	evicts   float64 // evictions per second; each evicts the lease (L) or the set of permits (P)
@@ -28,7 +30,7 @@ type Scenario struct {
 	ttl      int64
 	longest  int64 // the longest work
 	pause    int64
-	streaks  bool // permits are passed on inside a process
+	streaks  bool // true: callers of a process pass permits on to each other
 	oneStops bool // one process at a time is stopped, beginning early in the run
 }
 
