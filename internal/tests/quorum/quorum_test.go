@@ -8,8 +8,8 @@ import (
 
 var steps = flag.Float64("steps", 1.6e7, "steps of TestTheRules")
 
-// scenarios returns the scenarios in which no invariant may break. They have 3 or 5 nodes. Leases
-// expire by the clock, or at any instant.
+// scenarios returns the scenarios in which no invariant may break. They have 3 or 5 nodes, and
+// leases that expire by the clock or at any instant.
 func scenarios() (all []Scenario) {
 	for _, n := range []int{3, 5} {
 		for _, any := range []bool{false, true} {

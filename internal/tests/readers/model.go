@@ -33,7 +33,7 @@ type lease struct {
 	fence int
 	block int
 	ends  int
-	parts map[string]*part // for the kind phase: the part of each reader, by owner
+	parts map[string]*part // for the kind phase: what is stored about each reader
 }
 
 type kind int

@@ -10,29 +10,27 @@ const (
 	ReadersAfterWriter                 // after a writer, the first waiter gets the key, even if this waiter is a writer and readers wait
 	WriterAfterReaders                 // after the last reader all waiting readers enter, even readers behind a writer
 	Together                           // after a writer only the first reader enters
-	// a reader that does not renew counts until the whole lease ends
-	OwnExpiry
-	// the lease is not shortened when the reader that would hold it longest leaves
-	LastReader
-	EntryPerToken   // a reader that asks again is counted twice
-	NewPhase        // readers of an earlier phase count in the next phase
-	ComparePhase    // a renewal does not check in which phase its reader reads
-	OnlyLengthen    // a renewal may make a reader's lease shorter
-	NoRevival       // a renewal makes a reader's expired lease valid again
-	EvictedReaders  // a reader that enters a phase whose readers the server has forgotten counts as the only reader
-	DeadWriters     // a writer keeps readers out although its inbox has no subscriber
-	GiveUpAdmits    // a writer that leaves the queue does not let in the readers behind it
-	GiveUpHands     // a waiter that leaves the queue of an expired key does not hand the key to the next waiter
-	Announce        // a writer that is first in the queue does not notify the readers
-	SayWriter       // grants and renewals of readers do not report a waiting writer
-	DowngradeFence  // a phase that a writer opens by a downgrade gets a new fence
-	DowngradeAdmits // a downgrade lets no reader in
-	DowngradeEnds   // a downgrade hands the key to the next owner, as a release does, although the former writer now reads
-	Undo            // an undone acquire that runs late is granted
-	NoOvertaking    // a writer that finds the key free takes it, although other callers wait
-	KeepHanded      // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
-	Kept            // a reader with AtLeast leaves at once, before its time is over
-	BreakAll        // a revocation of a phase marks each reader as revoked, but removes no reader
+	OwnExpiry                          // a reader that does not renew counts until the lease ends
+	LastReader                         // the lease is not shortened when the reader with the latest end leaves
+	EntryPerToken                      // a reader that asks again is counted twice
+	NewPhase                           // readers of an earlier phase count in the next phase
+	ComparePhase                       // a renewal does not check in which phase its reader reads
+	OnlyLengthen                       // a renewal may make a reader's lease shorter
+	NoRevival                          // a renewal makes a reader's expired lease valid again
+	EvictedReaders                     // a reader that enters a phase whose readers the server has forgotten counts as the only reader
+	DeadWriters                        // a writer keeps readers out although its inbox has no subscriber
+	GiveUpAdmits                       // a writer that leaves the queue does not let in the readers behind it
+	GiveUpHands                        // a waiter that leaves the queue of an expired key does not hand the key to the next waiter
+	Announce                           // a writer that is first in the queue does not notify the readers
+	SayWriter                          // grants and renewals of readers do not report a waiting writer
+	DowngradeFence                     // a phase that a writer opens by a downgrade gets a new fence
+	DowngradeAdmits                    // a downgrade lets no reader in
+	DowngradeEnds                      // a downgrade hands the key to the next owner, as a release does, although the former writer now reads
+	Undo                               // an undone acquire that runs late is granted
+	NoOvertaking                       // a writer that finds the key free takes it, although other callers wait
+	KeepHanded                         // a writer's entry leaves the queue when the writer is handed the key, so no process notices that the hand-off was not confirmed
+	Kept                               // a reader with AtLeast leaves at once, before its time is over
+	BreakAll                           // a revocation of a phase marks each reader as revoked, but removes no reader
 	rulesEnd
 )
 

@@ -56,8 +56,8 @@ type stranger struct {
 	proxy, cache, folder string
 }
 
-// run runs the go command. Modules other than latchkit's come from this machine's module cache or
-// proxy.
+// The method run runs the go command with the given arguments. Modules other than latchkit's
+// come from this machine's module cache or proxy.
 func (s stranger) run(args ...string) string {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), "go", args...)
@@ -81,7 +81,7 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// release makes a module proxy of the present files, as a release does.
+// release makes a module proxy from the present files, with the steps of a real release.
 func release(t *testing.T) (proxy string, modules []string) {
 	t.Helper()
 	repository, err := filepath.Abs("../../..")
@@ -95,7 +95,7 @@ func release(t *testing.T) (proxy string, modules []string) {
 		t.Fatalf("prepare-release: %v\n%s", err, out)
 	}
 	for tag := range strings.Lines(string(out)) {
-		dir := path.Dir(strings.TrimSpace(tag)) // "." for the root's tag
+		dir := path.Dir(strings.TrimSpace(tag)) // the folder of the module: "." for the root module
 		module := path.Join(root, dir)
 		serve(t, filepath.Join(tree, dir), filepath.Join(proxy, filepath.FromSlash(module), "@v"), module)
 		modules = append(modules, module)
@@ -167,7 +167,8 @@ func serve(t *testing.T, dir, folder, module string) {
 	}
 }
 
-// pack puts the files of a module into an archive. It leaves out the modules below this module.
+// pack puts the files of a module into an archive. It leaves out the folders that are modules
+// of their own.
 func pack(t *testing.T, archive *zip.Writer, dir, prefix string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

@@ -23,13 +23,13 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(proc.Main(m)) }
 
-// stuckAfter is the time after which a call counts as hanging. It is long, because all work of a
-// scenario takes about a second.
+// stuckAfter is the time after which a call counts as hanging. All work of a scenario takes
+// about a second, so such a call is surely in a deadlock.
 const stuckAfter = 20 * time.Second
 
 // call is a RunAll, with or without another RunAll inside.
 type call struct {
-	Keys   []string // in any order; a key may occur twice
+	Keys   []string // the keys, in any order; the same key may occur twice
 	Wait   time.Duration
 	Hold   time.Duration
 	Inside *call

@@ -12,22 +12,20 @@ const (
 	SmallestLimit                  // a grant considers only the n of the new permit
 	ServerTime                     // expiries are computed by the clients' clocks
 	PermitsAreTrue                 // when P and U have permits but L is missing, the key counts as free
-	// if the server has evicted P or U, it counts only the permits that remain
-	SameSize
-	NoOvertaking // a newcomer takes free units while other callers wait
-	Tombstone    // an acquire that was given back takes units when it runs late
-	LapsedLoses  // a process that did not confirm a permit keeps its places in the queue
-	OutliveL     // P and U expire together with L
-	LivingHead   // a dead first waiter, for which too few units are free, keeps its place
-	// a first waiter whose process is stopped keeps its place although units are free
-	SeenHead
-	ServeAll      // a release serves only one waiter
-	LeaverServes  // when a waiter leaves, no other waiter is served
-	TellAfterMost // a step that serves its largest number of waiters does not notify the next waiter
-	AskAgain      // a waiter asks only after a message
-	NextLeads     // a process asks for the next permit only when it has released the previous permit
-	GiveUpPlace   // a caller that gets a permit from another caller of its process stays in the queue
-	PassCrossing  // a permit that arrives when its caller has just left is forgotten
+	SameSize                       // if the server has evicted P or U, the permits that remain are counted
+	NoOvertaking                   // a newcomer takes free units while other callers wait
+	Tombstone                      // an acquire that was given back takes units when it runs late
+	LapsedLoses                    // a process that did not confirm a permit keeps its places in the queue
+	OutliveL                       // P and U expire together with L
+	LivingHead                     // a dead first waiter, for which too few units are free, keeps its place
+	SeenHead                       // a stopped process keeps the first place while units are free
+	ServeAll                       // a release serves only one waiter
+	LeaverServes                   // when a waiter leaves, no other waiter is served
+	TellAfterMost                  // a step that serves its largest number of waiters does not notify the next waiter
+	AskAgain                       // a waiter asks only after a message
+	NextLeads                      // a process asks for the next permit only when it has released the previous permit
+	GiveUpPlace                    // a caller that gets a permit from another caller of its process stays in the queue
+	PassCrossing                   // a permit that arrives when its caller has just left is forgotten
 	rulesEnd
 )
 

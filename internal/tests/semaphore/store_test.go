@@ -21,8 +21,8 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 // unit is a unit of the histories' time. The test does not wait for this time: it steps the clock
-// of the Memory, and makes all expiries on Redis earlier. The real duration of a history must be
-// much shorter than a unit.
+// of the Memory, and makes all expiries on Redis earlier. A history must take much less real
+// time than a unit, so that nothing expires by itself.
 const unit = 20 * time.Second
 
 // fataler has the methods of a test that stores need.

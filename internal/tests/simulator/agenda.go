@@ -6,7 +6,7 @@ import "time"
 // continues. An event of a dead process is dropped.
 type event struct {
 	at    time.Duration
-	order uint64 // of two events at the same time, the one with the smaller order happens first
+	order uint64 // if two events have the same time, the event with the smaller order happens first
 	owner *process
 	do    func()
 }

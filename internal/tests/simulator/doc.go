@@ -5,8 +5,8 @@
 //
 // The simulation is a second, short implementation of the protocol. It answers two questions that
 // tests on a real server cannot answer. Do the invariants hold in the interleavings of a few
-// million events? Is each rule of the protocol necessary? For the second question, a run can leave
-// out one rule ([Rule]). Then an invariant must break.
+// million events? Is each rule of the protocol necessary? For the second question, a run can
+// leave out one rule ([Rule]): if the rule is necessary, an invariant breaks.
 //
 //	go test ./simulator                                        the ordinary run
 //	go test ./simulator -run TestProtocol -simulate 1h         a campaign: fresh seeds for an hour

@@ -6,27 +6,34 @@ import "time"
 type Fault struct {
 	Kind  FaultKind
 	Every time.Duration // the average time between two strikes
-	For   time.Duration // the longest duration, for faults that last
+	For   time.Duration // for a fault that lasts for a while: its longest duration
 }
 
 // FaultKind is the kind of a fault.
 type FaultKind uint8
 
-// These are the faults of processes, subscriptions and the server. Calls and messages have faults
-// of their own.
+// These are the faults of processes, subscriptions and the server. A Scenario sets the faults
+// of calls and messages by probabilities.
 const (
-	Cut   FaultKind = iota + 1 // a subscription is lost, and both sides detect it
-	Deaf                       // a subscription is lost, and only the server detects it
-	Mute                       // a subscription is lost, and neither side detects it for some seconds
-	Pause                      // a process is stopped
-	// PauseOwner stops the next process that gets a lease by hand-off, when the message arrives. It
-	// stops no second process before the fault strikes again.
+	// a subscription is lost, and both the server and the process detect this
+	Cut  FaultKind = iota + 1
+	Deaf           // a subscription is lost, and only the server detects this
+	// a subscription is lost, and for some seconds neither the server nor the process detects
+	// this
+	Mute
+	Pause // a process is stopped
+	// PauseOwner stops the process of the next token that gets a lease by hand-off, at about
+	// the time when the message arrives. Each strike stops at most one process.
 	PauseOwner
-	Kill        // a process is killed, and its machine continues, so the server soon removes its subscription
-	KillOwner   // the present holder's process is killed
-	Crash       // a process is killed together with its machine, so the server counts its subscription for some seconds more
+	// a process is killed; its machine continues and closes the connection, so the server soon
+	// removes its subscription
+	Kill
+	KillOwner // the present holder's process is killed
+	// a process is killed together with its machine; nothing closes the connection, so the
+	// server counts its subscription for some seconds more
+	Crash
 	Forget      // the server restarts empty
-	Move        // the server restarts with its data and another clock
+	Move        // the server restarts with all its data, and its clock has stepped
 	StepForward // the server's clock steps
 	StepBack
 	Stall // the server executes nothing for a while; then it executes all waiting calls, in any order

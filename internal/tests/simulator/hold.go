@@ -16,19 +16,25 @@ type hold struct {
 	state holdState
 
 	// These fields are for the time in which the token asks for the lease.
-	first       time.Duration // S₀: when the first call was sent
-	stamp       time.Duration // S₀ of the latest answered call: when the call was sent
-	stampT      micros        // T₀ of the latest answered call: the time of the server in the reply
-	epoch       int           // the epoch of the process's subscription at that call
-	replied     bool          // true after the first reply; then stamp and stampT are set
-	open        int           // number of acquires without an answer
-	asking      bool          // a call is under way
-	askPending  bool          // another call is needed after the present one
-	queued      bool          // the token may be in the server's queue
-	holderNamed bool          // an answer has named a holder, so failures do not end the wait
-	alarm       int           // number of the last planned re-check; an earlier re-check does nothing
-	due         time.Duration // time of the re-check
-	headAt      time.Duration // when the head of the queue should ask; a message of the server has set this time
+	first  time.Duration // S₀: when the first call was sent
+	stamp  time.Duration // S₀ of the latest answered call: when the call was sent
+	stampT micros        // T₀ of the latest answered call: the time of the server in the reply
+	// the process's epoch at that call: if the epoch has changed, messages may have been lost
+	// since then
+	epoch      int
+	replied    bool // true after the first reply; then stamp and stampT are set
+	open       int  // number of acquires without an answer
+	asking     bool // a call is under way
+	askPending bool // another call is needed after the present one
+	queued     bool // the token may be in the server's queue
+	// an answer has shown that another token holds the key; from then on, lost calls do not end
+	// the wait
+	holderNamed bool
+	// number of the last planned re-check (the next acquire of the waiter); the timer of an
+	// earlier re-check does nothing
+	alarm  int
+	due    time.Duration // time of the re-check
+	headAt time.Duration // when this token, first in the queue, should ask; set by a message of the server
 
 	// These fields are for the time in which the lease is held.
 	fence     uint64
@@ -36,16 +42,17 @@ type hold struct {
 	used      int // number of hand-offs inside the process; each hand-off uses the next fence
 	startedAt time.Duration
 	deadline  time.Duration
-	share     time.Duration // for how long the lease was granted
+	share     time.Duration // the TTL of the grant, or of the longest renewal since then
 	ttl       time.Duration // the TTL that renewals request
-	renewals  int           // number of the last planned renewal; an earlier renewal does nothing
-	handed    bool          // the lease was granted by message, and no renewal has confirmed it yet
-	onLoss    func()        // notifies the worker that its lease is lost
+	// number of the last planned renewal; the timer of an earlier renewal does nothing
+	renewals int
+	handed   bool   // the lease was granted by message, and no renewal has confirmed it yet
+	onLoss   func() // notifies the worker that its lease is lost
 
 	// These fields are for the release of the lease.
 	next          *hold
-	unclearBefore bool // a release that was sent before the deadline has an unclear result
-	unclearAfter  bool // a release that was sent after the deadline has an unclear result
+	unclearBefore bool // a release was sent before the deadline, and its result is unclear
+	unclearAfter  bool // a release was sent after the deadline, and its result is unclear
 	wasLost       bool // the lease was lost before its release
 	retryUntil    time.Duration
 
@@ -123,7 +130,8 @@ func (h *hold) ask() {
 		h.first = sent
 	}
 	h.open++
-	queue := p.sub != nil || h.queued // the first call of a process does not queue: it has no inbox yet
+	// a process without an inbox does not queue, because it could not receive the grant
+	queue := p.sub != nil || h.queued
 	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {
 		queue = false
 	}
@@ -176,7 +184,7 @@ func (h *hold) onReply(r reply, sentAt time.Duration, epoch int, queue bool) {
 	case h.w.omitted == OneHold: // without the rule OneHold, the process uses the token of an earlier wait again, and this token was undone
 		h.enter(finished)
 		h.room.onLoss()
-	default: // a token that is in use must not have been undone
+	default: // the reply reports an undo of a token that is in use
 		h.w.violate(Truth, h.key, "token %d was never given up, and is answered %q", h.token, stateNames[r.state])
 	}
 }
@@ -207,7 +215,7 @@ func (h *hold) plan(r reply, sentAt time.Duration, queue bool) {
 	switch {
 	case !queue:
 		if p.sub == nil {
-			p.listen() // when the subscription is open, all waiters ask again
+			p.listen() // as soon as the subscription is open, all waiters of the process ask again
 			h.askAfter(w.backoff() + 50*time.Millisecond)
 			return
 		}
@@ -242,9 +250,9 @@ func (h *hold) plan(r reply, sentAt time.Duration, queue bool) {
 	h.askAfter(pause)
 }
 
-// onHead handles a message that makes the token the head of the queue. The server has handed the
-// lease to another token. If that token does not confirm its claim, the claim ends after the time
-// claim.
+// onHead handles a message for the first waiter that is left in the queue: the server has just
+// handed the lease to another token. If this winner does not confirm the hand-off, its lease
+// ends after the time claim, and h should ask then.
 func (h *hold) onHead(claim time.Duration) {
 	if h.state != seeking {
 		return
@@ -268,11 +276,11 @@ func (h *hold) askAfter(pause time.Duration) {
 	})
 }
 
-// onGrant handles m, the message of a grant. The token holds the lease only if the process knows
-// how old the message is.
+// onGrant handles m, the message of a grant. The token uses the lease only if the process can
+// be sure that the message is fresh.
 func (h *hold) onGrant(m message) {
 	now := h.p.now()
-	var g, wait time.Duration // the grant happened at g or later
+	var g, wait time.Duration // g: the earliest time at which the server can have made the grant
 	switch {
 	case h.w.omitted == FreshMessage:
 		g = now
@@ -285,7 +293,7 @@ func (h *hold) onGrant(m message) {
 		wait = time.Duration(m.at-h.stampT) * time.Microsecond
 		g = h.stamp + wait
 		if h.w.omitted != ShortWait {
-			g -= wait / 100 // the process's clock may be slower than the server's
+			g -= wait / 100 // the server's clock may be up to 1 % faster than the process's clock
 		}
 	}
 	if now < g || now-g > freshFor+wait/50 {
@@ -303,7 +311,7 @@ func (h *hold) onGrant(m message) {
 func (h *hold) beginLease(fence uint64, block int, deadline, share, renewIn time.Duration) {
 	h.fence, h.block, h.deadline, h.share = fence, block, deadline, share
 	h.startedAt = h.p.now()
-	if h.startedAt >= deadline { // the grant came too late to be used
+	if h.startedAt >= deadline { // the lease has ended before the process can use it
 		r := h.room
 		h.release(nil)
 		r.onLoss()
@@ -339,7 +347,8 @@ func (h *hold) mayHandOn() bool {
 	return h.used+1 < min(h.block, handoffs) && now-h.startedAt < streakLasts
 }
 
-// endAtDeadline plans the loss of the lease at its deadline. It needs no answer of the server.
+// endAtDeadline plans the loss of the lease at its deadline. For this, the process needs no
+// reply of the server.
 func (h *hold) endAtDeadline() {
 	at := h.deadline
 	h.p.schedule(at-h.p.now(), func() {
@@ -366,7 +375,7 @@ func (h *hold) lose() {
 	h.wasLost = true
 	ended, r := h.onLoss, h.room
 	if w.omitted == LossEndsStreak && len(r.waiters) > 0 {
-		return // the worker does not notice, and may hand the lease on
+		return // without the rule, the worker does not notice the loss, and may hand the lease on
 	}
 	h.release(nil)
 	r.onLoss()

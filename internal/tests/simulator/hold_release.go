@@ -25,8 +25,8 @@ func (h *hold) release(next *hold) {
 	h.sendRelease()
 }
 
-// sendRelease makes one attempt at the release. Only the first attempt carries the next token. If
-// the result of that attempt is unclear, the next token sends an acquire of its own.
+// sendRelease makes one attempt at the release. Only the first attempt carries the next token.
+// If the result of the first attempt is unclear, the next token sends an acquire of its own.
 func (h *hold) sendRelease() {
 	w, p := h.w, h.p
 	next := h.next
@@ -87,8 +87,8 @@ func (h *hold) onReleaseReply(r reply, o outcome, sentAt time.Duration, epoch in
 	h.askAgain()
 }
 
-// undoFor returns how long the tombstone of h must last. It returns 0 if no acquire of h is
-// without an answer.
+// undoFor returns how long the server must keep a tombstone for h, or 0 if every acquire of h
+// has a reply and no tombstone is necessary.
 func (h *hold) undoFor() time.Duration {
 	if h.open == 0 || h.w.omitted == UndoUnanswered {
 		return 0
@@ -96,8 +96,8 @@ func (h *hold) undoFor() time.Duration {
 	return max(h.ttl, time.Minute)
 }
 
-// onReleased ends the life of the token h after its last release. It also checks the reply r of
-// this release.
+// onReleased ends the life of the token h after its last release, whose reply is r. It checks
+// that r does not wrongly report a loss.
 func (h *hold) onReleased(r reply, o outcome) {
 	if h.state == releasing {
 		h.enter(finished)

@@ -9,11 +9,12 @@ type inbox struct {
 	subscribers []*subscription // the subscribers that the server knows
 }
 
-// subscription is the subscription of one connection. The process may consider it open when the
-// server has already closed it, or the reverse.
+// subscription is the subscription of one connection. The process may still use a subscription
+// that the server has already closed, and the server may still count a subscription that the
+// process has closed.
 type subscription struct {
 	inbox *inbox
-	mute  bool // the messages get lost, but the server does not notice this for some time
+	mute  bool // true: messages get lost, and the server does not notice this for some time
 }
 
 // message is a message that a script publishes.
@@ -80,7 +81,7 @@ func (w *world) deliver(s *subscription, key int, m message, late time.Duration)
 	p := s.inbox.owner
 	w.schedule(late, p, func() {
 		if p.sub != s || s.mute {
-			return // the connection was closed or cut
+			return // the process has closed this connection, or messages on it get lost
 		}
 		p.onMessage(key, m)
 	})

@@ -48,10 +48,11 @@ type book struct {
 	used    map[uint64]token
 	fence   uint64        // the largest fence of a holder
 	minted  uint64        // the last fence that the server reserved
-	freeAt  time.Duration // when the last belief ended
+	freeAt  time.Duration // when the last lease of a process ended, in true time
 }
 
-// belief is a lease as its owner sees it.
+// belief is a lease as its owner sees it: from the time when the owner learns of the grant
+// until the deadline by the owner's clock.
 type belief struct {
 	p        *process
 	token    token
@@ -60,7 +61,7 @@ type belief struct {
 	fence    uint64
 }
 
-// truth has the facts about a token that the observer of the simulation knows.
+// truth has facts about a token that its process cannot know, but the simulation knows.
 type truth struct {
 	granted  time.Duration // when the server gave the token the lease, in true time
 	ticket   micros        // 0: the token was never in the queue
@@ -71,8 +72,8 @@ type truth struct {
 	passed   map[*process]int // how often other tokens got the lease while this token waited
 }
 
-// recordGrant records that the server gives the lease to the token t. It checks the fence. handed
-// reports whether the grant is sent by message.
+// recordGrant records that the server gives the lease to the token t. It checks the fence. The
+// parameter handed reports whether the server sends the grant by message.
 func (w *world) recordGrant(key int, t token, handed bool) {
 	l := w.server.rows[key].lease
 	b := &w.books[key]
@@ -103,8 +104,8 @@ func (w *world) recordQueued(key int, t token, ticket micros) {
 	}
 }
 
-// recordNewFence records that the lease l has got another fence, although its owner stays the
-// same.
+// recordNewFence records that the server has given the lease l another fence for the same
+// owner.
 func (w *world) recordNewFence(key int, l lease) {
 	w.books[key].minted = l.fence + uint64(l.block) - 1
 	if b := w.holds[l.owner].truth.belief; b != nil && w.holds[l.owner].state == held && b.fence < l.fence {
@@ -184,8 +185,9 @@ func (w *world) recordDeath(p *process) {
 	}
 }
 
-// excused reports whether the lease of b may overlap another lease without a violation. It may if
-// the server has lost its data since the grant, or if the clock of the server has stepped.
+// excused reports whether the lease of b may overlap another lease without a violation. The
+// result is true if the server has lost its data since the grant, or if the clock of the server
+// has stepped.
 func (w *world) excused(b *belief) bool { return w.ClockSteps || b.granted <= w.disturbedAt }
 
 func (w *world) checkExclusion(key int, b *belief) {
@@ -224,7 +226,8 @@ func (w *world) checkFence(h *hold, b *belief) {
 	}
 }
 
-// recordWait is called when the wait of wt begins. recordWaitEnd is called when it ends.
+// recordWait records that the wait of wt begins, and recordWaitEnd records that this wait has
+// ended.
 func (w *world) recordWait(key int, wt *waiter) {
 	w.books[key].waiters = append(w.books[key].waiters, wt)
 }
@@ -240,8 +243,8 @@ func (w *world) recordWaitEnd(key int, wt *waiter) {
 func (w *world) stopped(p *process) bool { return p.dead || p.asleep }
 
 // longestWait returns the start of the longest present wait for a key, and the process that
-// waits. It returns -1 if no process waits. Stopped processes do not count. For a process that
-// was stopped, the wait starts when the process continues.
+// waits. It returns -1 if no process waits. Stopped processes do not count. The wait of a
+// process that was stopped counts only from the time when the process continued.
 func (w *world) longestWait(key int) (since time.Duration, p *process) {
 	since = -1
 	for _, wt := range w.books[key].waiters {
@@ -252,7 +255,8 @@ func (w *world) longestWait(key int) (since time.Duration, p *process) {
 	return since, p
 }
 
-// checkWait checks that the key was not free for too long before the lease of h began.
+// checkWait checks that before the lease of h, the key was not free for too long while a
+// process waited.
 func (w *world) checkWait(h *hold) {
 	k := &w.books[h.key]
 	if since, _ := w.longestWait(h.key); w.MaxIdle > 0 && since >= 0 && w.now-max(since, k.freeAt) > w.MaxIdle {
@@ -283,7 +287,8 @@ func (w *world) anybodyWaits() bool {
 	return slices.ContainsFunc(w.books, func(b book) bool { return len(b.waiters) > 0 })
 }
 
-// checkOrder checks that no waiter with an earlier turn still waits when h gets the lease.
+// checkOrder checks that no token with an earlier ticket still waits when h gets the lease, and
+// that no process gets the lease twice while a token of another process waits.
 func (w *world) checkOrder(h *hold) {
 	if !w.Ordered || h.used > 0 {
 		return
@@ -310,8 +315,8 @@ func (w *world) checkOrder(h *hold) {
 	}
 }
 
-// checkLossReply checks a reply of the server that h does not hold the lease. The reply is wrong
-// if a release of h itself has freed the lease.
+// checkLossReply checks a reply by which the server reports that h does not hold the lease. The
+// reply is wrong if a release of h itself has freed the lease.
 func (w *world) checkLossReply(h *hold) {
 	if h.truth.freed && !w.lossy {
 		w.violate(Truth, h.key, "a reply states that the lease of t%d was lost, but its own release ended the lease", h.token)

@@ -33,7 +33,7 @@ func (h *hold) renew(ttl time.Duration) {
 			return
 		}
 		if p.now() >= h.deadline {
-			return // a lease that has ended cannot be renewed
+			return // the deadline has passed, so this reply comes too late
 		}
 		h.handed = false
 		if ttl > h.ttl {

@@ -23,11 +23,11 @@ type model struct {
 type deviations struct {
 	pardon bool // the first waiter gets the free key when it asks, even if it did not confirm an earlier hand-off
 	novice bool // the next token of a release is always new: it was never in the queue
-	quiet  bool // the next token of a release gets no message of its grant
+	quiet  bool // the next token of a release gets its grant only by the answer, never by message
 }
 
-// queuePlace is a waiter in the queue. handed is true if the waiter was granted the key by
-// message and has made no call since then.
+// queuePlace is a waiter in the queue. The field handed is true if the waiter was granted the
+// key by message and has made no call since then.
 type queuePlace struct {
 	owner   string
 	process int // noInbox: the waiter receives no messages
@@ -44,7 +44,7 @@ const noInbox = -1
 // answer is the answer of a step.
 type answer struct {
 	State store.State
-	Place int // the place in the queue, if busy; 1 is the head
+	Place int // the place in the queue, for the state Busy; 1 is the first place
 	Fence uint64
 	Next  *answer
 }
@@ -101,7 +101,8 @@ func (m *model) place(owner string) int {
 }
 
 // handOff gives a free key to the first waiter that can take it. If the token caller is the
-// first, handOff stops, because caller makes this call and gets an answer.
+// first waiter, handOff stops, because the caller makes this call and gets the key by its
+// answer.
 func (m *model) handOff(caller string) {
 	for m.holder == "" && len(m.queue) > 0 {
 		head := &m.queue[0]

@@ -2,7 +2,7 @@ package simulator
 
 import "time"
 
-// outcome is the knowledge of a caller about the effect of its call.
+// outcome is what a caller knows about the effect of its call.
 type outcome uint8
 
 const (
@@ -11,14 +11,15 @@ const (
 	unclear          // the call may have run, may run later, or may never run
 )
 
-// call sends a call of p to the server. The server executes it by run, and then p gets the reply
-// by onResult. The request or the reply may be lost or late. A request may also run after its
-// caller has given it up.
+// call sends a call of p to the server. The server executes the call by the function run, and
+// then p gets the reply by the function onResult. The request or the reply may be lost or late.
+// A request may also run after its caller has given it up.
 func (w *world) call(p *process, run func() reply, onResult func(reply, outcome)) {
 	w.callLate(p, 0, run, onResult)
 }
 
-// callLate does the same as call, but the request takes longer by extraDelay.
+// callLate does the work of the method call, but the request reaches the server later by
+// extraDelay.
 func (w *world) callLate(p *process, extraDelay time.Duration, run func() reply, onResult func(reply, outcome)) {
 	c := &attempt{w: w, p: p, run: run, onResult: onResult, tries: 1}
 	if w.omitted == SentOnce {
@@ -37,7 +38,7 @@ type attempt struct {
 	replyDelay time.Duration // how long the reply takes
 	givenUpAt  time.Duration // when the caller gives the call up
 	replyLost  bool          // the reply will be lost
-	restarts   int           // the number of restarts of the server before the call was sent
+	restarts   int           // how often the server had restarted when the call was sent
 	late       bool          // the caller gave the call up before the server executed it
 }
 
@@ -96,8 +97,8 @@ func (c *attempt) execute() {
 		w.schedule(c.replyDelay, c.p, func() { c.onResult(r, refused) })
 	default:
 		w.schedule(c.replyDelay, c.p, func() {
-			// The process was stopped for longer than the time-out. So it may notice the time-out
-			// before the reply.
+			// The process was stopped while the reply arrived. When it continues, its time-out
+			// may also be over, and it may notice the time-out first.
 			if c.p.wokeAt == w.now && w.chance(0.3) {
 				c.onNoReply()
 				return
@@ -117,8 +118,8 @@ func (c *attempt) onNoReply() {
 	c.onResult(reply{}, unclear)
 }
 
-// delay returns a random time for the way of one message. The time is usually short, but
-// sometimes very long.
+// delay returns a random time that one message needs to its destination. The time is usually
+// short, but sometimes very long.
 func (w *world) delay() time.Duration {
 	d := 40*time.Microsecond + time.Duration(w.rng.ExpFloat64()*float64(40*time.Microsecond))
 	if w.chance(w.Tail) {

@@ -20,9 +20,9 @@ type process struct {
 	sub          *subscription // the subscription that the server has confirmed; nil: no subscription is confirmed
 	opening      bool
 	subscribedAt time.Duration // when the subscription was confirmed, by the clock of the process
-	epoch        int           // changes whenever messages may have been lost
+	epoch        int           // grows whenever messages may have been lost
 
-	rooms []*room // the shared rooms, by key; rooms of a single waiter are not in this list
+	rooms []*room // the shared rooms, by key; a room whose field alone is true is not in this list
 	seek  []*hold // all waiting tokens
 }
 

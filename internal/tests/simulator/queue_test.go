@@ -21,7 +21,8 @@ type subject interface {
 	start(process int) // starts a process that listens
 	kill(process int)  // when kill returns, the inbox of the process has no subscriber
 	nextGrant(process int) (owner string, fence uint64)
-	unexpectedGrants() []string // returns the owners in the messages that nextGrant has not returned
+	// returns the owners of those grants by message that nextGrant has not returned yet
+	unexpectedGrants() []string
 }
 
 // history plays the same random steps on a subject and on the model, and compares their answers.
@@ -139,8 +140,8 @@ func (h *history) queuedNext(owner string) string {
 	return rapid.SampledFrom(all).Draw(h.T, "next")
 }
 
-// The owner may belong to a dead process. A dead process makes no new calls. But its earlier calls
-// may run late, like every repetition of a call.
+// The owner may belong to a dead process: the process makes no new calls, but its earlier calls
+// may still run late or be repeated.
 func (h *history) acquire(owner string) {
 	want := h.model.acquire(h.processOf[owner], owner, h.mayQueue[owner])
 	got := h.subject.acquire(h.processOf[owner], owner, h.mayQueue[owner])

@@ -24,7 +24,7 @@ type waiter struct {
 	startedAt time.Duration // true time
 	noWait    bool
 	onLease   func(h *hold)
-	onFailure func() // called when the call ends without a lease: the server is unavailable, or the key is busy and the call does not wait
+	onFailure func() // called when the wait ends without a lease: the server is unavailable, or the key is busy and noWait is true
 }
 
 const (
@@ -118,8 +118,8 @@ func (r *room) onWorkDone(h *hold) {
 	h.release(next)
 }
 
-// onLoss is called when the lease of the room has ended too early. If workers wait in the room,
-// they ask with a new token.
+// onLoss is called when the lease was lost that a worker of the room held. If workers wait in
+// the room, they ask with a new token.
 func (r *room) onLoss() {
 	r.token = nil
 	if len(r.waiters) > 0 {

@@ -14,22 +14,24 @@ type Scenario struct {
 	Keys      int
 	Foreign   int // number of clients of another library
 
-	Fair    bool          // each waiter queues by itself
+	Fair    bool          // each waiter has its own place in the queue, as with WithFair
 	TTL     time.Duration // the TTL of the even keys; the odd keys have twice that TTL
 	Hold    time.Duration // how long a lease is held, on average
 	Think   time.Duration // the time between two waits, on average
 	Long    float64       // probability of a hold of up to three TTL
 	Cancel  float64       // probability that a wait is given up
-	NoWait  float64       // probability of an attempt that does not wait
+	NoWait  float64       // probability that a caller does not wait for a busy key
 	Once    float64       // probability of a lease that is never renewed
 	Extend  float64       // probability that a lease is extended
 	Drift   float64       // the largest drift of a process's clock
 	MaxSkew time.Duration // the leases end earlier by this time, because a server with another clock may take over
 
-	Patience     time.Duration // the time after which a call is given up
-	Tail         float64       // probability of a slow packet
-	Zombie       float64       // probability of a very slow request
-	LateFollow   float64       // probability that a release with a next token runs just after its caller gave it up
+	Patience time.Duration // the time after which a call is given up
+	Tail     float64       // probability of a slow packet
+	Zombie   float64       // probability of a very slow request
+	// probability that a release which carries a next token runs just after its caller gave the
+	// call up
+	LateFollow   float64
 	LostRequest  float64
 	LostReply    float64
 	Refused      float64
@@ -130,8 +132,8 @@ func special() []Scenario {
 	dead := base("dead").withFaults(Fault{Kind: KillOwner, Every: 3 * time.Second})
 	dead.Keys, dead.TTL, dead.Hold, dead.Once, dead.Extend, dead.Cancel = 1, time.Second, 500*time.Millisecond, 0, 0, 0
 	dead.Length, dead.Ordered, dead.MaxIdle = time.Minute, true, dead.TTL+20*time.Millisecond
-	// The dead holder's process may also have been the first in the queue. Other processes then
-	// notice its death a little later.
+	// Another waiter of the dead holder's process may be the first in the queue. Then the
+	// server drops this waiter first, and the next process gets the key a little later.
 	deadFair := dead.fair()
 	deadFair.MaxIdle += 100 * time.Millisecond
 
@@ -157,7 +159,7 @@ func special() []Scenario {
 	stalls.Length, stalls.Cancel, stalls.NoWait, stalls.Once = time.Minute, 0, 0, 0
 
 	// In this scenario, releases run after their callers have given them up. By then, the next
-	// token has sent an acquire of its own.
+	// token, for which the release also acquires, has sent an acquire of its own.
 	late := base("late")
 	late.Keys, late.Processes, late.LateFollow, late.Patience, late.TTL = 1, 1, 0.2, 100*time.Millisecond, 4*time.Second
 	late.Length, late.Cancel, late.NoWait, late.Once, late.MaxIdle = time.Minute, 0, 0, 0, 400*time.Millisecond

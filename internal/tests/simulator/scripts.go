@@ -100,7 +100,7 @@ func (s *server) handOff(key int, r *row, self token) bool {
 		switch {
 		case e.token == self:
 			return true
-		case e.handed: // its claim has ended without a confirmation
+		case e.handed: // the hand-off to e was never confirmed, and the lease has ended
 			s.w.note(key, nil, "dropped: never confirmed", e.token, 0)
 			s.drop(r)
 			continue
@@ -163,7 +163,8 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 	if !ours {
 		s.remove(r, t)
 		if !s.hasLease(r) {
-			s.handOff(key, r, 0) // the key may be free, and the waiter that leaves will not ask for it
+			// if the key is free, the waiter that leaves must hand it to the next waiter
+			s.handOff(key, r, 0)
 		}
 		return answer
 	}
@@ -187,14 +188,15 @@ func (s *server) release(key int, t token, undo time.Duration, next *claim) repl
 func (s *server) acquireNext(key int, r *row, c claim) *reply {
 	s.handOff(key, r, 0)
 	if s.hasLease(r) && s.owns(r, c.token) && s.w.omitted == NextInLine {
-		r.queue[0].handed = false // its answer is "busy", so the token waits
+		// the token holds the lease, but the answer "busy" makes its process wait
+		r.queue[0].handed = false
 		return &reply{state: busy, at: s.time(), remaining: s.remaining(r), place: 1}
 	}
 	return new(s.takeOrQueue(key, r, c))
 }
 
-// renew lengthens the lease of the token t to the given TTL. If handed is true, it also confirms
-// the hand-off.
+// renew lengthens the lease of the token t to the given TTL. If handed is true, the lease came
+// by hand-off, and renew also confirms this hand-off.
 func (s *server) renew(key int, t token, ttl time.Duration, handed bool) reply {
 	r := s.beginScript(key)
 	if !s.hasLease(r) || !s.owns(r, t) {

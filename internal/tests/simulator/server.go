@@ -24,7 +24,7 @@ type server struct {
 	counter    uint64        // the last fence
 	rows       []row         // by key
 	tombstones map[token]int64
-	full       bool // the memory is full, so the first write of a script must be one that needs no memory
+	full       bool // the memory is full: the server refuses a script whose first write needs memory
 	isDown     bool
 	restarts   int // number of restarts; no connection survives a restart
 
@@ -106,12 +106,13 @@ func (s *server) tombstoned(t token) bool {
 	return ok && s.millis() <= ends
 }
 
-// refuses reports whether a full server refuses a write that needs memory.
+// refuses reports whether the server refuses a write that needs memory: its memory is full, and
+// the running script has written nothing yet.
 func (s *server) refuses() bool { return s.full && !s.wrote }
 
 // mint reserves n fences, and returns the first fence and the number of reserved fences. The
-// fences are larger than all earlier fences, and not smaller than the clock. If they would be
-// more than 100 ms ahead of the clock, mint reserves only one fence.
+// fences are larger than all earlier fences, and not smaller than the clock. If n fences would
+// reach more than 100 ms beyond the clock, mint reserves only one fence.
 func (s *server) mint(n int) (fence uint64, block int) {
 	now := uint64(s.time())
 	fence = max(s.counter+1, now)
@@ -122,8 +123,8 @@ func (s *server) mint(n int) (fence uint64, block int) {
 	return fence, n
 }
 
-// setLease writes L for the token t, with n fences and the TTL px. handed reports whether the
-// grant is sent by message.
+// setLease writes L for the token t, with n fences and the TTL px. The parameter handed reports
+// whether the server sends the grant by message.
 func (s *server) setLease(key int, t token, n int, px time.Duration, handed bool) {
 	r := &s.rows[key]
 	r.lease = lease{owner: t, ends: s.millis() + px.Milliseconds()}
@@ -177,8 +178,8 @@ func (s *server) remove(r *row, t token) bool {
 	return true
 }
 
-// confirm removes the queue entry to which the lease was handed, because its process has
-// confirmed the hand-off or released the lease.
+// confirm removes the queue entry of the token that was handed the lease, because its process
+// has confirmed the hand-off or released the lease.
 func (s *server) confirm(r *row) {
 	if len(r.queue) > 0 && r.queue[0].handed {
 		s.wrote = true

@@ -38,7 +38,8 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameRun checks that equal seeds lead to equal runs. So a failure can be reproduced.
+// TestSameSeedSameRun checks that equal seeds lead to equal runs. So a failed run can be
+// repeated with its seed.
 func TestSameSeedSameRun(t *testing.T) {
 	t.Parallel()
 	for _, s := range Scenarios() {

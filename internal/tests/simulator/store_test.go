@@ -138,8 +138,8 @@ func (s *storeSubject) kill(process int) {
 	}
 }
 
-// caller returns the Store that makes the calls of a process. The Store of any process can make
-// the late calls of a dead process, and the calls for an owner without an inbox.
+// caller returns the Store that makes the calls of a process. For a dead process, whose earlier
+// calls may run late, and for an owner without an inbox, any process can make the calls.
 func (s *storeSubject) caller(process int) locker.Store {
 	if process != noInbox && s.processes[process].die != nil {
 		return s.processes[process].store

@@ -17,7 +17,7 @@ type world struct {
 	events int
 
 	server       server
-	procs        []*process // by id; a new process takes the place of a killed one
+	procs        []*process // by id; a new process takes the id of a killed process
 	holds        []*hold    // by token; nil for a foreign client
 	books        []book     // by key
 	faultsEnd    time.Duration
