@@ -15,23 +15,16 @@ type FaultKind uint8
 // These are the faults of processes, subscriptions and the server. A Scenario sets the faults
 // of calls and messages by probabilities.
 const (
-	// a subscription is lost, and both the server and the process detect this
-	Cut  FaultKind = iota + 1
-	Deaf           // a subscription is lost, and only the server detects this
-	// a subscription is lost, and for some seconds neither the server nor the process detects
-	// this
-	Mute
-	Pause // a process is stopped
+	Cut   FaultKind = iota + 1 // a subscription is lost, and the server and the process detect this
+	Deaf                       // a subscription is lost, and only the server detects this
+	Mute                       // a subscription is lost, and for some seconds neither the server nor the process detects this
+	Pause                      // a process is stopped
 	// PauseOwner stops the process of the next token that gets a lease by hand-off, at about
 	// the time when the message arrives. Each strike stops at most one process.
 	PauseOwner
-	// a process is killed; its machine continues and closes the connection, so the server soon
-	// removes its subscription
-	Kill
-	KillOwner // the present holder's process is killed
-	// a process is killed together with its machine; nothing closes the connection, so the
-	// server counts its subscription for some seconds more
-	Crash
+	Kill        // a process is killed; its machine closes the connection, so the server soon removes its subscription
+	KillOwner   // the present holder's process is killed
+	Crash       // a process is killed with its machine; nothing closes the connection, so the server removes its subscription only some seconds later
 	Forget      // the server restarts empty
 	Move        // the server restarts with all its data, and its clock has stepped
 	StepForward // the server's clock steps

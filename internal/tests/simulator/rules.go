@@ -7,31 +7,27 @@ type Rule uint8
 
 // The rules. The comment beside a rule describes the wrong behaviour when the rule is switched off.
 const (
-	SentOnce   Rule = iota + 1 // the client library repeats a call whose reply was lost, without notice
-	OneHold                    // a process queues again with the token of an earlier wait
-	Idempotent                 // a repeated acquire makes another fence
-	// a deadline counts from the time of the reply instead of the call
-	CountFromSend
-	WriteFirst     // a hand-off publishes before its first write, which a full server refuses
-	OnlyLengthen   // a renewal may also make the expiry earlier
-	FreshMessage   // a grant by message counts from its receipt, however late the message arrives
-	IgnoreIfHeld   // a message about a token that is held is answered with a release
-	UndoUnanswered // an acquire without an answer is released without a tombstone
-	ResetDeaf      // an inbox without a subscriber is not opened again
-	NoOvertaking   // an acquire that finds the lease free takes it, although other tokens wait
-	Recheck        // a waiter relies on messages, and never sends a second acquire
-	KeepHanded     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
-	// after a new subscription, a grant's age is computed from a reply before that subscription
-	VoidStamp
-	RefuseNext     // a release queues its next token although this token was undone
-	StayInBlock    // local hand-offs continue when all reserved fences are used
-	LossEndsStreak // local hand-offs continue after the lease has ended
-	WholeToken     // a token that is a prefix of the owner's token counts as the owner
-	// a process computes a grant's age as if its clock and the server's ran at the same rate
-	ShortWait
-	// a waiter that becomes first replaces an earlier re-check by a later one
-	OnlyNearer
-	NextInLine // a release does not check whether its next token is already in the queue
+	SentOnce       Rule = iota + 1 // the client library repeats a call whose reply was lost, without notice
+	OneHold                        // a process queues again with the token of an earlier wait
+	Idempotent                     // a repeated acquire makes another fence
+	CountFromSend                  // a deadline counts from the reply instead of the call
+	WriteFirst                     // a hand-off publishes before its first write, which a full server refuses
+	OnlyLengthen                   // a renewal may also make the expiry earlier
+	FreshMessage                   // a grant by message counts from its receipt, however late the message arrives
+	IgnoreIfHeld                   // a message about a token that is held is answered with a release
+	UndoUnanswered                 // an acquire without an answer is released without a tombstone
+	ResetDeaf                      // an inbox without a subscriber is not opened again
+	NoOvertaking                   // an acquire that finds the lease free takes it, although other tokens wait
+	Recheck                        // a waiter relies on messages, and never sends a second acquire
+	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
+	VoidStamp                      // after a new subscription, a grant's age is computed from an earlier reply
+	RefuseNext                     // a release queues its next token although this token was undone
+	StayInBlock                    // local hand-offs continue when all reserved fences are used
+	LossEndsStreak                 // local hand-offs continue after the lease has ended
+	WholeToken                     // a token that is a prefix of the owner's token counts as the owner
+	ShortWait                      // a grant's age is computed as if all clocks ran at the same rate
+	OnlyNearer                     // a waiter that becomes first replaces an earlier re-check by a later one
+	NextInLine                     // a release does not check whether its next token is already in the queue
 	rulesEnd
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests show the anomalies that occur when the fence in a database is checked in a wrong
-// way. Each anomaly is provoked first without sqllock, because otherwise the test with sqllock
-// would prove nothing.
+// These tests show which anomalies occur when a transaction checks the fence in a wrong way.
+// Each anomaly is first provoked without sqllock, because otherwise the test with sqllock would
+// prove nothing.
 
 // begin begins a transaction with the given isolation level. At the end of the test, the
 // transaction is rolled back if it was not committed.
@@ -38,8 +38,8 @@ func steps(t testing.TB, all ...func() error) {
 	}
 }
 
-// checkFence makes the plain check of a fence: it reads the stored fence, and returns an error if
-// the stored fence is larger than mine.
+// checkFence checks a fence without a claim: it reads the stored fence, and returns an error if
+// the stored fence is larger than the fence mine.
 func checkFence(ctx context.Context, tx *sql.Tx, mine int64) error {
 	var newest int64
 	if err := tx.QueryRowContext(ctx, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'").Scan(&newest); err != nil {
@@ -109,9 +109,9 @@ func TestAnomalyAClaimThatComesLastLosesAnUpdate(t *testing.T) {
 	}, postgres, maria)
 }
 
-// With sqllock, none of the anomalies above occurs. In this test, an old holder has read, and does
-// not check whether it still holds the lock. A newer holder reads and writes before the old holder
-// writes.
+// With sqllock, none of the anomalies above occurs. In this test, an old holder reads, loses
+// its lease, and does not notice this. Then a newer holder reads and writes, and only then the
+// old holder writes.
 func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -146,7 +146,8 @@ func TestAnOvertakenHolderLosesNoUpdate(t *testing.T) {
 							first = false
 							close(hasRead)
 							store.Free(account.Key)
-							if strategy == sqllock.VerifyLast { // no other transaction waits for this transaction
+							// no other transaction waits for the old holder's transaction
+							if strategy == sqllock.VerifyLast {
 								err := sqllock.Do(t.Context(), next, db, account, deposit(50), opts...)
 								newer <- err
 								if db.dialect != sqlite && err != nil && level == sql.LevelReadCommitted {
@@ -196,7 +197,8 @@ func TestAnomalyAWaitingClaimFailsAtRepeatableRead(t *testing.T) {
 			}
 			_ = two.Rollback()
 		}
-		// With sqllock, many transactions collide, too. But no caller gets an error.
+		// With sqllock, many transactions collide, too, but Do repeats them, so no caller gets
+		// an error.
 		l, _ := memory(t)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			before := db.balance(t)
@@ -232,8 +234,8 @@ func TestAnomalyAPausedHolderBlocksItsSuccessor(t *testing.T) {
 		}
 		_ = paused.Rollback()
 
-		// With sqllock, the server ends the paused transaction. So the wait for this transaction
-		// ends, too.
+		// With sqllock, the server ends the paused transaction, because it is idle for too
+		// long. So its successor waits only until then.
 		l, store := memory(t)
 		successor, err := locker.New(store.NewProcess())
 		if err != nil {

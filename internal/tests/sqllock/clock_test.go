@@ -30,8 +30,8 @@ func setBack(t *testing.T, server *redistest.Server) {
 }
 
 // When a Redis server is restored from an old snapshot, its fences still grow, because the server
-// makes fences from its clock. If the clock was set back, too, the server grants the same fences
-// again. Even then no data is overwritten, and RepairAll raises the fences.
+// makes fences from its clock. If the clock was set back, too, the server grants the same
+// fences again. Even then no stale holder overwrites data, and RepairAll raises the fences.
 //
 // This test is not parallel, because it sets the environment of the servers that it starts.
 func TestARealSnapshotAndAClockThatWasSetBackOverwriteNothing(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// overWire opens the database db again, over a wire. It returns the database with these
-// connections, and the wire.
+// overWire opens the database db again, through a wire, the proxy that causes faults. It
+// returns the database with connections through this proxy, and the proxy.
 func overWire(t testing.TB, db *database) (*database, *wire) {
 	t.Helper()
 	w := newWire(t, db.addr)
@@ -50,7 +50,7 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 					for range rounds {
 						ran := 0
 						if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
-							if ran++; ran == 1 { // the fault is armed here, because VerifyLast has sent the COMMIT of its claim by now
+							if ran++; ran == 1 { // set the fault only now: with VerifyLast, the COMMIT of the claim came before
 								w.strike(s, false)
 							}
 							return deposit(10)(ctx, tx)
@@ -71,8 +71,8 @@ func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
 	}
 }
 
-// A constraint may fail at COMMIT. The error is a reply of the server, so Do does not read the
-// ledger, and does not repeat the work.
+// A constraint may fail at COMMIT. Then the server's reply proves that nothing was committed,
+// so Do neither reads the ledger nor repeats the work.
 func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		if db.dialect == sqlite {
@@ -139,8 +139,8 @@ func TestACommitThatNobodyCanAskAboutIsResolvedLater(t *testing.T) {
 }
 
 // Resolve waits for an open transaction, because the result "not committed" could become wrong a
-// moment later. It also waits for the first claim of a resource, although other transactions do not
-// see the row of this claim yet.
+// moment later. It also waits for a transaction with the first claim of a resource, although
+// Resolve cannot see the new row of this claim yet.
 func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	for name, before := range map[string]bool{"first claim": false, "later claim": true} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,8 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// Between the verification and the COMMIT, the row of the claim does not change, but it is locked.
+// Between the verification and the COMMIT, the transaction has a lock on the row of its claim,
+// and Resolve must wait for this lock.
 func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -265,8 +266,8 @@ func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	})
 }
 
-// When Resolve asks about one operation, it does not wait for other operations on the same
-// resource.
+// Resolve waits only for the transaction of its operation, not for other transactions on the
+// same resource.
 func TestResolveWaitsForNobodyElse(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -312,8 +313,9 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// Sometimes a server gives no answer to a ROLLBACK or a COMMIT, or to the COMMIT of a claim at the
-// beginning. Do does not wait for such an answer for ever, so the lock becomes free.
+// Sometimes the server's reply to a ROLLBACK or a COMMIT is lost, or its reply to the COMMIT
+// with which VerifyLast makes its claim. Do does not wait for such a reply for ever, so the
+// lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
 		word     string

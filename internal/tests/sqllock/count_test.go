@@ -58,8 +58,8 @@ var counter = proc.Register("counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every increment that was committed is in the account exactly once, whichever process was paused,
-// and at whatever time.
+// Processes that increment one account are paused at random times. Nevertheless, each increment
+// is in the account exactly once.
 func TestManyPausedProcessesCountExactly(t *testing.T) {
 	for _, tc := range []struct {
 		d sqllock.Dialect
@@ -98,9 +98,9 @@ func TestManyPausedProcessesCountExactly(t *testing.T) {
 	}
 }
 
-// pauseHolders pauses the holder of key again and again, until stopped is closed. If the holder
-// is unknown, it pauses any child. Between two pauses, it waits for a random time up to interval.
-// It returns the number of pauses.
+// pauseHolders pauses the holder of key again and again, until stopped is closed. If no child
+// holds the key at present, it pauses any child. Between two pauses, it waits for a random time
+// up to interval. It returns the number of pauses.
 func pauseHolders(t *testing.T, l *locker.Engine, all []*proc.Child, key string, interval time.Duration, stopped <-chan struct{}) (pauses int) {
 	t.Helper()
 	for {

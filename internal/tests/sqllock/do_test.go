@@ -172,7 +172,7 @@ func TestALeaseThatIsLostAfterTheCommitIsNoError(t *testing.T) {
 	})
 }
 
-// afterwards is an Observer that consists of one function. It calls this function when a
+// afterwards is an Observer that consists of one function. It calls the function when a
 // transaction has ended.
 type afterwards func()
 
@@ -184,8 +184,8 @@ func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (con
 	}
 }
 
-// Within runs under a lease that other code has taken. It reports the loss of this lease only if
-// the transaction is affected.
+// Within runs under a lease that other code has taken. If this lease is lost when the
+// transaction has already been committed, Within reports no loss.
 func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		for name, tc := range map[string]struct {
@@ -276,7 +276,7 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l := redisLocker(t, redistest.Start(t)) // this server is for this test alone, because the test raises its counter
 	rule := locker.Rule{Key: "account:repaired"}
-	ahead := uint64(1) << 52 // a clock in µs will show less than this number for the next hundred years
+	ahead := uint64(1) << 52 // larger than any time in µs of the next hundred years
 	db.writeClaim(t, rule.Key, ahead, "before the loss")
 	if err := sqllock.Do(t.Context(), l, db, rule, deposit(10)); !errors.Is(err, sqllock.ErrFenceRegressed) {
 		t.Fatal(err)
@@ -293,7 +293,8 @@ func TestARedisThatLostItsDataIsRepaired(t *testing.T) {
 func TestAHolderThatWasOvertakenIsStale(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)
-		late := beginner{db, func() { // another holder has come between the grant and the claim
+		// between the grant and the claim, another holder gets the key and claims
+		late := beginner{db, func() {
 			store.Steal(account.Key)
 			db.writeClaim(t, account.Key, 1<<61, "the next one")
 		}}
@@ -316,7 +317,7 @@ func TestALeaseWithoutAFenceIsRefused(t *testing.T) {
 	}, sqlite)
 }
 
-// If a program that uses no fences has the key now, this program counts as another holder, too.
+// A program that uses no fences may have taken the key. Then the old holder is stale, too.
 func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, store := memory(t)

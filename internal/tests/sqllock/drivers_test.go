@@ -67,8 +67,9 @@ func TestTablesAreMadeByManyAtOnceAndUnderAnyName(t *testing.T) {
 	})
 }
 
-// A database could treat some of these keys as equal. The reason may be a collation, the type of a
-// column, or a rule that ignores spaces at the end. One of the keys is as long as a key may be.
+// A database could treat some of these keys as equal. A collation, the type of a column, or a
+// rule that ignores spaces at the end could make two keys equal. One of the keys is as long as
+// a key may be.
 func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -85,7 +86,8 @@ func TestKeysThatLookAlikeAreDifferentResources(t *testing.T) {
 	})
 }
 
-// When a connection pooler is in front of PostgreSQL, prepared statements may be forbidden.
+// Between a program and PostgreSQL there may be a connection pooler that does not allow
+// prepared statements. sqllock works in every mode in which pgx sends queries.
 func TestEveryWayToSendAQueryToPostgresWorks(t *testing.T) {
 	db := newDatabase(t, postgres)
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {

@@ -13,11 +13,11 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests are about transactions that end before Do has sent a COMMIT. An error ends them, or
-// the caller's function does.
+// These tests are about transactions that end before Do has sent a COMMIT. An error ends the
+// transaction, or the caller's function ends it.
 
 // InnoDB reports the deadlock of a SELECT … FOR UPDATE only when the row of the deadlock is read.
-// The Tx does not see this error.
+// The Tx of sqllock does not get this error, because only rows.Err or Scan returns it.
 func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		t.Run(fmt.Sprintf("strategy %d", strategy), func(t *testing.T) {
@@ -63,7 +63,8 @@ func TestWorkThatIgnoresADeadlockAmongItsRowsWritesNothing(t *testing.T) {
 	}
 }
 
-// A function must not commit. If it does nevertheless, Do returns the true result.
+// A function under Do must not end its transaction. If it calls Commit or Rollback
+// nevertheless, Do returns the true result.
 func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -92,7 +93,8 @@ func TestAFunctionThatEndsItsTransactionIsToldSo(t *testing.T) {
 	})
 }
 
-// After a failed statement, PostgreSQL replies ROLLBACK to COMMIT.
+// After a failed statement, PostgreSQL rolls the transaction back at COMMIT. Do must then
+// return an error, although the function returned nil.
 func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
@@ -111,8 +113,8 @@ func TestAnErrorThatTheFunctionIgnoresIsNotCommitted(t *testing.T) {
 	}, postgres)
 }
 
-// On MySQL, the settings of a transaction are settings of its session. They must not affect the
-// next user of the connection.
+// On MySQL, the settings of a transaction are settings of its session. After the transaction,
+// these settings must not affect the next user of the connection.
 func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	db.SetMaxOpenConns(1)
@@ -140,8 +142,8 @@ func TestTheSessionIsLeftAsItWas(t *testing.T) {
 	}
 }
 
-// Do may also get a *sql.Conn, which is one connection. The session of this connection gets its old
-// settings back, too.
+// Instead of a pool, Do may get a *sql.Conn, which is a single connection. The session of this
+// connection gets its old settings back, too.
 func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -176,9 +178,9 @@ func TestAConnIsBoundAndGivenBackAsItWas(t *testing.T) {
 }
 
 // When a context ends, database/sql rolls the transaction back, on a separate goroutine and after
-// the statement under way. The session's settings must not be restored before this ROLLBACK,
-// because autocommit would commit an open transaction as soon as it is on. (If the settings are
-// restored earlier, this test fails every third time.)
+// the statement under way. sqllock must not restore the session's settings before this
+// ROLLBACK: as soon as autocommit is on again, the server would commit the open transaction.
+// (If the settings are restored earlier, this test fails every third time.)
 func TestASessionIsPutBackBehindTheRollback(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)

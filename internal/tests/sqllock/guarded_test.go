@@ -19,8 +19,8 @@ import (
 // A guard takes a lock for each request. These tests are about transactions in the handlers of
 // guarded requests.
 
-// guarded returns servers of all adapters. Each server has one route, POST /accounts/{id}, whose
-// handler runs under the lock of its account.
+// guarded returns handlers for net/http and Gin. Each has one route, POST /accounts/{id}, which
+// runs h under the lock of the account.
 func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	mux := http.NewServeMux()
@@ -30,8 +30,8 @@ func guarded(l locker.Locker, h http.Handler) map[string]http.Handler {
 	return map[string]http.Handler{"net/http": mux, "Gin": e}
 }
 
-// charge sends a request for account 1 with this Idempotency-Key to the server door. It returns
-// the response.
+// charge sends a request for account 1 to door. The parameter key is the Idempotency-Key of the
+// request. It returns the response.
 func charge(door http.Handler, key string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/accounts/1", strings.NewReader("{}"))
 	r.Header.Set("Idempotency-Key", key)

@@ -11,7 +11,7 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// In these tests, a transaction is idle for longer than a lease lasts without renewals.
+// In these tests, a transaction sends no statements for longer than the TTL of its lease.
 
 // brief is a Rule with a short TTL. Without renewals, its lease ends soon.
 var brief = locker.Rule{Key: "brief", TTL: time.Second}
@@ -87,7 +87,8 @@ func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	}
 }
 
-// When a connection breaks for another reason, the transaction is repeated.
+// When a connection breaks for another reason than an idle transaction, Do repeats the
+// transaction.
 func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
@@ -113,7 +114,8 @@ func TestAConnectionThatIsCutInTheFunctionIsDoneAgain(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The function reads rows on the same connection that a ping would use.
+// While the function reads rows slowly, their connection is in use, so sqllock cannot send a
+// ping on it.
 func TestRowsThatAreReadSlowlyAreReadToTheEnd(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		db.exec(t, "INSERT INTO accounts (id, balance) VALUES (3, 100), (4, 100), (5, 100)")
@@ -192,7 +194,8 @@ func TestTheIdleLimitStaysInsideTheTransaction(t *testing.T) {
 	}, postgres, maria)
 }
 
-// A server chooses the unit in which it shows its own idle limit.
+// PostgreSQL shows its own idle limit in a unit of its choice, such as 20min or 1h. sqllock
+// must understand every unit.
 func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, _ := memory(t)

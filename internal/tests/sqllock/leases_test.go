@@ -16,8 +16,8 @@ import (
 // These tests answer two questions. Which leases does a call claim? For which leases does it
 // refuse to wait?
 
-// nestRuns calls fn under the locks of all keys, by nested calls of Run. The Run of the first key
-// is the outermost.
+// nestRuns calls fn under the locks of all keys, by nested calls of Run. The outermost Run
+// locks the first key.
 func nestRuns(ctx context.Context, l locker.Locker, keys []string, fn func(ctx context.Context) error) error {
 	if len(keys) == 0 {
 		return fn(ctx)
@@ -160,8 +160,8 @@ func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	}, postgres, maria)
 }
 
-// The lock server has not lost its data. So the holder is only stale, and an error that advises
-// Repair would be wrong.
+// A newer holder has claimed, and the lock server has not lost its data. So the error must be
+// ErrStaleFence, and not an error that advises Repair.
 func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -215,8 +215,8 @@ func TestDoInsideOfARunOfTheSameKeyDoesNotWaitForItself(t *testing.T) {
 	})
 }
 
-// Another Locker does not know the lease of the outer Locker. So Do must not wait for the key with
-// this other Locker.
+// The context has a lease of one Locker, and Do gets another Locker for the same server. Do
+// must not wait for the key, because the context itself holds it.
 func TestDoDoesNotWaitForItsOwnContextsLeaseOfAnotherLocker(t *testing.T) {
 	db := newDatabase(t, postgres)
 	l, store := memory(t)
@@ -276,7 +276,8 @@ func TestANestedDoDoesNotWaitForTheConnectionOfTheOuterOne(t *testing.T) {
 	})
 }
 
-// The lease of the context is on another server, so the same key is another lock there.
+// The lease of the context is on another lock server, so it does not hold the key that Do
+// wants.
 func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 	db := newDatabase(t, postgres)
 	here, _ := memory(t)

@@ -29,8 +29,7 @@ var (
 	libraryIncrements = flag.Int("library-increments", 250, "increments of each of them; the whole size is 1000")
 )
 
-// increment is a function that adds 1 to the account under the lock of rule. Each library has
-// one.
+// increment adds 1 to the account under the lock of rule, with one library for databases.
 type increment func(ctx context.Context, l locker.Locker, rule locker.Rule, opts ...sqllock.Option) error
 
 // counters maps each library to a function that opens a database with it.
@@ -117,9 +116,9 @@ var libraryCounter = proc.Register("library counter", func(args []string) {
 	proc.Listen()
 })
 
-// Every update is in the account exactly once, whichever process was paused, and at whatever
-// point. The full size of this test takes half an hour: -library-processes 16
-// -library-increments 1000 -timeout 60m.
+// Processes that use one library are paused at random times. Nevertheless, each of their
+// updates is in the account exactly once. The full size of this test takes half an hour:
+// -library-processes 16 -library-increments 1000 -timeout 60m.
 func TestPausedProcessesCountExactlyWithEachLibrary(t *testing.T) {
 	for _, tc := range []struct {
 		library string

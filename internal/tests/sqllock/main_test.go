@@ -25,7 +25,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = mysql.SetLogger(&mysql.NopLogger{}) // otherwise the driver would log each connection that a test cuts
+	// the driver would log an error for each connection that a test cuts
+	_ = mysql.SetLogger(&mysql.NopLogger{})
 	redistest.Main(sqltest.Main(proc.Main(m)))
 }
 
@@ -49,8 +50,8 @@ const (
 	sqlite   = sqllock.SQLite
 )
 
-// forEach runs the test once for each kind of database, on a new database. If kinds are given, it
-// uses only these kinds.
+// forEach runs the test once for each kind of database, on a new database. If the caller names
+// kinds, forEach uses only these kinds.
 func forEach(t *testing.T, test func(t *testing.T, db *database), kinds ...sqllock.Dialect) {
 	t.Helper()
 	if len(kinds) == 0 {

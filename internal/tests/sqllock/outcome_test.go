@@ -74,7 +74,9 @@ func TestEachOutcomeIsTold(t *testing.T) {
 		do    func(ctx context.Context, s scene) error
 		want  error  // the expected error; nil: the transaction was committed
 		span  string // the expected span; "": there is no span, because the lock was not taken
-		links string // the links from the acquire's span to the holder for which the caller has waited
+		// the roles of the links from the acquire's span to the holder for which the caller has
+		// waited
+		links string
 	}{
 		"committed": {
 			do:   func(ctx context.Context, s scene) error { return s.do(ctx, deposit(10)) },
@@ -340,16 +342,16 @@ func words(attrs []attribute.KeyValue) string {
 	return strings.Join(words, " ")
 }
 
-// tooClose wraps err in an error that permits a repetition of the transaction. The error has the
-// form of the kind d of databases.
+// tooClose wraps err in an error after which a transaction may be repeated, such as a deadlock,
+// in the form that a database of the kind d uses.
 func tooClose(d sqllock.Dialect, err error) error {
 	return map[sqllock.Dialect]error{
 		postgres: stateError{err, "40001"}, maria: &MySQLError{err, 1213}, sqlite: errors.Join(err, busy()),
 	}[d]
 }
 
-// stateError has the form of an error of PostgreSQL's drivers, and MySQLError that of an error of
-// MySQL's driver.
+// stateError has the same methods as an error of a PostgreSQL driver, and MySQLError has the
+// same fields as an error of the MySQL driver.
 type stateError struct {
 	error
 	state string
@@ -387,9 +389,9 @@ var busy = sync.OnceValue(func() error {
 	return err
 })
 
-// silent is a transaction, or the database that makes such transactions. The first COMMIT gets no
-// reply. The fields determine whether this COMMIT is executed, and whether the database stays
-// silent afterwards.
+// silent is a transaction, or the database that makes such transactions. The first COMMIT gets
+// no reply. If commits is true, this COMMIT is executed. If deaf is true, no later transaction
+// can begin.
 type silent struct {
 	*sql.Tx
 	parent *silent
@@ -428,8 +430,8 @@ func (s *silent) Exec(ctx context.Context, query string, args ...any) error {
 	return s.commit(run)
 }
 
-// commits reports whether query, a statement of sqllock, is the COMMIT. On MySQL, this statement
-// begins with the proof.
+// commits reports whether query, a statement of sqllock, commits the transaction. On MySQL, the
+// statement first proves that the transaction is still open.
 func commits(query string) bool { return strings.Contains(query, "COMMIT;") }
 
 func (s *silent) Row(ctx context.Context, query string, args []any, dest ...any) error {

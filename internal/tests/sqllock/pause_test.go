@@ -33,8 +33,8 @@ type worker struct {
 	l  *locker.Engine
 }
 
-// newWorker opens the database and makes the Locker. args has the driver, the DSN, and the
-// address of Redis.
+// newWorker opens the database and makes the Locker. The first elements of args are the driver,
+// the DSN, and the address of Redis.
 func newWorker(args []string) worker {
 	db, err := sql.Open(args[0], args[1])
 	must(err)
@@ -64,7 +64,8 @@ func printResult(err error) {
 
 // The work of these holders ignores the end of its context, which is the worst case.
 
-// readHolder is a holder that reads, and then waits. Its parent pauses it at this point.
+// readHolder is a process that reads under its lease, and then waits for a line from its
+// parent. At this point, the parent pauses the process.
 var readHolder = proc.Register("read holder", func(args []string) {
 	w := newWorker(args)
 	printResult(sqllock.Do(context.Background(), w.l, w.db, locker.Rule{Key: args[3], TTL: pausedTTL}, func(_ context.Context, tx *sqllock.Tx) error {
@@ -79,7 +80,8 @@ var readHolder = proc.Register("read holder", func(args []string) {
 	proc.Listen()
 })
 
-// commitHolder is a holder that stops itself after all checks, just before it sends COMMIT.
+// commitHolder is a process that stops itself after all checks of sqllock, just before it sends
+// COMMIT.
 var commitHolder = proc.Register("commit holder", func(args []string) {
 	w := newWorker(args)
 	database := sqllock.Database[stopping]{
@@ -126,7 +128,7 @@ func dialectOf(driver string) sqllock.Dialect {
 	return map[string]sqllock.Dialect{"pgx": postgres, "mysql": maria, "sqlite": sqlite}[driver]
 }
 
-// start starts a child process of these tests that uses db. more has further arguments of the
+// start starts a child process that uses db. The parameter more has further arguments for the
 // child.
 func (db *database) start(t testing.TB, program proc.Program, more ...string) *proc.Child {
 	t.Helper()
@@ -166,8 +168,8 @@ func TestAHolderThatWasPausedBeforeItsCommitDoesNotCommit(t *testing.T) {
 }
 
 // depositAsSuccessor deposits 50 under the lock that a paused child holds, and resumes the child.
-// If the server ends the paused transaction, the child is resumed after the deposit. With SQLite,
-// the child is resumed when the lock has a new holder.
+// PostgreSQL and MariaDB end the paused transaction, so the child is resumed after the deposit.
+// SQLite does not end it, so the child is resumed as soon as the lock has a new holder.
 func (db *database) depositAsSuccessor(t testing.TB, key string, resume func()) {
 	t.Helper()
 	var seen lockertest.Recorder

@@ -20,7 +20,8 @@ import (
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// Scripts and migrations may contain COMMIT or ROLLBACK, which ends the transaction.
+// A statement of the work, for example from a migration, may be COMMIT or ROLLBACK. Do notices
+// that this has ended its transaction, and returns ErrEnded.
 func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
 		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
@@ -61,7 +62,7 @@ func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
 	}
 }
 
-// On MySQL, a DDL statement commits the transaction.
+// On MySQL and MariaDB, a DDL statement commits the transaction. Do notices this, too.
 func TestDDLInTheFunctionIsNoticedOnMySQL(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -117,7 +118,7 @@ func plainLibrary(db *database) sqllock.Database[*sql.Tx] {
 }
 
 // After a deadlock whose error was ignored, the later statements must not be committed one by one.
-// This must hold with any library.
+// sqllock must ensure this with any library for databases.
 func TestWhatFollowsADroppedDeadlockIsNotCommittedByAnyLibrary(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, _ := memory(t)
@@ -280,8 +281,8 @@ func TestMigrateOnlyLooksWhenTheTablesAreThere(t *testing.T) {
 	}
 }
 
-// code is an error like those of connect-go. In connect-go, the code 5 means NotFound, and in
-// SQLite it means BUSY.
+// code is an error like those of connect-go. In connect-go, the code 5 means NotFound. In
+// SQLite it means BUSY, after which Do repeats a transaction.
 type code int
 
 func (c code) Error() string { return "not found" }
@@ -303,7 +304,8 @@ type codeField struct{ Code int }
 
 func (codeField) Error() string { return "a field" }
 
-// The role has a lock_timeout, which the documentation recommends.
+// The role of this test has a lock_timeout, as the documentation recommends. If a claim waits
+// for longer, PostgreSQL ends it, and Do repeats the transaction.
 func TestAClaimThatALockTimeoutEndsIsDoneAgain(t *testing.T) {
 	db := newDatabase(t, postgres)
 	db.DB = open(t, db.driver, db.dsn+"&lock_timeout=200")

@@ -51,8 +51,8 @@ func (g *gate) pass(ctx context.Context) {
 }
 
 // With WithBackgroundRelease, a committed transaction needs no answer to its release, because its
-// claim has already shown that no newer holder has claimed. A transaction that has failed waits for
-// the answer, and reports it.
+// claim has already shown that no newer holder has claimed. After a transaction that has
+// failed, Do waits for the answer to the release, and reports the result.
 func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 	errOnPurpose := errors.New("on purpose")
 	for name, failure := range map[string]error{"committed": nil, "failed": errOnPurpose} {
@@ -64,7 +64,9 @@ func TestOnlyATransactionThatFailedAwaitsItsRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := sqllock.Do(t.Context(), l, db, account, func(context.Context, *sqllock.Tx) error { return nil }); err != nil {
-				t.Fatal(err) // after this call, the Locker treats the server as prompt, and the server knows the scripts
+				// after this call, the Locker has measured that the server answers quickly, and
+				// the server knows the scripts
+				t.Fatal(err)
 			}
 			g := &gate{opened: make(chan struct{})}
 			client.AddHook(g)

@@ -46,8 +46,8 @@ func (m *meeting) wait() {
 	}
 }
 
-// crossing updates two rows in a transaction, under a lock of its own. An even i and an odd i
-// update the rows in opposite orders.
+// crossing updates two rows in a transaction, under a lock of its own. Callers with an even i
+// and callers with an odd i update the rows in opposite orders, so that they can deadlock.
 func crossing(t *testing.T, db *database, l locker.Locker, m *meeting, i int, opts ...sqllock.Option) error {
 	t.Helper()
 	first, second := 1+i%2, 2-i%2
@@ -197,7 +197,8 @@ func TestNothingIsDoneAgainWhenTheLeaseIsTooShortForIt(t *testing.T) {
 	}
 }
 
-// After the pause before another attempt, the lease must have enough time left for the COMMIT.
+// Do repeats a transaction only if, after the pause before the repetition, the lease has enough
+// time left for the COMMIT.
 func TestNothingIsDoneAgainThatWouldComeTooLate(t *testing.T) {
 	db := newDatabase(t, sqlite)
 	l, _ := memory(t)

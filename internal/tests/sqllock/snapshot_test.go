@@ -59,8 +59,9 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 	}
 }
 
-// An old snapshot is also dangerous for the check of a claim. One lease may have several
-// transactions, so an old snapshot may show the fence of the lease itself.
+// An old snapshot is also dangerous for the check of a claim. A lease may have several
+// transactions, so the snapshot may show the claim of an earlier transaction of this lease,
+// although a newer holder has claimed since then.
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
@@ -87,8 +88,9 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// PostgreSQL refuses a claim whose snapshot is older than the row. So a verification must write the
-// row: if it only locked the row, the row would not become newer than the snapshot.
+// PostgreSQL refuses a claim if the row has changed since the claim's snapshot. So a
+// verification must write the row: if it only locked the row, PostgreSQL would accept a claim
+// with an old snapshot.
 func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -107,7 +109,9 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 						tx, err := db.BeginTx(ctx, opts)
 						begun++
 						beforeCommit := func() {}
-						if begun == 2 { // the second transaction, which follows that of the claim, has a function that runs just before its COMMIT
+						// the first transaction makes the claim; the second one does the work,
+						// and calls this function just before its COMMIT
+						if begun == 2 {
 							beforeCommit = func() {
 								store.Free(account.Key)
 								go func() {

@@ -55,12 +55,12 @@ func (b beginner) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 	return b.Beginner.BeginTx(ctx, opts)
 }
 
-// holding is a Locker that returns a lease which exists already.
+// holding is a Locker whose Acquire returns a lease that the test already has.
 type holding struct{ lease *locker.Lease }
 
 func (h holding) Acquire(context.Context, locker.Rule) (*locker.Lease, error) { return h.lease, nil }
 
-// lockedBy returns a context that has lease. The context does not end before the test.
+// lockedBy returns a context that has lease. The context lasts until the end of the test.
 func lockedBy(t testing.TB, lease *locker.Lease) context.Context {
 	t.Helper()
 	found := make(chan context.Context)

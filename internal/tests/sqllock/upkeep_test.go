@@ -37,8 +37,8 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 				t.Errorf("removed %d, %v; want %d", n, err, want)
 			}
 		}
-		purge(0) // this purge raises the floor
-		purge(0) // for this purge, the floor is not old enough
+		purge(0) // the first purge only raises the floor, below which no fence may be claimed
+		purge(0) // the second purge removes nothing, because the floor was raised too recently
 		db.exec(t, "UPDATE latchkit_fence SET claimed_at = "+db.timeAgo(2*time.Hour)+" WHERE resource = ''")
 		purge(2500)
 		if n := db.number(t, "SELECT count(*) FROM latchkit_fence"); n != 3 {
@@ -99,8 +99,8 @@ func TestOldOperationsAreForgotten(t *testing.T) {
 }
 
 // When a Redis server is restored from an old snapshot and its clock has not advanced, it grants
-// the same fences again. In this test, a counter that is ahead of the clock has the same effect as
-// a clock that was set back.
+// the same fences again. This test sets the counter ahead of the clock, which has the same
+// effect as a clock that was set back.
 func TestARedisThatWasRestoredFromAnOldSnapshotIsRepairedAtOnce(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		server := redistest.Start(t)
@@ -203,7 +203,8 @@ func TestARequestIsDoneOnceThoughTheLockServerForgets(t *testing.T) {
 				})
 		}
 		for range 3 {
-			l, _ := memory(t) // each call uses another lock server
+			// each call uses a new lock server, as if the old one had lost its data
+			l, _ := memory(t)
 			answer, err := request(l)
 			if err != nil || string(answer.Response.Body) != "paid" {
 				t.Errorf("%+v, %v", answer, err)

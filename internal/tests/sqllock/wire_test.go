@@ -21,7 +21,7 @@ type wire struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	next  strike // the fault that will strike at the next matching statement
-	word  string // the word that this statement contains
+	word  string // a statement matches if it contains this word
 	dead  bool   // true: no data passes
 	hits  int
 }
@@ -84,7 +84,8 @@ func (w *wire) struck() int {
 	return w.hits
 }
 
-// meet looks at data from a client. It returns the fault that must strike now, or pass.
+// meet looks at data from a client. It returns the fault that must strike at this data, or pass
+// if none must.
 func (w *wire) meet(data []byte) strike {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +127,7 @@ func (w *wire) serve(client net.Conn) {
 	w.mu.Lock()
 	w.conns[server] = struct{}{}
 	w.mu.Unlock()
-	var mute atomic.Bool // true: the server's replies are dropped
+	var mute atomic.Bool // true: the proxy drops the server's replies
 	w.work.Go(func() {
 		defer func() { _ = client.Close() }()
 		buffer := make([]byte, 1<<16)
@@ -165,8 +166,8 @@ func (w *wire) serve(client net.Conn) {
 	}
 }
 
-// awaitAnswer ends the wire's half of the connection. The server answers, and then ends its own
-// half. After that, awaitAnswer returns.
+// awaitAnswer closes the connection to the server for writing. The server executes the
+// statement, replies, and closes the connection, too. Then awaitAnswer returns.
 func (w *wire) awaitAnswer(server net.Conn) {
 	if half, ok := server.(*net.TCPConn); ok {
 		_ = half.CloseWrite()

@@ -149,8 +149,8 @@ func TestNestedWorkCanBeUndoneByItself(t *testing.T) {
 				if err := tx.Nested(ctx, deposit(10)); err != nil {
 					return err
 				}
-				// On PostgreSQL, the transaction can continue after this error only because of the
-				// savepoint.
+				// Without the savepoint, PostgreSQL would refuse all further statements of the
+				// transaction after this error.
 				if _, err := tx.ExecContext(ctx, "INSERT INTO accounts (id, balance) VALUES (1, 0)"); err == nil {
 					t.Error("the key is not unique")
 				}
