@@ -81,7 +81,7 @@ func TestAHalfBodyHoldsNobodysLock(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(20*time.Second), httplock.WithStallTimeout(time.Hour)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // runs after the connections of dial were closed
+			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
 			dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 			hundred(t, server)
 		})
@@ -106,7 +106,7 @@ func TestAStalledUploadLosesItsHold(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStreamedBody(), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // runs after the connections of dial were closed
+			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
 			conn := dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
 			<-entered
 			hundred(t, server)
@@ -148,7 +148,7 @@ func TestAClientThatDoesNotReadLosesItsHold(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithWait(time.Minute), httplock.WithStallTimeout(200*time.Millisecond)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // runs after the connections of dial were closed
+			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
 			dial(t, server, "POST /orders/1 HTTP/1.1\r\nHost: x\r\nX-Large: 1\r\nContent-Length: 0\r\n\r\n")
 			<-entered
 			hundred(t, server)
@@ -170,7 +170,7 @@ func TestASlowUploadThatMakesProgressIsServed(t *testing.T) {
 	for name, front := range fronts(l, h, httplock.WithStreamedBody(), httplock.WithStallTimeout(2*time.Second)) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(front)
-			t.Cleanup(server.Close) // runs after the connections of dial were closed
+			t.Cleanup(server.Close) // comes after the clean-up of dial, which closes its connection
 			body, feed := io.Pipe()
 			go func() {
 				for range 30 { // the pauses together take 3 s, longer than the stall timeout

@@ -70,7 +70,7 @@ func (p *process) onMessage(key int, m message) {
 		if p.w.omitted == IgnoreIfHeld {
 			h.answerWithRelease()
 		}
-	default: // the hold has ended in this process, but the process that handed the lease over did not know that
+	default: // this token is finished, but the process that released the lease to it did not know this
 		h.answerWithRelease()
 	}
 }

@@ -20,7 +20,7 @@ const (
 	NoOvertaking                   // an acquire that finds the lease free takes it, although other tokens wait
 	Recheck                        // a waiter relies on messages, and never sends a second acquire
 	KeepHanded                     // an entry leaves the queue when it is handed the lease, before the hand-off is confirmed
-	VoidStamp                      // after a new subscription, a grant's age is computed from an earlier reply
+	VoidStamp                      // a grant's age is computed from a reply that came before the present subscription
 	RefuseNext                     // a release queues its next token although this token was undone
 	StayInBlock                    // local hand-offs continue when all reserved fences are used
 	LossEndsStreak                 // local hand-offs continue after the lease has ended

@@ -122,7 +122,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 				case err := <-written:
 					t.Errorf("a newer writer did not wait for the transaction that reads: %v", err)
 					written <- err
-				case <-time.After(200 * time.Millisecond): // the transaction has had enough time to end
+				case <-time.After(200 * time.Millisecond): // a writer that does not wait would have ended
 				}
 				return deposit(10)(ctx, tx)
 			})

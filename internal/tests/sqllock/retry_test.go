@@ -42,7 +42,7 @@ func (m *meeting) wait() {
 	m.mu.Unlock()
 	select {
 	case <-m.bothArrived:
-	case <-time.After(time.Second): // SQLite allows only one transaction at a time, so the other transaction does not arrive
+	case <-time.After(time.Second): // SQLite allows one transaction at a time, so the other one does not arrive
 	}
 }
 
