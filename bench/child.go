@@ -23,7 +23,7 @@ import (
 // partVariable is the environment variable that contains the name of a child's part.
 const partVariable = "LATCHKIT_BENCH_PART"
 
-// parts are the functions that a child can run.
+// parts has, by name, the functions that a child process can run.
 var parts = map[string]func(*stage) error{
 	"crew":    crewPart,
 	"duet":    duetPart,
@@ -151,7 +151,7 @@ func (c *child) say(word string) error {
 	return err
 }
 
-// children are the children of one turn.
+// children are the child processes that work in one turn.
 type children []*child
 
 // patience is how much longer than planned a turn may take. After this time, the bench kills

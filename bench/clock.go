@@ -11,7 +11,8 @@ import (
 func monotonic() time.Duration { return read(unix.CLOCK_MONOTONIC) }
 
 // sinceBoot turns a time of the wall clock, such as a key's expiry, into a time of the clock that
-// monotonic reads. If somebody sets the wall clock between the two times, the result is wrong.
+// monotonic reads. If somebody has set the wall clock between that time and now, the result is
+// wrong.
 func sinceBoot(wall time.Time) time.Duration {
 	return monotonic() + wall.Sub(time.Unix(0, int64(read(unix.CLOCK_REALTIME))))
 }

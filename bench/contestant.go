@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// contestant is one way to lock. A child process gets the contestant's name and opens the
-// contestant.
+// contestant is one library, or one configuration of a library, that the bench measures. A
+// child process gets the contestant's name and opens the contestant.
 type contestant struct {
 	name string
 	kind kind

@@ -68,8 +68,8 @@ func crewPart(s *stage) error {
 	return nil
 }
 
-// warmUp opens connections, loads scripts, and lets the heap grow to its final size. Its keys are
-// not the keys of the turn.
+// warmUp opens connections, loads scripts, and lets the heap grow to its final size. It locks
+// other keys than the workers lock later.
 func warmUp(l locks, workers int) error {
 	return together(workers, func(i int) error {
 		key := fmt.Sprintf("warm:%d:%d", os.Getpid(), i)

@@ -112,8 +112,8 @@ func (r *redsyncQuorumLocks) Lock(ctx context.Context, key string) (hold, error)
 	return redsyncHold{mutex}, nil
 }
 
-// Without a fence, each acquisition needs only one round trip. So both results of OneRound are
-// the number of all acquisitions.
+// OneRound returns the number of all acquisitions as both results, because without a fence each
+// acquisition needs only one round trip.
 func (r *redsyncQuorumLocks) OneRound() (oneRound, all uint64) { return r.acquired, r.acquired }
 
 func (r *redsyncQuorumLocks) Close() {

@@ -29,8 +29,8 @@ var (
 		l, err := locker.NewSingle(c, locker.WithTTL(s.TTL))
 		return countingLocks{c, func(ctx context.Context, key string) error {
 			return locker.Run(ctx, l, locker.Rule{Key: "lock:" + key}, func(ctx context.Context) error {
-				// No script of the lock uses HGET or HSET. So the server's counts of HGET and HSET
-				// are exactly the commands that the row sends.
+				// No script of the lock uses HGET or HSET. So the server's counts of HGET and
+				// HSET are exactly the commands that this contestant sends.
 				old, err := c.HGet(ctx, key, "n").Bytes()
 				if err != nil && !errors.Is(err, redis.Nil) {
 					return err
@@ -72,7 +72,7 @@ func (c countingLocks) Run(ctx context.Context, key string, fn func()) error {
 	return err
 }
 
-// Lock is called only before the turn, to open connections.
+// The bench calls Lock only before the measurement, to open connections.
 func (c countingLocks) Lock(ctx context.Context, key string) (hold, error) {
 	return countedHold{}, c.count(ctx, key)
 }
@@ -86,7 +86,7 @@ type countedHold struct{}
 
 func (countedHold) Release(context.Context) error { return nil }
 
-// sectionTime is how long a worker holds its lock in the row about stripes.
+// sectionTime is how long a worker holds its lock in P20, the row about stripes.
 const sectionTime = time.Millisecond
 
 // section returns a contestant: latchkit with this number of stripes, or, for 0 stripes, with a

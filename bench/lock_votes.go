@@ -136,8 +136,8 @@ func (l *voteLease) Release(context.Context) error {
 	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, isReleased)
 }
 
-// Each acquisition has exactly one round trip, so both results of OneRound are the number of
-// all acquisitions.
+// OneRound returns the number of all acquisitions as both results, because each acquisition has
+// exactly one round trip.
 func (v *voteLocks) OneRound() (oneRound, all uint64) { return v.acquired, v.acquired }
 
 func (v *voteLocks) Close() {

@@ -83,8 +83,8 @@ func choose(all bool, rowNames string) ([]row, error) {
 	return chosen, nil
 }
 
-// measure runs the rows, and writes each row when it has ended. If a row fails, measure reports it
-// and continues with the other rows.
+// measure runs the rows, and writes the result of each row when the row has ended. If a row
+// fails, measure reports it and continues with the other rows.
 func measure(ctx context.Context, w io.Writer, o order, chosen []row) error {
 	about, err := provenance(ctx, "go run -C bench . "+strings.Join(os.Args[1:], " "))
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// row is one claim, and the measurement that decides whether the claim is true.
+// row is one statement about the cost of locks, and the measurement that shows whether the
+// statement is true.
 type row struct {
 	name  string
 	title string

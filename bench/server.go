@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// server is a redis-server or a cluster that only one row uses. The clients in this struct read
-// the server's state outside of the timed turns.
+// server is a redis-server or a cluster that only one row uses. The bench reads the server's
+// state with the clients in this struct, but not while it measures.
 type server struct {
 	*redistest.Server // the server, or the first master of a cluster
 	witness           *redis.Client

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// turn has the result and the cost of one turn of a contestant.
+// turn has the result and the cost of one turn: a contestant works for a fixed time.
 type turn struct {
 	took         time.Duration
 	acquisitions float64
@@ -17,7 +17,8 @@ type turn struct {
 	sends        []string // the commands of the contestant, as in contestant.sends
 }
 
-// shape is the number and the kind of workers in a row.
+// shape describes the workers of a row: how many processes and workers there are, and which
+// keys they lock.
 type shape struct {
 	processes, workers int // number of workers in each process
 	oneKey             bool
@@ -29,8 +30,8 @@ type shape struct {
 	roundTrip time.Duration
 }
 
-// lockTTL is the TTL of locks. It is longer than any turn, so nothing is renewed, and nothing
-// expires.
+// lockTTL is the TTL of locks in most rows. It is longer than such a row's turns, so locks do
+// not expire.
 const lockTTL = 30 * time.Second
 
 // take runs one turn of c on srv, for the time length. Each turn starts processes of its own, and

@@ -87,8 +87,8 @@ func (p *patient) suspicious(ctx context.Context, keys []string) (eternal, ahead
 	return eternal, ahead, nil
 }
 
-// The method waiters looks for locks that never expire, and for queues in which the processes
-// of all waiters have ended.
+// waiters looks for locks that never expire, and for queues in which the processes of all
+// waiters have ended.
 func (d *doctor) waiters(ctx context.Context, cs clients) {
 	l, err := cs.look(ctx)
 	if err != nil {

@@ -72,7 +72,7 @@ func exits(t *testing.T, want int, nodes []string, args ...string) result {
 	return s
 }
 
-// checkContains fails the test unless text contains all parts.
+// checkContains fails the test unless text contains each string in parts.
 func checkContains(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {

@@ -4,7 +4,7 @@
 //
 //	go run ./examples/flashsale
 //
-// Read locks.go first, because it has the three ways side by side.
+// Read locks.go first, because it has the three guards of a purchase side by side.
 package main
 
 import (

@@ -77,8 +77,9 @@ func (v *venue) close() {
 	}
 }
 
-// hold runs the sale with each of the three ways, one after the other. It passes each result to
-// onResult. The result request is the purchase that -trace shows, or nil without -trace.
+// hold runs the sale three times, each time with another guard of a purchase. It passes each
+// result to onResult. The result request is the purchase that -trace shows, or nil without
+// -trace.
 func (s *sale) hold(ctx context.Context, v *venue, bar *bar, onResult func(result)) (results []result, request *node, err error) {
 	for i := range ways {
 		trace := s.trace && i == len(ways)-1 // trace only the last way, which is latchkit

@@ -41,7 +41,7 @@ func printFoot(w io.Writer, s *sale, results []result) {
 	fmt.Fprintln(w, verdict(s, results))
 }
 
-// verdict describes the result of each row in one line.
+// verdict describes each result in one line.
 func verdict(s *sale, results []result) string {
 	none, naive, ours := results[0], results[1], results[2]
 	stock := min(s.items, s.buyers)
@@ -82,8 +82,9 @@ func printTrace(w io.Writer, request *node) {
 	fmt.Fprintf(w, "\nOf %s it waited %s for the lock.\n", millis(request.Took), millis(request.lockWait()))
 }
 
-// printNode prints the span n and the spans inside n, as parts of the span request. The line of n
-// begins with the prefix first, and the lines below it begin with the prefix rest.
+// printNode prints the span n and the spans inside n, each with its share of the time of the
+// span request. The line of n begins with the prefix first, and the lines below it begin with
+// the prefix rest.
 func printNode(w io.Writer, n, request *node, first, rest string) {
 	const nameWidth, barWidth = 28, 30
 	name := first + n.Name

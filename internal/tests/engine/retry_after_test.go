@@ -121,8 +121,8 @@ func refused(t *testing.T, e *locker.Engine, rule locker.Rule) time.Duration {
 	return busy.RetryAfter
 }
 
-// With WithEarlyRefusal, a caller is refused at once if its wait would end before its turn.
-// Without this option, or with a wait that is long enough, the caller waits.
+// With WithEarlyRefusal, a caller is refused at once if its wait would probably end before it
+// gets the lock. Without this option, or with a wait that is long enough, the caller waits.
 func TestEarlyRefusal(t *testing.T) {
 	t.Parallel()
 	for _, early := range []bool{false, true} {

@@ -9,8 +9,8 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 )
 
-// A library is the lock library of a peer. Each library is a row of the table in
-// docs/guarantees.md.
+// A library is a lock library of Go or another language, with which peers lock. The table in
+// docs/guarantees.md has a row for each library.
 type library struct {
 	name    string
 	servers int    // the number of servers on which the library takes each lock

@@ -50,8 +50,8 @@ type service struct {
 	lock *locker.Engine
 }
 
-// The method asks starts a span with this name, and acquires order:42 in it, on a separate
-// goroutine. The lease arrives on the returned channel.
+// asks starts a span with this name, and acquires order:42 in it, on a separate goroutine. The
+// lease arrives on the returned channel.
 func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	got := make(chan *locker.Lease, 1)
 	ctx, span := s.tracer.Start(t.Context(), name)
@@ -66,8 +66,8 @@ func (s *service) asks(t *testing.T, name string) chan *locker.Lease {
 	return got
 }
 
-// The function acquires returns the spans "acquire order" of some services, by the names of
-// their parent spans.
+// acquires returns the spans "acquire order" of some services, by the names of their parent
+// spans.
 func acquires(services ...*service) (byName map[string]sdktrace.ReadOnlySpan, ids map[trace.SpanID]string) {
 	around, byName, ids := make(map[trace.SpanID]string), make(map[string]sdktrace.ReadOnlySpan), make(map[trace.SpanID]string)
 	for _, s := range services {

@@ -88,7 +88,8 @@ func strangersDelegation(key string) string {
 	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
 }
 
-// exchanges has an exchange for each row of the table of replies.
+// exchanges has a request for each reply in httplock's table of replies, by the name of the
+// case.
 var exchanges = map[string]exchange{
 	"acquired": {status: 200, spans: []string{acquired, held, released}},
 	"busy": {
@@ -396,8 +397,8 @@ func byTheTest(span string) bool {
 	return strings.HasSuffix(span, " other") || strings.HasPrefix(span, "revoke ")
 }
 
-// The function ours returns the lines without those for which byTheTest returns true, and
-// writes N for the number of a waiter's attempts.
+// ours returns the lines without those for which byTheTest returns true, and writes N for the
+// number of a waiter's attempts.
 func ours(lines []string) (kept []string) {
 	for _, line := range lines {
 		name, _, _ := strings.Cut(line, ":")

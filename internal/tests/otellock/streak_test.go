@@ -80,7 +80,8 @@ func positionInStreak(ended []sdktrace.ReadOnlySpan, id string) (streak, followe
 	return streaks[own], followers
 }
 
-// The span of a waiter in this process links to the first holder of a streak in another process.
+// Another process hands a lease from caller to caller. The span of a waiter in this process
+// links to the first caller of this streak.
 func TestAWaiterLinksToTheFirstOfAStreakInAnotherProcess(t *testing.T) {
 	server := redistest.Start(t)
 	other := busyService.Start(t, server.Addr())

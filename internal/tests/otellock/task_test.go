@@ -93,7 +93,7 @@ func (s *tasks) hold(t *testing.T) (release func()) {
 	}
 }
 
-// The method waits returns as soon as a caller waits for the key of the task.
+// waits returns as soon as a caller waits for the key of the task.
 func (s *tasks) waits(t *testing.T) {
 	t.Helper()
 	await(t, "somebody waits", func() bool {

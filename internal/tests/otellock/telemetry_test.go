@@ -242,7 +242,7 @@ func holds(t *testing.T, backend *lockertest.Memory, key string) *locker.Lease {
 	return lease
 }
 
-// The list apart has the attributes that the function text leaves out, because other tests
+// apart is the list of the attributes that the function text leaves out, because other tests
 // check them.
 var apart = []string{"key.hash", "contended", "holder.fence", "handoff.streak"}
 

@@ -156,7 +156,7 @@ func (m *model) holds(owner string) bool {
 	return m.lease != nil && m.lease.kind == alone && m.lease.owner == owner
 }
 
-// reads reports whether the owner has a part of the present phase that has not expired.
+// reads reports whether the owner is a reader of the present phase whose lease has not expired.
 func (m *model) reads(owner string) bool {
 	if m.lease == nil || m.lease.kind != phase {
 		return false
@@ -320,7 +320,8 @@ func (m *model) occupy(ttl int) bool {
 // evictLease removes the lease, as an eviction does.
 func (m *model) evictLease() { m.free() }
 
-// evictReaders removes the parts of the readers, as an eviction does, but the lease stays.
+// evictReaders removes what is stored about single readers, as an eviction does, but not the
+// lease of the phase.
 func (m *model) evictReaders() {
 	if m.lease != nil && m.lease.kind == phase {
 		m.lease.parts = make(map[string]*part)

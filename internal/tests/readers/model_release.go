@@ -47,7 +47,7 @@ func (m *model) release(c claim, g releaseArgs) answer {
 	return a
 }
 
-// acquireNext runs the acquire c of the next writer, which is a part of a release.
+// acquireNext runs the acquire c of a writer. The call of a release carries this acquire.
 func (m *model) acquireNext(c claim) answer {
 	if _, undone := m.note(c.owner); undone {
 		return answer{State: store.Undone}

@@ -139,8 +139,8 @@ func (m *model) alive(caller string) []claim {
 	return alive
 }
 
-// serve gives the free key to the next waiters. If it is the turn of the writer caller, which
-// makes this call, this writer gets the key by the answer, without a message.
+// serve gives the free key to the next waiters. The parameter caller makes this call. If it is
+// a writer and the next owner, it gets the key by the answer, without a message.
 func (m *model) serve(caller claim, afterWriter bool) {
 	if m.lease != nil {
 		return

@@ -56,8 +56,8 @@ type stranger struct {
 	proxy, cache, folder string
 }
 
-// The method run runs the go command with the given arguments. Modules other than latchkit's
-// come from this machine's module cache or proxy.
+// run runs the go command with the given arguments. Modules other than latchkit's come from
+// this machine's module cache or proxy.
 func (s stranger) run(args ...string) string {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), "go", args...)

@@ -31,7 +31,7 @@ type server struct {
 	wrote bool // the running script has written something
 }
 
-// row has the data of one lock on the server.
+// row has what the server stores for one key: the lease and the queue.
 type row struct {
 	lease lease
 	queue []entry // sorted by score: first the entry that was handed the lease, then by ticket
@@ -187,8 +187,9 @@ func (s *server) confirm(r *row) {
 	}
 }
 
-// drop removes the head of the queue and all other entries with its inbox, because their process
-// is dead or stopped. If the head has no inbox, drop removes only the head.
+// drop removes the first entry of the queue and all other entries with the same inbox, because
+// their process is dead or stopped. If the first entry has no inbox, drop removes only this
+// entry.
 func (s *server) drop(r *row) {
 	s.wrote = true
 	head := r.queue[0]

@@ -5,7 +5,7 @@ import "time"
 // worker is a goroutine that takes and releases locks again and again.
 type worker struct {
 	p    *process
-	turn int // the number of the present turn; an event of an earlier turn is ignored
+	turn int // number of the present attempt to lock; an event of an earlier attempt is ignored
 }
 
 func (k *worker) think() {

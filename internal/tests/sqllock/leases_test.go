@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/sqllock"
 )
 
-// These tests answer two questions. Which leases does a call claim? For which leases does it
-// refuse to wait?
+// These tests show which leases a call of sqllock claims, and for which keys it refuses to
+// wait.
 
 // nestRuns calls fn under the locks of all keys, by nested calls of Run. The outermost Run
 // locks the first key.

@@ -120,8 +120,9 @@ func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
 										if err != nil {
 											return err
 										}
-										// The successor has read row 1 and writes row 2, so that no
-										// other check can notice a stale read.
+										// The successor has read account 1 and writes account
+										// 2, so that no other check of the database can notice
+										// a stale read.
 										return write(ctx, tx, 2, balance+50)
 									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
 								}()
