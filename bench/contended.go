@@ -51,8 +51,8 @@ func ratiosToBestPeer(turns map[string][]turn, name string) []float64 {
 	return ratios(figuresOf(turns[name], turn.perSecond), bestPeer(turns, math.Max, turn.perSecond))
 }
 
-// bestPeer returns, for each round, the best figure of any peer. choose returns the better one of
-// two figures.
+// bestPeer returns, for each round, the best figure of any peer. The function choose returns
+// the better one of two figures.
 func bestPeer(turns map[string][]turn, choose func(a, b float64) float64, figure func(turn) float64) []float64 {
 	var all [][]float64
 	for _, name := range rivals {

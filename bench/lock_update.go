@@ -72,7 +72,7 @@ func (c countingLocks) Run(ctx context.Context, key string, fn func()) error {
 	return err
 }
 
-// The bench calls Lock only before the measurement, to open connections.
+// Lock is called only before the measurement, to open connections.
 func (c countingLocks) Lock(ctx context.Context, key string) (hold, error) {
 	return countedHold{}, c.count(ctx, key)
 }

@@ -13,8 +13,8 @@ import (
 func runPinned(launch func() error) (err error) {
 	runtime.LockOSThread()
 	// UnlockOSThread must run last, after the thread may use all processors again, so it is
-	// deferred first. If restoring the processors has failed, the goroutine keeps the thread,
-	// and the thread ends with the goroutine.
+	// deferred first. If the thread cannot get its old processors back, the goroutine keeps the
+	// thread, and the thread ends with the goroutine.
 	free := true
 	defer func() {
 		if free {

@@ -59,7 +59,8 @@ func ratios(samples, reference []float64) []float64 {
 	return quotients
 }
 
-// perRound returns, for each round, the best figure of several contestants.
+// perRound returns, for each round, the best figure of several contestants, as the function
+// choose decides.
 func perRound(choose func(a, b float64) float64, contestants ...[]float64) []float64 {
 	best := slices.Clone(contestants[0])
 	for _, samples := range contestants[1:] {

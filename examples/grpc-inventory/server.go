@@ -89,7 +89,8 @@ func (s *server) stop() {
 }
 
 // delegating returns an option for a client of the server target. With this option, the client's
-// calls run under the locks of their caller. sender delegates these locks.
+// calls run under the locks of their caller. The parameter sender makes the delegations of
+// these locks.
 func delegating(target *server, sender *delegate.Sender) (grpc.DialOption, error) {
 	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, target.addr))
 	return grpc.WithUnaryInterceptor(delegated), err

@@ -83,7 +83,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// expressions returns the queries of the panels, with values in place of their variables.
+// expressions returns the queries of the dashboard's panels, with values in place of the
+// variables of Grafana.
 func expressions(t *testing.T) (all map[string]string) {
 	t.Helper()
 	var dashboard struct {

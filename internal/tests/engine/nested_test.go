@@ -12,8 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// A caller may ask again for a key that its own context holds. Such a caller would wait for itself,
-// so it gets an error at once.
+// A caller that asks for a key which its own context already holds would wait for itself. So it
+// gets an error at once.
 func TestASelfDeadlockIsAnErrorAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

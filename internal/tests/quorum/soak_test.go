@@ -182,8 +182,8 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 	return ways, engines
 }
 
-// lockFor makes two callers of each process lock for the time d. Meanwhile it calls trouble again
-// and again. At the end, all nodes must vote.
+// lockFor makes two callers of each process lock for the time d. Meanwhile it calls the
+// function trouble again and again. At the end, all nodes must vote.
 func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
 	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
 	end := time.Now().Add(d)

@@ -11,8 +11,8 @@ import (
 // recordCall records that the owner of c has made a call, which shows that its process is alive.
 func (w *watch) recordCall(c claim) { delete(w.silent, c.process) }
 
-// doubtGrant records that the owner does not receive the answer to an acquire that has granted it
-// the key with this fence.
+// doubtGrant records that the owner does not receive the answer to its acquire, although this
+// acquire has granted it the key with this fence.
 func (w *watch) doubtGrant(owner string, fence int) {
 	if h := w.holds[owner]; h != nil && h.fence == fence {
 		h.doubt = true

@@ -14,7 +14,7 @@ const (
 	PermitsAreTrue                 // when P and U have permits but L is missing, the key counts as free
 	SameSize                       // if the server has evicted P or U, the permits that remain are counted
 	NoOvertaking                   // a newcomer takes free units while other callers wait
-	Tombstone                      // an acquire that was given back takes units when it runs late
+	Tombstone                      // an acquire that was undone takes units when it runs late
 	LapsedLoses                    // a process that did not confirm a permit keeps its places in the queue
 	OutliveL                       // P and U expire together with L
 	LivingHead                     // a dead first waiter, for which too few units are free, keeps its place

@@ -248,8 +248,8 @@ func (s *server) watchHead(e *entry, own string) bool {
 	return true
 }
 
-// tellHead sends a message to the first waiter whose process is not except. The waiter should ask
-// again after delay.
+// tellHead sends a message to the first waiter whose process is not the parameter except: this
+// waiter should ask again after the time delay.
 func (s *server) tellHead(except *process, delay int64) {
 	for _, e := range s.queue {
 		if e.proc != except && !e.deaf && s.listens(e.proc) {

@@ -189,7 +189,8 @@ func (h *hold) onReply(r reply, sentAt time.Duration, epoch int, queue bool) {
 	}
 }
 
-// onNoReply handles an acquire of h that got no reply, or that a full server refused.
+// onNoReply handles an acquire of h that got no reply, or that the server refused because its
+// memory is full.
 func (h *hold) onNoReply(r reply) {
 	if h.state != seeking {
 		return
@@ -203,7 +204,8 @@ func (h *hold) onNoReply(r reply) {
 	h.askAfter(h.w.backoff())
 }
 
-// plan sets the time of the next re-check after r, a reply "busy" to the acquire sent at sentAt.
+// plan sets the time of the next re-check, the next acquire of h. The server has replied r,
+// "busy", to the acquire that was sent at sentAt.
 func (h *hold) plan(r reply, sentAt time.Duration, queue bool) {
 	p, w := h.p, h.w
 	if h.room.alone && len(h.room.waiters) > 0 && h.room.waiters[0].noWait {

@@ -171,7 +171,8 @@ func (w *world) removeBelief(key int, b *belief) {
 	k.freeAt = max(k.freeAt, min(w.now, b.p.trueAt(b.deadline)))
 }
 
-// recordDeath removes the beliefs and the waits of p, a process that was killed.
+// recordDeath removes the leases and the waits of p, a process that was killed, because a dead
+// process breaks no invariant.
 func (w *world) recordDeath(p *process) {
 	for key := range w.books {
 		k := &w.books[key]

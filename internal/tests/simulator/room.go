@@ -91,9 +91,9 @@ func (r *room) serve(h *hold) bool {
 	return true
 }
 
-// onWorkDone is called when a worker has ended its work under the lease of h. The lease passes to
-// the next worker of the room, or is released. If workers still wait, the release also puts a new
-// token into the queue.
+// onWorkDone is called when a worker has ended its work under the lease of h. Then the lease
+// passes to the next worker of the room, or the process releases it. If workers still wait, the
+// release also puts a new token into the queue.
 func (r *room) onWorkDone(h *hold) {
 	w := r.p.w
 	w.recordEnd(h)

@@ -144,9 +144,9 @@ func (s *server) tellHead(key int, r *row, winner entry) {
 	}
 }
 
-// release gives up the lease or the queue entry of the token t. If undo is not 0, it leaves a
-// tombstone for this time. The token of next goes to the end of the queue, or gets the lease at
-// once if the queue is empty.
+// release gives up the lease or the queue entry of the token t. If undo is not 0, release also
+// leaves a tombstone for the time undo. If next is not nil, the token of next goes to the end
+// of the queue, or gets the lease at once if the queue is empty.
 func (s *server) release(key int, t token, undo time.Duration, next *claim) reply {
 	r := s.beginScript(key)
 	ours := s.hasLease(r) && s.owns(r, t)

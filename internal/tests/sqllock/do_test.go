@@ -101,8 +101,8 @@ func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	})
 }
 
-// Some libraries, such as pgx, do not end their transactions when the context ends. Nevertheless Do
-// does not commit such a transaction after its context has ended.
+// Some libraries, such as pgx, do not end a transaction when its context ends. Do must not
+// commit such a transaction after its context has ended.
 func TestNothingIsCommittedTooLateByOtherLibraries(t *testing.T) {
 	for name, end := range map[string]func(store *lockertest.Memory, lease *locker.Lease, cancel func()){
 		"the lease is lost": func(store *lockertest.Memory, lease *locker.Lease, _ func()) {

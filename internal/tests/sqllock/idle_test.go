@@ -60,8 +60,8 @@ func strategyName(s sqllock.Strategy) string {
 	return "ClaimFirst"
 }
 
-// When a server has ended an idle transaction, the transaction's work must not be repeated.
-// Otherwise work outside of the database, such as a payment, would be done twice.
+// When a server has ended an idle transaction, Do must not call the function again, because
+// work outside of the database, such as a payment, would be done twice.
 func TestATransactionThatWasEndedForIdlenessIsNotDoneAgain(t *testing.T) {
 	for name, work := range map[string]func(ctx context.Context, tx *sqllock.Tx) error{
 		"and the function goes on": func(ctx context.Context, tx *sqllock.Tx) error { return deposit(10)(ctx, tx) },
