@@ -48,7 +48,7 @@ type acquisition struct {
 
 	cohort *cohort   // nil: the caller shares no hold with other callers
 	turn   chan turn // ends the wait in the cohort; made when the wait begins
-	spare  chan turn // turn of an earlier acquire, to be used again
+	spare  chan turn // the channel turn of an earlier acquire, to be used again
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
 
 	recalled *departure // the background release whose hold this acquisition takes back; nil: none

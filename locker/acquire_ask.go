@@ -17,8 +17,8 @@ func (a *acquisition) lead(q calls.Question) (*Lease, error) {
 	return a.goOn(a.ask())
 }
 
-// goOn returns (lease, err) if it has a lease or an error. Otherwise it waits and asks again until
-// there is one.
+// goOn returns (lease, err) if it has a lease or an error. Otherwise it waits and asks again
+// until there is a lease or an error.
 func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 	for lease == nil && err == nil {
 		lease, err = a.wait()

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A tokenWorld is one possible state of a token: at the server, and on the way to it.
+// A tokenWorld is one possible state of a token: what the server stores for it, and which calls
+// and messages are still on their way.
 type tokenWorld struct {
 	server        uint8 // what the server has stored for the token
 	message       uint8 // the message that the acquisition has not read yet

@@ -10,8 +10,8 @@ type turn struct {
 	hold     *hold
 	fence    uint64
 	releaser Peer // the caller that handed hold over
-	// streak numbers the hand-offs in the streak of hold, from 1. It is 0 when readers share
-	// hold, because then the turn is no hand-off.
+	// streak is the number of this hand-off in the streak of hold, counted from 1. It is 0 when
+	// readers share hold, because then the turn is no hand-off.
 	streak    int
 	follow    *follow // for a leader: the acquire that went out with the release of the previous hold
 	ticket    *ticket // for a leader: the ticket of the previous leader, in the server's queue

@@ -63,7 +63,7 @@ type Waiter = store.Waiter
 
 // Queue returns the waiters of key that the server knows now. The waiter whose turn comes next is
 // the first. Callers of one process that wait for a key on equal terms usually share one entry.
-// Several servers promise no order, and they keep no metadata of waiters.
+// A Locker on several servers promises no order, and keeps no metadata of waiters.
 //
 // Errors: ErrInvalidKey, ErrUnavailable, ErrUnsupported, ctx.Err().
 func (e *Engine) Queue(ctx context.Context, key string) ([]Waiter, error) {

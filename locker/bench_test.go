@@ -112,8 +112,8 @@ func BenchmarkManyCallers(b *testing.B) {
 	}
 }
 
-// This benchmark measures the least that a lock can cost. It uses go-redis alone, without fence,
-// renewal and cancellation.
+// This benchmark measures the lowest possible cost of a lock. It uses go-redis alone, without
+// fence, renewal and cancellation.
 func BenchmarkFloor(b *testing.B) {
 	c := redistest.Shared(b).Client(b)
 	del := redis.NewScript(`if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)

@@ -41,7 +41,7 @@ type cohort struct {
 	// cohort_permits.go.
 	parked *acquisition
 
-	open      bool          // hold is Shared, and more callers may use it
+	open      bool          // true if hold is Shared and more callers may use it
 	sawHolder bool          // the server has answered a leader that the key is held
 	last      *leaderAnswer // the last answer to a leader that did not get the key; nil: none
 }
@@ -83,13 +83,13 @@ type terms struct {
 	limit, weight int           // 0: the lease is no permit
 }
 
-// cohorts are the cohorts of an Engine that have a leader or a holder.
+// cohorts has those cohorts of an Engine that have a leader or a holder.
 type cohorts struct {
 	engine *Engine
 
 	mu     sync.Mutex
 	active map[terms]*cohort
-	spare  []*cohort        // cohorts to be used again
+	spare  []*cohort        // ended cohorts, whose memory is used again
 	phases map[string]*hold // the holds of readers, by their tokens
 
 	leaving map[string]*departure // by key; nil until there is a departure

@@ -125,8 +125,8 @@ func (cs *cohorts) enterAgain(a *acquisition, h *hold) bool {
 	return true
 }
 
-// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless writer is
-// true, because a writer waits, or h is closed.
+// letIn makes all waiters of h's cohort users of h. Newcomers may use h as well, unless h is
+// closed, or a writer waits and the parameter writer is therefore true.
 func (cs *cohorts) letIn(h *hold, writer bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -220,8 +220,8 @@ func (k *keeper) removeUser(h *hold, l *Lease) {
 	delete(h.sharers, l)
 }
 
-// renewReaders makes renewals due now: those of the readers that receive their events at inbox, or
-// of all readers if inbox is "".
+// renewReaders makes the renewals of readers due now: of the readers that receive their events
+// at inbox, and of all readers if inbox is "".
 func (k *keeper) renewReaders(inbox string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -42,7 +42,8 @@ const (
 	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. The
 	// node votes when it has received the change.
 	NodeBehind = store.NodeBehind
-	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
+	// NodeJoins: the node may have forgotten leases. The node votes when all leases that it may
+	// have forgotten are over.
 	NodeJoins = store.NodeJoins
 	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
 	NodeForms = store.NodeForms

@@ -25,7 +25,7 @@ type Engine struct {
 	cfg      config
 	keeper   keeper
 	steps    calls.Steps    // the Steps of the Store
-	foreign  *calls.Foreign // the same as steps if the Store has no Steps of its own; otherwise nil
+	foreign  *calls.Foreign // equals the field steps if the Store has no Steps; otherwise nil
 	cohorts  cohorts
 	waiters  waiters
 	post     post

@@ -59,9 +59,9 @@ type revoked struct{}
 func (revoked) Error() string        { return "the lock was revoked by an operator" }
 func (revoked) Is(target error) bool { return target == ErrLost }
 
-// An Error says which operation failed, on which key, and why. Find it with errors.As, like
-// fs.PathError. For the reason, use errors.Is with one of the errors above, such as [ErrBusy]. An
-// Error never contains an owner's token.
+// An Error says which operation failed, on which key, and why. Find an Error with errors.As, as
+// you find an fs.PathError. For the reason, use errors.Is with one of the errors above, such as
+// [ErrBusy]. An Error never contains an owner's token.
 type Error struct {
 	Op  Op
 	Key string

@@ -19,8 +19,8 @@ const (
 	fallDivisor = 16 // a smaller delay lowers the field delay by 1/fallDivisor of the difference
 )
 
-// observe records the delay of one renewal. The delay begins when the renewal is due. It ends when
-// the renewal is answered, or is repeated.
+// observe records the delay of one renewal. The delay begins when the renewal is due. This
+// delay ends when the renewal is answered, or is repeated.
 func (p *ttlTuner) observe(delay time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -69,7 +69,7 @@ func (traced) Traceparent(context.Context) string {
 }
 
 // On the server, a traceparent precedes the metadata of each waiter and permit. Users see the
-// metadata without it.
+// metadata without the traceparent.
 func TestMetadataIsShownWithoutTheTraceparent(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)

@@ -24,8 +24,8 @@ type Lease struct {
 	began   time.Time       // when this Lease got the hold
 	base    context.Context // the caller's context, with the Observer's values for the hold
 	endHold func(Outcome)
-	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise it
-	// is nil.
+	// part is set if the Lease is one of several uses of a hidden Lease: see family. Otherwise
+	// part is nil.
 	part     *part
 	notified sync.Once // ensures that the Observer is notified of the hold's end only once
 

@@ -390,8 +390,8 @@ func TestJoinsAreRememberedAsLongAsTheLease(t *testing.T) {
 	release(t, lease)
 }
 
-// Many calls may die without leaving, and many secrets may stay unused. The server removes their
-// entries, and no others.
+// Many calls may die without leaving, and many secrets may stay unused. The server removes the
+// entries of these calls and secrets, and no other entries.
 func TestTheDeadWhoHaveJoinedAreForgotten(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

@@ -25,8 +25,8 @@ import (
 //
 // If a release ends with ErrUnavailable, the Store's Chores repeat it in the background.
 type repeated interface {
-	// begin sends an attempt. It sends nothing and returns false if a Release has begun, because
-	// that ends the Lease.
+	// begin sends an attempt. begin sends nothing and returns false if a Release has begun,
+	// because the Release ends the Lease.
 	begin() (calls.Question, bool)
 	// applyAnswer applies g, the Store's answer, and returns the result of the step.
 	applyAnswer(g store.Grant) error

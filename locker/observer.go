@@ -143,8 +143,8 @@ type Outcome struct {
 	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
 	// votes were split. Rounds is 0 on one server.
 	Rounds int
-	// Waited is how long an acquire waited for other holders, of any process. It is 0 when the
-	// first answer was the grant.
+	// Waited is how long an acquire waited for other holders, of any process. Waited is 0 when
+	// the first answer was the grant.
 	Waited time.Duration
 	// Expected is the estimated wait of an acquire. The estimate is made when the server first
 	// answers that the key is busy. It is calculated from the place in the queue, and from how long

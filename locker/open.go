@@ -187,10 +187,11 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
 // use them at once. Call it once, when the servers are installed, with the options of the Locker.
 // Do not call it at each start of a service. If all servers lost their data between two starts,
-// they have forgotten their leases, and the call would hide this loss. All servers must answer. If
-// the servers are in use already, EnrollRedlock only helps nodes to vote again, as every Locker
-// does. The error is nil when all servers vote. Otherwise it says which server does not vote, why,
-// and for how long. A Redis Cluster is enrolled slot by slot, which takes a minute.
+// they have forgotten their leases, and EnrollRedlock would hide this loss. All servers must
+// answer. If the servers are in use already, EnrollRedlock only helps nodes to vote again, as
+// every Locker does. The error is nil when all servers vote. Otherwise it says which server
+// does not vote, why, and for how long. A Redis Cluster is enrolled slot by slot, which takes a
+// minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
 // of ctx ends the call, but steps that it has taken are not undone.

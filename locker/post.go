@@ -20,7 +20,7 @@ import (
 //	that is unknown                    is a grant that no caller will use: it is released
 type post struct {
 	engine   *Engine
-	notifier store.Notifier // nil: the Store has no Notifier
+	notifier store.Notifier // nil: the Store is no Notifier
 	silence  func()
 	warming  atomic.Bool
 
@@ -205,7 +205,7 @@ func (p *post) deliver(e store.Event) {
 			box.news.workDone = true
 		case store.EventHead:
 			box.news.isHead, box.news.freeBy = true, time.Now().Add(e.HandoffTTL)
-		default: // an event of an unknown kind: asking again does no harm
+		default: // Default: the n of the Locker's constructor.
 			box.news.maybeFree = true
 		}
 		box.ring()

@@ -17,7 +17,7 @@ func TestMessagesAreOnlyHints(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(m *lockertest.Memory, p *lockertest.Process)
 		limit time.Duration
-		asks  int // the expected number of acquires after the release; -1: any
+		asks  int // the expected number of acquires after the release; -1: any number
 	}{
 		"late":             {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(150 * time.Millisecond) }, 150 * time.Millisecond, 1},
 		"later than claim": {func(_ *lockertest.Memory, p *lockertest.Process) { p.DelayEvents(3 * time.Second) }, 2 * time.Second, -1},

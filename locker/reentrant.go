@@ -15,12 +15,12 @@ import (
 // holder's fence at once, without a call to the server. All other callers wait.
 //
 // Each hold is a Lease with a Release of its own. The holds may be released in any order. The lock
-// is released with the last hold. A loss ends all holds. From then on, an Acquire with a context of
-// one of these holds is refused with the error of the loss, for example ErrLost. An Acquire with
-// such a context never takes a new lease silently. The context of a released hold has ended, so an
-// Acquire with this context fails. A caller may have kept a context without the cancellation, by
-// context.WithoutCancel. An Acquire with such a context gets a part of an outer hold that is still
-// held, or otherwise waits like any other caller.
+// is released with the last hold. When the lease is lost, all holds end. From then on, an
+// Acquire with a context of one of these holds is refused with the error of the loss, for
+// example ErrLost. An Acquire with such a context never takes a new lease silently. The context
+// of a released hold has ended, so an Acquire with this context fails. A caller may have kept a
+// context without the cancellation, by context.WithoutCancel. An Acquire with such a context
+// gets a part of an outer hold that is still held, or otherwise waits like any other caller.
 //
 // Goroutines with a holder's context, or with contexts derived from it, are one holder. Each
 // goroutine gets a nested hold, so the lock does not exclude these goroutines from each other.

@@ -54,9 +54,10 @@ func (a *acquisition) remaining() time.Duration {
 	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.maxHolders())
 }
 
-// holdsSince returns the local time at which the holder h got the key. The server's clock showed
-// the time clock in an answer that names h, and the question was sent at sentAt. On one server, a
-// fence is the server's clock at the grant, unless the counter ran ahead of the clock.
+// holdsSince returns the local time at which the holder h got the key. The parameter clock is
+// the time of the server's clock in an answer that names h, and sentAt is the time at which the
+// question was sent. On one server, a fence is the server's clock at the grant, unless the
+// counter ran ahead of the clock.
 func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || clock.IsZero() {
 		return time.Time{}

@@ -38,7 +38,7 @@ func (e *Engine) Check(rule Rule) error {
 	return nil
 }
 
-// Check asks the Locker inside.
+// Check calls the method Check of the Locker inside.
 func (r *reentrant) Check(rule Rule) error {
 	if r.refusal != nil {
 		return r.refusal

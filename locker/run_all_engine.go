@@ -14,12 +14,13 @@ import (
 
 var _ multiLocker = (*Engine)(nil)
 
-// acquireAll takes the locks of a RunAll. If all keys are free and the Store supports it, one step
-// takes them all. Otherwise that step takes nothing. Then each lock up to the first held lock is
-// taken alone, in order, with a normal wait. After that, one step is tried again for the rest. So a
-// caller that wants many keys waits in one queue after the other, like every other caller. If
-// instead the one step were repeated until it succeeds, the caller would overtake the waiters for
-// single keys, or would never succeed.
+// acquireAll takes the locks of a RunAll. If all keys are free and the Store can take several
+// keys in one step, one call takes them all. Otherwise that step takes nothing. Then each lock
+// up to the first held lock is taken alone, in order, with a normal wait. After that, RunAll
+// tries again to take the remaining keys in one step. So a caller that wants many keys waits in
+// one queue after the other, like every other caller. If instead the one step were repeated
+// until it succeeds, the caller would overtake the waiters for single keys, or would never
+// succeed.
 func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease, err error) {
 	began := time.Now()
 	var all []*acquisition
@@ -105,7 +106,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	return 0, j.newLeases(g, grants)
 }
 
-// joint is one attempt at several keys, with a token for each.
+// joint is one attempt to take several keys, with a token for each key.
 type joint struct {
 	all    []*acquisition
 	claims []store.Claim

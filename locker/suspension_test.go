@@ -27,7 +27,8 @@ func TestALeaseThatASuspendedMachineLostEndsSoonAfterItWakes(t *testing.T) {
 	})
 }
 
-// A clock that is set forward looks like a suspension. It causes a renewal, but no lease is lost.
+// A clock that is set forward looks like a suspension. The change causes a renewal, but no
+// lease is lost.
 func TestAClockThatIsSetForwardCostsNoLease(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)

@@ -35,9 +35,9 @@ type workload struct {
 	Rest    time.Duration // the pause between two rounds
 }
 
-// section is one stay of a worker inside a lock. The times of a section are by the machine's clock,
-// which all processes share. A section is shorter than its lease, because the worker looks at the
-// clock after the grant and before the release.
+// section is one period in which a worker held a lock. The times of a section are by the
+// machine's clock, which all processes share. A section is shorter than its lease, because the
+// worker looks at the clock after the grant and before the release.
 type section struct {
 	Process string
 	Worker  string
@@ -66,7 +66,8 @@ func (w workload) locker(client locker.Client) (*locker.Engine, error) {
 	return locker.NewSingle(client, options...)
 }
 
-// run does the work of all workers, and returns their sections.
+// run does the work of all workers, and returns their sections, which are the times in which a
+// worker held a lock.
 func (w workload) run(l locker.Locker) []section {
 	all := make([][]section, w.Workers)
 	inside := make(map[string]*atomic.Int32)

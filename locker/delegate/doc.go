@@ -21,8 +21,8 @@
 //
 // # What travels
 //
-// The token with which the caller's lease could be released never travels. Delegations have two
-// kinds:
+// The token with which the caller's lease could be released is never sent. There are two kinds
+// of delegations:
 //
 //   - A random secret. Its SHA-256 is stored with the lease on Redis. A program that reads this
 //     hash on Redis cannot use the delegation. A random secret needs no signing key, and becomes

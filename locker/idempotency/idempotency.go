@@ -65,8 +65,8 @@ const (
 type Record struct {
 	// Fingerprint distinguishes the request from another request with the same key.
 	Fingerprint [32]byte
-	// Fence is the fence of the lease under which this run of the request began. It is 0 only if
-	// the Locker makes no fences.
+	// Fence is the fence of the lease under which this run of the request began. Fence is 0
+	// only if the Locker makes no fences.
 	Fence uint64
 	State State
 	// Response is empty unless State is Answered.
@@ -127,7 +127,8 @@ type Transactor interface {
 	// unchanged. When work panics, Transact rolls back and lets the panic continue. Transact calls
 	// work once. Any other error means that the commit failed or is unclear.
 	//
-	// A call of Save with the context of work belongs to the transaction. All other calls are
-	// outside the transaction: Load, Begin, Forget, and Save with another context.
+	// If Save is called with the context that work gets, the call belongs to the transaction.
+	// All other calls are outside the transaction: Load, Begin, Forget, and Save with another
+	// context.
 	Transact(ctx context.Context, work func(ctx context.Context) error) error
 }

@@ -83,8 +83,9 @@ var errFailed = errors.New("the work failed")
 // Before the work, Do can return the errors of locker.Acquire, [ErrReused] and [ErrOvertaken]. It
 // returns locker.ErrDone when the work was done and its answer was not stored, and
 // locker.ErrUnavailable when the Store fails. After the work, Do returns locker.ErrLost or
-// locker.ErrExpired when the lease ended first. It returns [ErrNotStored] together with the answer.
-// It also returns the error of a commit.
+// locker.ErrExpired when the lease ended first. If the answer could not be stored, Do returns
+// [ErrNotStored] together with the answer. If a transaction cannot be committed, Do returns the
+// error of the commit.
 func (k Keeper) Do(ctx context.Context, req Request, work func(ctx context.Context) Outcome) (Answer, error) {
 	rec, found, err := k.Store.Load(ctx, req.Rule.Key)
 	if err != nil {
@@ -178,7 +179,8 @@ func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	work := func(ctx context.Context) Outcome {
 		outcome := r.work(ctx)
 		returned = true
-		// Close ends the context of the work. If the work fails, it may fail because of this.
+		// Close ends the context of the work. If the work fails, the ended context may be the
+		// reason.
 		interrupted := outcome.Failed && a.lease.Context().Err() != nil
 		outcome.Keep = outcome.Keep && !a.discarded.Load() && !interrupted
 		return outcome

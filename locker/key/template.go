@@ -24,7 +24,7 @@ type part[T any] struct {
 	ref     Ref
 	noun    string
 	read    Read[T]
-	readAll ReadAll[T] // used instead of read if the part stands for several values
+	readAll ReadAll[T] // used instead of the field read if the part stands for several values
 	filters []filter
 }
 

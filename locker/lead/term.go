@@ -22,8 +22,8 @@ type Term struct {
 	// lasts.
 	Ended time.Time
 	// Cause is the reason for the end of the term: [ErrSteppedDown], locker.ErrLost,
-	// locker.ErrRevoked, locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. It is nil
-	// while the term lasts, and if fn returned before its context ended.
+	// locker.ErrRevoked, locker.ErrExpired, locker.ErrClosed, or the cause of Run's ctx. Cause
+	// is nil while the term lasts, and if fn returned before its context ended.
 	Cause error
 }
 

@@ -50,7 +50,7 @@ func (e *listener) close() {
 	e.notify = nil
 }
 
-// letter is an event on its way.
+// letter is an event on its way to the process.
 type letter struct {
 	event store.Event
 	due   time.Time

@@ -194,7 +194,8 @@ func (m *Memory) renew(c store.Claim) store.Grant {
 	return m.notOurs(c)
 }
 
-// notOurs returns the answer to a step of c whose owner does not hold the key: Revoked or NotOurs.
+// notOurs returns the answer to a step of c, if c's owner does not hold the key: Revoked or
+// NotOurs.
 func (m *Memory) notOurs(c store.Claim) store.Grant {
 	if n, ok := m.revocationOf(c); ok {
 		return store.Grant{State: store.Revoked, Reason: n.reason, At: m.clock()}

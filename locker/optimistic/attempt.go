@@ -33,8 +33,8 @@ func (a *attempt) call(ctx context.Context) error {
 		}
 		executed := false
 		defer func() {
-			// The connection goes back to the pool, so it must watch no keys. By itself, go-redis
-			// sends no UNWATCH for the keys that the method values has watched.
+			// The connection goes back to the pool, so it must watch no keys. By itself,
+			// go-redis sends no UNWATCH for the keys that the method named values has watched.
 			if !executed {
 				_ = tx.Unwatch(ctx).Err()
 			}

@@ -37,8 +37,8 @@ var ErrNotReplicated = errors.New("too few replicas have acknowledged the lease"
 
 // ErrMoving inside an error of a Store means that the key's data is moving to another server. The
 // same call will succeed when the data has arrived. After ErrMoving, the Engine repeats a first
-// acquire for as long as the Rule allows. After other errors, it repeats a first acquire for one
-// second.
+// acquire for as long as the Rule allows. After other errors, the Engine repeats a first
+// acquire for one second.
 var ErrMoving = errors.New("the key's data is moving to another server")
 
 // NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each node

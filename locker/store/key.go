@@ -6,11 +6,12 @@ import (
 )
 
 // ReservedPrefix is the beginning of the keys in which latchkit keeps its own data beside the
-// leases, such as queues and fence counters. [CheckKey] refuses keys that begin with it.
+// leases, such as queues and fence counters. [CheckKey] refuses keys that begin with
+// ReservedPrefix.
 const ReservedPrefix = "latchkit:"
 
-// MaxKeyBytes is the largest length of a key with its prefix, in bytes. Instead of a longer key,
-// lock its hash.
+// MaxKeyBytes is the largest length of a key with its prefix, in bytes. If a key would be
+// longer, lock its hash instead.
 const MaxKeyBytes = 512
 
 // CheckKey returns an error if the key l cannot be locked.

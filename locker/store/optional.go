@@ -13,8 +13,8 @@ type BatchAcquirer interface {
 	// AcquireAll never puts a claim into a queue, and never overtakes a waiter. If a key is free
 	// and a token may be waiting for it, AcquireAll returns Busy, with a Holder whose Left is 0. If
 	// an owner holds its key already, AcquireAll returns Granted for this claim and leaves the
-	// lease unchanged, whatever it returns for the other claims. If the keys cannot be taken in one
-	// step, it returns a [*Refusal].
+	// lease unchanged, whatever it returns for the other claims. If the keys cannot be taken in
+	// one step, AcquireAll returns a [*Refusal].
 	AcquireAll(ctx context.Context, cs []Claim) ([]Grant, error)
 }
 
@@ -27,9 +27,9 @@ type Inspector interface {
 type Lister interface {
 	// Keys returns the keys that match pattern, a glob-style pattern of Redis, and that have a
 	// holder or a waiter or are kept by Rule.AtLeast. Each key appears once, and the keys are
-	// sorted. It looks at all keys of the server, in steps that do not block the server. A key
-	// that is locked or freed during the call may be missing. If only another library holds a
-	// key, the key is listed only while a waiter of latchkit waits for it.
+	// sorted. Keys looks at all keys of the server, in steps that do not block the server. A
+	// key that is locked or freed during the call may be missing. If only another library holds
+	// a key, the key is listed only while a waiter of latchkit waits for it.
 	Keys(ctx context.Context, pattern string) ([]string, error)
 }
 
@@ -155,8 +155,8 @@ type Joiner interface {
 	// over. Delegate returns Granted or NotOurs.
 	Delegate(ctx context.Context, c Claim, p Delegation, timeout time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
-	// held. It returns Granted, with the lease's Fence and the time that the lease has left, or
-	// NotOurs. It never lengthens the lease.
+	// held. Join returns Granted, with the lease's Fence and the time that the lease has left,
+	// or NotOurs. It never lengthens the lease.
 	Join(ctx context.Context, c Claim) (Grant, error)
 	// Leave ends the part of c.Owner in the lease. It returns Released, or NotOurs when the lease
 	// is over.

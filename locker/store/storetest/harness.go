@@ -14,7 +14,8 @@ import (
 type Harness struct {
 	// Store is the tested Store. Each law uses keys and owners of its own.
 	Store locker.Store
-	// Can selects the optional laws. All other laws are mandatory.
+	// Can lists the capabilities of the Store, which select the optional laws. All other laws
+	// are mandatory.
 	Can Capabilities
 	// LoseReply makes the next call of op for key fail without an answer after it has run. If
 	// LoseReply is nil, the laws that need it are left out.
@@ -38,12 +39,13 @@ type Harness struct {
 	// Left is for a Store whose answers do not show this time. If Left is nil, the answers show the
 	// time.
 	Left func(t testing.TB, key string) time.Duration
-	// Queued counts the entries in key's queue. It includes entries that were handed the key and
-	// have not confirmed. If Queued is nil, the laws that need it are left out.
+	// Queued counts the entries in key's queue. This number includes entries that were handed
+	// the key and have not confirmed the hand-off. If Queued is nil, the laws that need it are
+	// left out.
 	Queued func(t testing.TB, key string) int
 }
 
-// Run checks all laws in parallel, with one Harness for each law. It is for Stores on a real
+// Run checks all laws in parallel, with one Harness for each law. Use Run for Stores on a real
 // server.
 func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
@@ -55,8 +57,8 @@ func Run(t *testing.T, setup func(t *testing.T) Harness) {
 	}
 }
 
-// RunInBubble checks every law inside a testing/synctest bubble, where time is virtual. It is for
-// Stores in memory.
+// RunInBubble checks every law inside a testing/synctest bubble, where time is virtual. Use
+// RunInBubble for Stores in memory.
 func RunInBubble(t *testing.T, setup func(t *testing.T) Harness) {
 	t.Helper()
 	for _, l := range laws {
