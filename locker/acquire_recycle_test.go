@@ -14,8 +14,9 @@ import (
 )
 
 // TestAcquiresInUsedMemoryKeepApart runs readers and writers at the same time, and cancels some of
-// them at random times. Each acquire reuses the memory of an earlier one. If the earlier acquire
-// still used this memory, the later acquire would get its turn, its message or its rule.
+// them at random times. Each acquire reuses the memory of an earlier acquire. If the earlier
+// acquire still used this memory, the later acquire would get its turn, its message or its
+// rule.
 func TestAcquiresInUsedMemoryKeepApart(t *testing.T) {
 	client := redistest.Start(t).Client(t)
 	l, err := locker.NewReadWrite([]locker.Client{client})

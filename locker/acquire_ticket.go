@@ -37,7 +37,7 @@ type ticket struct {
 
 // prepare makes the ticket ready for its first acquire. The ticket queues at the server if the rule
 // allows that and this process receives messages. It also queues at a Store without messages, which
-// may keep its waiters in order too. Such a Store is asked again and again.
+// may keep its waiters in order too. A waiter asks such a Store again and again.
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,

@@ -97,7 +97,8 @@ func (ts tokenTruths) reachable(queues bool) tokenTruths {
 }
 
 // narrow returns the worlds that are still possible after the caller has seen an answer or a
-// message. The function see returns the worlds after it, or none if the world does not allow it.
+// message. The function see returns the worlds that can follow a given world, or none if the
+// answer or the message is impossible in that world.
 func (ts tokenTruths) narrow(see func(tokenWorld) []tokenWorld) tokenTruths {
 	left := make(tokenTruths)
 	for w := range ts {
@@ -113,8 +114,8 @@ func (ts tokenTruths) narrow(see func(tokenWorld) []tokenWorld) tokenTruths {
 func (ts tokenTruths) neededState() tokenState {
 	seen := map[tokenState]bool{}
 	for w := range ts {
-		// If a message is unread and no call is lost, the next owner of the ticket will read the
-		// message, so this world needs nothing.
+		// If a message is unread and no call is lost, the next owner of the ticket will read
+		// the message, so no step must follow in this world.
 		if w.message != doneUnread || w.callAbandoned {
 			seen[w.neededState()] = true
 		}
@@ -209,7 +210,7 @@ func (k *tokenWalk) walk(t token, ts tokenTruths, queues bool, asks int, history
 	}
 }
 
-// follow continues the walk after the event e, if e can happen in one of the worlds ts.
+// follow continues the tokenWalk after the event e, if e can happen in one of the worlds ts.
 func (k *tokenWalk) follow(e tokenEvent, t token, from tokenState, ts tokenTruths, queues bool, asks int, history string) {
 	if len(ts) > 0 {
 		k.covered[[2]uint8{uint8(e), uint8(from)}] = true
@@ -236,8 +237,8 @@ func TestTheTableOfATokenIsExact(t *testing.T) {
 		t.Fatal(k.failure)
 	}
 	t.Logf("%d pairs of a state and an event were met", len(k.covered))
-	// Each entry that the walk has used is necessary: with any other state in its place, the walk
-	// finds an error.
+	// Each entry of the table that the tokenWalk has used is necessary: with any other state in
+	// its place, the tokenWalk finds an error.
 	for pair := range k.covered {
 		for state := range tokenStates {
 			wrong := tokenMoves

@@ -34,7 +34,7 @@ const streakWithin = 10 * time.Millisecond
 //	a waiter gives up          it leaves; if its turn has come meanwhile, the turn is passed on
 type cohort struct {
 	terms   terms
-	hold    *hold // nil while the leader asks
+	hold    *hold // nil while the leader asks the server
 	waiting []*acquisition
 
 	// parked is the leader of a semaphore's cohort while the leader waits at the server. See
@@ -101,10 +101,10 @@ func (cs *cohorts) init(e *Engine) {
 	cs.phases = make(map[string]*hold)
 }
 
-// share returns the terms on which callers with the rule r share a lease. It also returns whether
-// they share a lease at all. AtLeast, AtMost, Once and WithoutRenewal concern one caller's lease,
-// so callers with these settings do not share. A writer with NoWait asks the server itself. Readers
-// share a lease even with NoWait.
+// share returns the terms on which callers with the rule r share a lease. share also returns
+// whether such callers share a lease at all. AtLeast, AtMost, Once and WithoutRenewal concern
+// one caller's lease, so callers with these settings do not share. A writer with NoWait asks
+// the server itself. Readers share a lease even with NoWait.
 func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 	c := &cs.engine.cfg
 	t := terms{key: c.prefix + r.Key, mode: r.Mode, ttl: r.TTL, limit: r.Limit, weight: r.Weight}
@@ -117,9 +117,9 @@ func (cs *cohorts) share(r Rule, adaptive bool) (terms, bool) {
 }
 
 // enter makes the acquisition a the leader of the cohort with the terms t, or puts it behind the
-// waiters of this cohort. With inFront, a goes in front of the waiters, because its turn had come
-// already. If the cohort already has a leader or a holder, a caller with NoWait gets a cohort of
-// its own. When too many callers wait, enter returns false.
+// waiters of this cohort. If the parameter inFront is true, a goes in front of the waiters,
+// because its turn had come already. If the cohort already has a leader or a holder, a caller
+// with NoWait gets a cohort of its own. When too many callers wait, enter returns false.
 func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// startReaders starts readers in a process, one after the other, until stop is called. Each reads
-// for 10 ms, and the next one begins before it ends.
+// startReaders starts readers in a process, one after the other, until stop is called. Each
+// reader reads for 10 ms, and the next reader begins before this reader ends.
 func startReaders(t *testing.T, l locker.Locker) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

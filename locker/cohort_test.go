@@ -13,7 +13,7 @@ import (
 
 // These are tests of callers of one process that share a lease.
 
-// crowd starts n waiters for a key. Each begins to wait after the waiter before it.
+// crowd starts n waiters for a key. Each waiter begins to wait after the previous waiter.
 func crowd(t *testing.T, l locker.Locker, rule locker.Rule, n int) (ws []*waiting) {
 	t.Helper()
 	for range n {

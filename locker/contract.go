@@ -29,7 +29,7 @@ type (
 )
 
 const (
-	// Exclusive admits one holder. It is the zero value.
+	// Exclusive admits one holder. Exclusive is the zero value.
 	Exclusive = store.Exclusive
 	// Shared admits many Shared holders at once, and no Exclusive holder. Lockers without readers
 	// return [ErrUnsupported].

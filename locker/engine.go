@@ -239,8 +239,8 @@ func (e *Engine) isClosing() bool {
 	}
 }
 
-// warn reports, once, the settings of the server that are unsafe. It runs beside the first acquire
-// and does not delay it.
+// warn reports, once, the settings of the server that are unsafe. The first acquire that
+// succeeds starts warn in the background, and does not wait for it.
 func (e *Engine) warn() (struct{}, error) {
 	x, ok := e.store.(store.ServerChecker)
 	if !ok {

@@ -71,7 +71,7 @@ func (k *keeper) beginHandOff(h *hold) bool {
 }
 
 // isPassable reports whether the hold may be handed over. A hold that was delegated or is being
-// downgraded may not. The caller holds the keeper's mutex.
+// downgraded may not be handed over. The caller holds the keeper's mutex.
 func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
 
 // freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The caller
@@ -337,7 +337,8 @@ func (k *keeper) noteDelay(h *hold) {
 	}
 }
 
-// stop ends the goroutine. Leases that are still held are not released: they expire on the server.
+// stop ends the keeper's goroutine. Leases that are still held are not released: they expire on
+// the server.
 func (k *keeper) stop() {
 	k.mu.Lock()
 	k.stopped = true

@@ -163,7 +163,8 @@ func (s *schedule) holds() iter.Seq[*hold] {
 	}
 }
 
-// nearby is a heap. Each entry has the hold and its time, because a heap mostly compares times.
+// nearby is the heap of the holds whose time is near. Each entry has the hold and its time,
+// because a heap mostly compares times.
 type nearby []entry
 
 type entry struct {

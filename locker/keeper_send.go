@@ -65,9 +65,9 @@ func (h *hold) nextTTL(now time.Time) time.Duration {
 	return h.renewTTL
 }
 
-// applyAnswer applies g, the Store's answer to a renewal of h with the given claim that was sent at
-// start. It reports whether h is still held. If h has ended meanwhile, the answer changes nothing:
-// a lost hold stays lost.
+// applyAnswer applies g, the Store's answer to a renewal of h. The renewal had the given claim,
+// and was sent at the time start. It reports whether h is still held. If h has ended meanwhile,
+// the answer changes nothing: a lost hold stays lost.
 func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start time.Time) bool {
 	switch g.State {
 	case store.Granted:
@@ -137,8 +137,8 @@ func (k *keeper) lose(h *hold, reason error) {
 }
 
 // repeatPause returns the pause before an unanswered renewal of a lease of ttl is sent again. The
-// pause is so short that several repetitions are possible before the lease ends. It is longer than
-// renewSlack, because otherwise collect would take the same hold twice.
+// pause is so short that several repetitions are possible before the lease ends. This pause is
+// longer than renewSlack, because otherwise collect would take the same hold twice.
 func repeatPause(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)

@@ -12,10 +12,10 @@ import (
 )
 
 // A Lease is one caller's use of a lock, from the grant to the release or the loss. On release, the
-// lock may go to the next caller in this process without a round trip to the server. Callers do not
-// notice whether it did. A Lease is safe for concurrent use, and its zero value is not usable. The
-// context of a Lease ends when the work must stop. The lease itself can last longer, because
-// Engine.Close renews the lease until the work has stopped.
+// lock may go to the next caller in this process without a round trip to the server. Callers do
+// not notice whether they got the lock in this way. A Lease is safe for concurrent use, and its
+// zero value is not usable. The context of a Lease ends when the work must stop. The lease
+// itself can last longer, because Engine.Close renews the lease until the work has stopped.
 type Lease struct {
 	engine  *Engine
 	hold    *hold

@@ -17,7 +17,7 @@ const mostDepartures = 1024
 type departures struct {
 	steps calls.Releases // nil: all releases are awaited
 	open  atomic.Int32
-	tasks calls.Tasks // Close waits for them
+	tasks calls.Tasks // the background releases, for which Close waits
 }
 
 // departure is one background release. The answers mean:
@@ -146,7 +146,7 @@ func (l *Lease) departure(ctx context.Context, end func(Outcome)) *departure {
 	return d
 }
 
-// handleAnswer acts on (g, err), the answer to the release. It must not block.
+// handleAnswer acts on (g, err), the answer to the release. handleAnswer must not block.
 func (d *departure) handleAnswer(g store.Grant, err error) {
 	if d.next != nil {
 		d.next.receive(g, err)
@@ -168,9 +168,9 @@ func (d *departure) handleAnswer(g store.Grant, err error) {
 	d.end(err, 1)
 }
 
-// end ends a departure. The error err is nil if the release is confirmed, and asked is the number
-// of calls. The Observer is called on a goroutine of its own, because the goroutine that calls end
-// may also deliver the answers to other calls.
+// end ends a departure, which is a background release. The error err is nil if the release is
+// confirmed, and asked is the number of calls. The Observer is called on a goroutine of its
+// own, because the goroutine that calls end may also deliver the answers to other calls.
 func (d *departure) end(err error, asked int) {
 	e := d.engine
 	if d.report != nil {

@@ -92,7 +92,7 @@ func (s *lane) Close(ctx context.Context) error {
 	return errors.Join(s.chores.Close(ctx), s.pool.Stop(ctx))
 }
 
-// sendModes returns the ways in which the releases were sent.
+// sendModes returns, for each release so far, the mode in which it was sent.
 func (s *lane) sendModes() []steps.When {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -86,7 +86,7 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default. An Engine gives each warning at most once.
+// a Warner, warnings go to slog.Default. A test calls a permitFault again and again.
 type Warner interface {
 	Warn(Warning)
 }
@@ -170,7 +170,7 @@ type Outcome struct {
 	// Streak is the number of successive hand-offs inside this process by which the acquire got the
 	// lock. It is 1 for the first hand-off, and 0 for a lease that came from the server.
 	Streak int
-	// Cause is the reason for the end of a hold without a release. It is "" after a release.
+	// Cause is the reason for the end of a hold without a release. Cause is "" after a release.
 	Cause LossCause
 }
 

@@ -175,7 +175,7 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 				wg.Go(func() {
 					if err := locker.Run(ctx, l, locker.Rule{Key: "a"}, func(context.Context) error {
 						if i == 0 {
-							meet <- struct{}{} // now both are inside
+							meet <- struct{}{} // now both goroutines hold the lock
 						} else {
 							<-meet
 						}

@@ -28,13 +28,13 @@ func (a *acquisition) retryAfter() time.Duration {
 }
 
 // remaining estimates how long it takes until this caller could have the key: the time that the
-// holder still needs, plus the time that the waiters ahead need after it.
+// holder still needs, plus the time that the waiters ahead need after the holder.
 //
 // A holder is expected to hold the key as long as earlier holders of this Name in this process did.
-// If this holder already takes longer, the rest is expected to be half as long as the part that is
-// over. If this process has seen no earlier holder, the rest is expected to be as long as the part
-// that is over. So a caller that waits as advised doubles its pause each time, and comes late by
-// about the length of one hold.
+// If this holder has already held the key for longer, the rest is expected to be half as long
+// as the part that is over. If this process has seen no earlier holder, the rest is expected to
+// be as long as the part that is over. So a caller that waits as advised doubles its pause each
+// time, and comes late by about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
 	if !a.heldSince.IsZero() {
@@ -69,8 +69,8 @@ func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 	return sentAt.Add(-held)
 }
 
-// hopeless reports whether the caller's wait would probably be over before its turn comes. It
-// returns false until this process has held enough leases for an estimate.
+// hopeless reports whether the caller's wait would probably be over before its turn comes.
+// hopeless returns false until this process has held enough leases for an estimate.
 func (a *acquisition) hopeless() bool {
 	if !a.engine.cfg.refuseEarly || a.rule.Wait <= 0 {
 		return false

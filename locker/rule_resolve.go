@@ -88,8 +88,8 @@ func noUnits(s Store) string {
 	return "need a Locker of NewSemaphore"
 }
 
-// leaseTTL returns the TTL that an acquire asks for. It is at least AtLeast, which must outlast a
-// crash of the holder, and at most AtMost.
+// leaseTTL returns the TTL that an acquire asks for. This TTL is at least AtLeast, which must
+// outlast a crash of the holder, and at most AtMost.
 func (r Rule) leaseTTL() time.Duration {
 	ttl := max(r.TTL, r.AtLeast)
 	if r.AtMost != 0 {

@@ -20,9 +20,9 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stay is the time for which a caller holds its units. It begins after the grant. It ends before
-// the release, or when the caller's lease ends by the caller's clock. Times are in ns by the
-// machine's clock.
+// stay is the time for which a caller holds its units. A stay begins after the grant. A stay
+// ends before the release, or when the caller's lease ends by the caller's clock. Times are in
+// ns by the machine's clock.
 type stay struct {
 	Weight      int
 	Start, End  int64

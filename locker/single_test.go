@@ -29,8 +29,8 @@ func TestNewSingleRefusesANilClient(t *testing.T) {
 	}
 }
 
-// holder is another process. It holds a key for a second, again and again, and prints what
-// happens.
+// holder is a process that acquires a key, holds it until its lease ends, and prints what
+// happens. The lease has a TTL of one second.
 var holder = proc.Register("holder", func(args []string) {
 	client := redis.NewClient(&redis.Options{Addr: args[0]})
 	l, err := locker.NewSingle(client)

@@ -69,8 +69,8 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return s.families.newFamily(root, rule.Key), nil
 }
 
-// acquireAll makes a part of the lease for each key whose stripe is held in ctx. It takes each of
-// the other stripes once.
+// acquireAll makes a part of the lease for each key whose stripe is held in ctx. For the other
+// keys, acquireAll takes each stripe once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
 	for i, rule := range rules {
@@ -202,7 +202,7 @@ func (s *striped) withCallerKey(err error, key string) error {
 	return &e
 }
 
-// Check asks the Locker inside.
+// Check calls the function Check for the Locker inside and the rule of the stripe.
 func (s *striped) Check(rule Rule) error {
 	if rule.Key == "" {
 		rule.Key = "key" // any key, because the real key is known only with a request

@@ -70,8 +70,9 @@ func (r *Receiver) With(ctx context.Context, tokens ...[]byte) (context.Context,
 	return context.WithValue(ctx, receivedKey{}, entries), nil
 }
 
-// Acquire joins the delegated lease if ctx has a delegation for rule.Key. Otherwise it takes the
-// lock as usual. A join uses only Key, Name and TTL of its rule, see [locker.Engine.Join].
+// Acquire joins the delegated lease if ctx has a delegation for rule.Key. Otherwise Acquire
+// takes the lock as usual. A join uses only Key, Name and TTL of its rule, see
+// [locker.Engine.Join].
 //
 // For a delegation that is not valid, the error is ErrRefused, inside an [*locker.Error]. Then the
 // caller's lease is over, so the requested work must not be done any more, or the delegation is

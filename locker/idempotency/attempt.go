@@ -7,7 +7,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// An Attempt is one run of a request's work. [FromContext] finds it in the context of the work.
+// An Attempt is one run of a request's work. [FromContext] finds the Attempt in the context of
+// the work.
 type Attempt struct {
 	lease            *locker.Lease
 	interruptedFence uint64

@@ -56,8 +56,8 @@ const (
 	InProgress State = iota + 1
 	// Answered means that the work is done and the Response is stored.
 	Answered
-	// DoneOnly means that the work is done, and that its Response was not stored. Either the
-	// Response was larger than its limit, or the Store had no room.
+	// DoneOnly means that the work is done, and that its Response was not stored. For example,
+	// the Response was larger than its limit, or the Store had no room for it.
 	DoneOnly
 )
 
@@ -98,14 +98,14 @@ type Store interface {
 	// before, and earlier is that Record.
 	//
 	// If there is no Record, Begin writes one. It replaces a Record with State InProgress and the
-	// same Fingerprint, unless that Record has a larger Fence. Every other Record stays as it is.
+	// same Fingerprint, unless that Record has a larger Fence. Begin changes no other Record.
 	Begin(ctx context.Context, key string, fingerprint [32]byte, fence uint64, lifetime time.Duration) (
 		earlier Record, found, began bool, err error)
 
 	// Save keeps rec for lifetime from now. It replaces the Record that Begin has written with the
 	// same Fingerprint and Fence. The State of rec is Answered or DoneOnly. If the Record has
-	// expired, Save writes rec. When rec was saved before, Save returns nil. Save leaves every
-	// other Record unchanged, and returns [ErrOvertaken].
+	// expired, Save writes rec. If an earlier call has saved rec already, Save returns nil. If
+	// key has any other Record, Save changes nothing and returns [ErrOvertaken].
 	//
 	// A Store without room for the Response stores rec with State DoneOnly if it can, and returns
 	// an error.

@@ -41,7 +41,7 @@ type Leader struct {
 	started bool
 	term    *term // the last term; nil before the first
 	terms   chan Term
-	changed chan struct{} // closed, and made anew, when a term begins or ends
+	changed chan struct{} // the channel is closed and replaced when a term begins or ends
 }
 
 // New returns a Leader for the key of rule. Processes with the same key, on the same server, elect

@@ -43,7 +43,7 @@ type lease struct {
 	grantedAt time.Time
 	foreign   bool
 	kept      bool
-	readers   map[string]reader // by owner; nil: no phase of readers
+	readers   map[string]reader // the readers by owner; nil: the lease is no phase of readers
 	permits   *permits          // nil: no semaphore
 }
 

@@ -17,14 +17,14 @@ var (
 	// ErrConflict means that other clients wrote the keys during each attempt. Nothing was written.
 	ErrConflict = errors.New("optimistic: other clients wrote the keys during each attempt")
 	// ErrUnknown means that the server did not answer the last step, so the new values may have
-	// been written, or may still be written. Read the keys again.
+	// been written, or may still be written. To find out, read the keys again.
 	ErrUnknown = errors.New("optimistic: it is not known whether the new values were written")
 )
 
 // Update sets a key to the value that fn computes from the present value, if no other client has
 // written the key meanwhile. Otherwise it calls fn again, after a pause. fn gets nil if the key
 // does not exist. The function returns nil to delete the key, and the same value to leave the key
-// as it is. It may change old in place. A key that expires keeps its expiry time.
+// as it is. The function may change old in place. A key that expires keeps its expiry time.
 //
 // fn runs on the caller's goroutine, perhaps many times, so fn must have no effect except its
 // result. If fn returns an error, Update writes nothing and returns the error unchanged. The end of

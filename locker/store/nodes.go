@@ -16,7 +16,8 @@ const (
 	// NodeBehind: the set of nodes has changed, and the node has not received the change yet. The
 	// node votes when it has received the change.
 	NodeBehind NodeState = "behind"
-	// NodeJoins: the node may have forgotten leases. It votes when all those leases are over.
+	// NodeJoins: the node may have forgotten some of its leases. The node votes when all leases
+	// that it may have forgotten are over.
 	NodeJoins NodeState = "joins"
 	// NodeForms: fewer than half of the nodes remember their leases. All nodes form the set anew.
 	NodeForms NodeState = "forms"

@@ -156,7 +156,7 @@ type Joiner interface {
 	Delegate(ctx context.Context, c Claim, p Delegation, timeout time.Duration) (Grant, error)
 	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
 	// held. Join returns Granted, with the lease's Fence and the time that the lease has left,
-	// or NotOurs. It never lengthens the lease.
+	// or NotOurs. Join never lengthens the lease.
 	Join(ctx context.Context, c Claim) (Grant, error)
 	// Leave ends the part of c.Owner in the lease. It returns Released, or NotOurs when the lease
 	// is over.

@@ -72,8 +72,8 @@ func (b *bench) checkState(g store.Grant, s store.State, step string) store.Gran
 }
 
 // acquireSoon acquires a key that is free, or soon will be. In a Store without queues, a refused
-// owner may still have the vote of a node. It gives the vote back, so the key is free a moment
-// later. The parameter step names the step in a failure.
+// owner may still have the vote of a node. This owner gives the vote back, so the key is free a
+// moment later. The parameter step names the step in a failure.
 func (b *bench) acquireSoon(c store.Claim, step string) store.Grant {
 	b.Helper()
 	g := b.acquire(c)
@@ -199,7 +199,8 @@ func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, 
 	return locker.Delegation{Secret: p.Secret}
 }
 
-// delegated does the work of delegatedFor with a time that does not end before the law.
+// delegated does the work of delegatedFor with a time-out that does not end before the law has
+// ended.
 func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) locker.Delegation {
 	b.Helper()
 	return b.delegatedFor(c, p, secret, ttl)
