@@ -22,8 +22,8 @@ type ticket struct {
 	firstSent time.Time // when the token was first sent; zero if events may have been lost since
 	sentAt    time.Time // when the token was last sent
 	box       mailbox   // the events of the token
-	expected  bool      // the post knows the token
-	clock     anchor    // made from the last answer
+	expected  bool      // the post has registered the token
+	clock     anchor    // ties the server's clock to the local clock; made from the last answer
 
 	// True if the last answer was that the key is busy. Then the fields below are up to date, and
 	// events of the key matter.

@@ -125,7 +125,8 @@ func (a *acquisition) handleEvents(timer *time.Timer, askAt time.Time) (lease *L
 }
 
 // takeGrant takes e, a grant that came by message, if the time of the grant is certain. Then the
-// waiter does not ask the server again. Otherwise an acquire finds out what became of the grant.
+// waiter does not ask the server again. Otherwise the waiter sends an acquire, whose answer
+// shows whether the token holds the key.
 func (a *acquisition) takeGrant(e store.Event) (*Lease, error) {
 	since, ok := a.grantTime(e)
 	if !ok {

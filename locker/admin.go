@@ -47,7 +47,7 @@ func (e *Engine) Keys(ctx context.Context, pattern string) ([]string, error) {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // the scan ends when its caller returns
+	defer cancel() // the scan ends when this function returns
 	all, err := inquire(ctx, e, OpInspect, "", func() ([]string, error) { return s.Keys(ctx, literal.Replace(e.cfg.prefix)+pattern) })
 	for i := range all {
 		all[i] = strings.TrimPrefix(all[i], e.cfg.prefix)

@@ -11,7 +11,7 @@ type (
 	Mode = store.Mode
 	// Info says who holds a key: see [Engine.Inspect].
 	Info = store.Info
-	// A Permit is one holder of units of a semaphore: see [Engine.Inspect].
+	// A Permit is one holder's units of a semaphore: see [Engine.Inspect].
 	Permit = store.Permit
 	// A Reader is one of the leases that share a key: see [Engine.Inspect].
 	Reader = store.Reader

@@ -284,10 +284,10 @@ func (k *keeper) run() {
 	}
 }
 
-// collect takes from the schedule the holds to renew, and the holds whose deadline has passed,
-// which are in ended. A hold to renew is scheduled again for a little later, because its renewal
-// may get no answer. The result pause is how long the keeper may sleep, and stopped reports whether
-// the keeper must end.
+// collect takes from the schedule the holds to renew, which it returns as renewals, and the
+// holds whose deadline has passed, which it returns as ended. A hold to renew is scheduled
+// again for a little later, because its renewal may get no answer. The result pause is how long
+// the keeper may sleep, and stopped reports whether the keeper must end.
 func (k *keeper) collect() (renewals []*hold, ended []ending, pause time.Duration, stopped bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

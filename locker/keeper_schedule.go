@@ -17,10 +17,10 @@ type renewal struct {
 	atMostEnd  instant         // the time at which AtMost is over; 0: there is no AtMost
 	deadline   instant         // the local, conservative time at which the hold is over
 	handoffTTL time.Duration   // > 0: granted by message for this long; the first renewal confirms it
-	renewAt    instant         // when the next renewal is due, unless final
+	renewAt    instant         // when the next renewal is due, if one will be sent
 	firstDue   instant         // for a repeated renewal: when it was first due
 	failure    error           // the error of the last renewal attempt
-	slot       int64           // the slot in the schedule
+	slot       int64           // the number of the hold's slot in the schedule
 	index      int32           // the place in that slot or in the heap, from 1; 0: not in the schedule
 	unanswered int8            // the number of renewals under way
 	final      bool            // the hold is not renewed any more
@@ -62,8 +62,9 @@ func (r *renewal) lookTime() instant {
 
 // schedule orders holds by the time at which the keeper must look at each hold. Holds whose time is
 // near are in a heap. All other holds are kept, without an order, in slots of 17 ms each, until the
-// time of their slot is near. The slots save work, because a renewal moves a hold twice. In a heap
-// of a hundred thousand holds, each move reads distant memory at each level.
+// time of their slot is near. The slots save work, because each renewal moves its hold twice in
+// the schedule, and moves in a large heap are slow. In a heap of a hundred thousand holds, each
+// move reads distant memory at each level.
 type schedule struct {
 	nearHolds    nearby
 	farHolds     map[int64][]*hold // all other holds, by slot

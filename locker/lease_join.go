@@ -176,7 +176,7 @@ func (j joins) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, erro
 	return grants, nil
 }
 
-// Release ends the part that a caller has in the joined lease.
+// Release ends the use of the joined lease by one caller.
 func (j joins) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
 	return j.store.Leave(ctx, c)
 }

@@ -19,7 +19,8 @@ import (
 
 var sesame = sha256.Sum256([]byte("open sesame"))
 
-// delegate delegates a lease by a secret. It returns the proof that a call must present.
+// delegate delegates a lease by a secret. the cohort waits until this acquisition gets a hold
+// or gives up the lead
 func delegate(t *testing.T, lease *locker.Lease) locker.Delegation {
 	t.Helper()
 	if _, err := lease.Delegate(t.Context(), sesame, time.Minute, 1); err != nil {

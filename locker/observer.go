@@ -86,7 +86,7 @@ func (e *Engine) ObserveRequest(ctx context.Context, event RequestEvent) {
 }
 
 // A Warner is an Observer that also receives warnings about unsafe settings of the server. Without
-// a Warner, warnings go to slog.Default. A test calls a permitFault again and again.
+// a Warner, warnings go to slog.Default. An Engine gives each warning at most once.
 type Warner interface {
 	Warn(Warning)
 }

@@ -95,8 +95,8 @@ type sighting struct {
 	waiting    bool
 }
 
-// ensureSighting returns the sighting of the acquire, and makes it if there is none. Without an
-// Observer it returns nil.
+// ensureSighting returns the sighting of the acquire, and makes it if there is none. If there
+// is no Observer, ensureSighting returns nil.
 func (a *acquisition) ensureSighting() *sighting {
 	if a.engine.cfg.observer == nil {
 		return nil

@@ -156,11 +156,11 @@ func WithMaxRetryAfter(d time.Duration) Option {
 func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
-// this process. It uses how long the leases were held, and how often another attempt succeeded.
-// Pauses become longer while most attempts fail, and shorter while most attempts succeed, so that
-// about every second attempt succeeds. Each pause lies between the parameters least and most.
-// WithAdaptiveBackoff replaces [WithBackoff]. Both options matter only for a waiter that cannot be
-// notified.
+// this process. It measures how long the leases were held, and how often another attempt
+// succeeded. Pauses become longer while most attempts fail, and shorter while most attempts
+// succeed, so that about every second attempt succeeds. Each pause lies between the parameters
+// least and most. WithAdaptiveBackoff replaces [WithBackoff]. Both options matter only for a
+// waiter that cannot be notified.
 func WithAdaptiveBackoff(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptive = &adaptiveBackoff{bounds{least, most}} })
 }
@@ -203,10 +203,10 @@ func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false 
 // is cut.
 const maxMetadataBytes = 256
 
-// WithMetadata writes the text that f returns into the lease, at most 256 bytes. The rest is cut.
-// Inspect and refused callers read this text, so put no secret into it. f is called for each
-// acquire, with the context that the Observer's Begin returned, so that f can return the identity
-// of a trace.
+// WithMetadata writes the text that f returns into the lease, at most 256 bytes. Longer text is
+// cut. Inspect and refused callers read this text, so put no secret into it. f is called for
+// each acquire, with the context that the Observer's Begin returned, so that f can return the
+// identity of a trace.
 func WithMetadata(f func(ctx context.Context) string) Option {
 	return anyOption(func(c *config) { c.metadata = f })
 }

@@ -79,8 +79,8 @@ func TestAFullServerHandsOver(t *testing.T) {
 }
 
 // When a server loses its data, its queue is lost, too. A waiter notices this loss and queues
-// again. Then it gets its lease, or its wait ends with an error. The holder learns that its lease
-// is lost, and the fences continue to grow.
+// again. Then the waiter gets its lease, or its wait ends with an error. The holder learns that
+// its lease is lost, and the fences continue to grow.
 func TestARestartedServerServesAllWhoWaited(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

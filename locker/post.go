@@ -165,9 +165,12 @@ func (p *post) grantIn(box *mailbox) (store.Event, bool) {
 func (p *post) notify(e store.Event) {
 	p.deliver(e)
 	switch e.Kind {
-	case store.EventReopened: // the readers may have missed the event of a writer, which a renewal also reports
+	case store.EventReopened:
+		// The readers may have missed the event of a writer. A renewal also reports a writer.
 		p.engine.keeper.renewReaders(e.Inbox)
-	case store.EventWriter: // after deliver: before the cohorts know the hold, the reader looks into its mailbox
+	case store.EventWriter:
+		// This call comes after deliver: if the cohorts do not know the hold yet, the reader finds
+		// the event in its mailbox.
 		p.engine.cohorts.noteWriter(e.Owner)
 	default:
 	}

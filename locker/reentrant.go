@@ -67,7 +67,7 @@ func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 type reentrant struct {
 	inner   Locker
 	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees nested holds
-	refusal error   // the error of every acquire
+	refusal error   // if not nil, every acquire fails with this error
 }
 
 var _ multiLocker = (*reentrant)(nil)
@@ -94,8 +94,8 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return r.newFamily(root, rule.Key), nil
 }
 
-// acquireAll makes a part of the lease for each key whose lease is in ctx. It takes the other keys
-// through the Locker inside.
+// acquireAll makes a nested Lease, which is a part of the outer lease, for each key whose lease
+// is in ctx. It takes the other keys through the Locker inside.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	if r.refusal != nil {
 		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
@@ -144,8 +144,8 @@ func (r *reentrant) newFamily(root *Lease, key string) *Lease {
 	return l
 }
 
-// enter returns a part of the lease in ctx that has rule's key. If ctx has no such lease, both
-// results are nil.
+// enter returns a nested Lease, which is a part of the lease in ctx that has rule's key. If ctx
+// has no such lease, both results are nil.
 func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 	for h := heldIn(ctx); h != nil; h = h.outer {
 		l := h.lease
@@ -162,7 +162,8 @@ func (r *reentrant) enter(ctx context.Context, rule Rule) (*Lease, error) {
 // errNotHeld refuses an Acquire with the context of a hold that was released.
 var errNotHeld = errors.New("not held any more")
 
-// nest returns another part of l's lease, for a caller that acquires rule with a context of l.
+// nest returns a nested Lease, which is another part of l's lease, for a caller that acquires
+// rule with a context of l.
 func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	cause := l.contextCause()
 	if errors.Is(cause, ErrReleased) {

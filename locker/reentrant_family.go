@@ -9,8 +9,8 @@ import (
 )
 
 // family is a lease of the Locker inside a reentrant Locker, the root, and the Leases that are its
-// parts. Callers never see the root. A part has the states of every Lease. The table shows the
-// events, and their effect on the other parts:
+// parts. Callers never see the root. A part can have all states that a Lease can have. The
+// table shows the events, and their effect on the other parts:
 //
 //	a part is released      nothing, unless the part is the last one: then the root is released, or
 //	                        completed if all parts with Once were completed

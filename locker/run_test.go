@@ -61,7 +61,7 @@ func TestRunReturnsTheFunctionsErrorUnchanged(t *testing.T) {
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return mine }); err != mine {
 			t.Fatalf("%#v", err)
 		}
-		// A release without an answer is no error of the work.
+		// If a release has no answer, Run returns no error.
 		store.Fail(locker.OpRelease, errors.New("EOF"))
 		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(context.Context) error { return nil }); err != nil {
 			t.Fatal(err)

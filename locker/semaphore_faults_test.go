@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// permitFault causes one fault of the Store or of one process. It is called again and again.
+// permitFault causes one fault of the Store or of one process. A test calls a permitFault again
+// and again.
 type permitFault func(m *lockertest.Memory, p *lockertest.Process, r *rand.Rand)
 
 var permitFaults = map[string]permitFault{

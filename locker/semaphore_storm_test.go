@@ -93,7 +93,7 @@ func stayWith(l locker.Locker, weight int) (s stay) {
 }
 
 // mostUnits returns the largest number of units that were held at the same time. The result
-// sharedFence is true if two stays have the same fence.
+// sharedFence is true if two holders had the same fence.
 func mostUnits(stays []stay) (most int, sharedFence bool) {
 	type change struct {
 		time  int64
@@ -198,7 +198,8 @@ func TestPermitsInAStorm(t *testing.T) {
 	})
 }
 
-// If stays overlap so that the limit is exceeded by one unit, mostUnits notices that.
+// If callers hold units at the same time so that the limit is exceeded by one unit, mostUnits
+// notices that.
 func TestMostUnits(t *testing.T) {
 	t.Parallel()
 	stays := []stay{{1, 0, 10, 1, 0, false, 0}, {2, 5, 20, 2, 0, false, 0}, {1, 10, 12, 3, 0, false, 0}, {2, 19, 30, 4, 0, false, 0}}

@@ -163,10 +163,10 @@ func forEachSignal(t *testing.T, test func(t *testing.T, p *peers, signal string
 	}
 }
 
-// If the head of the queue was killed, the server notices that no process listens at its inbox. If
-// it is stopped, the server keeps the key for it for two seconds. The server notifies the next
-// waiter of that if this waiter has waited for long. Otherwise the next waiter asks by itself
-// within 1.25 s.
+// If the head of the queue was killed, the server notices that no process listens at its inbox.
+// If the head was stopped, the server keeps the key for the head for two seconds. If the next
+// waiter has waited for long, the server notifies it when the key will be free. Otherwise the
+// next waiter asks by itself within 1.25 s.
 func TestASignalToTheHeadOfTheQueue(t *testing.T) {
 	forEachSignal(t, func(t *testing.T, p *peers, signal string, strike func(*proc.Child)) {
 		first := acquire(t, p.engine, locker.Rule{Key: p.key})

@@ -46,7 +46,7 @@ func NewStriped(l Locker, n int) (Locker, error) {
 	return &striped{families: reentrant{inner: l}, n: uint64(n)}, nil
 }
 
-// striped is a Locker whose leases are parts of the leases of stripes.
+// striped is a Locker. Each of its leases is a part of the lease of a stripe.
 type striped struct {
 	families reentrant // the inner Locker of families is the Locker of the stripes
 	n        uint64
@@ -69,8 +69,8 @@ func (s *striped) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 	return s.families.newFamily(root, rule.Key), nil
 }
 
-// acquireAll makes a part of the lease for each key whose stripe is held in ctx. For the other
-// keys, acquireAll takes each stripe once.
+// acquireAll makes a nested Lease, which is a part of the stripe's lease, for each key whose
+// stripe is held in ctx. For the other keys, acquireAll takes each stripe once.
 func (s *striped) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
 	stripes := make([]Rule, len(rules))
 	for i, rule := range rules {

@@ -165,8 +165,8 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 	nest(t.Context(), 0)
 }
 
-// A lock that is held twice, because it is nested, is delegated only once. So it takes only one
-// place in the token.
+// A lock that is held twice, because it is nested, is delegated only once. So this lock takes
+// only one place in the token.
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)

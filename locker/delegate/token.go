@@ -17,8 +17,8 @@ const (
 	version = 1
 	// MaxToken is the largest number of bytes of a token.
 	MaxToken = 1 + maxEntries*signedBytes
-	// maxEntries is the largest number of leases that travel with a call. If a context has more
-	// leases, only the innermost ones travel.
+	// maxEntries is the largest number of leases that are sent with a call. If a context has
+	// more leases, only the innermost leases are sent.
 	maxEntries = 8
 
 	hintBytes   = 8

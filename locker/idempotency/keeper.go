@@ -169,7 +169,7 @@ func (r *run) underLock(ctx context.Context) error {
 	return r.attempt(ctx, attempt)
 }
 
-// attempt runs the work in the run a, and stores its outcome.
+// attempt calls the work for the Attempt a, and stores its outcome.
 func (r *run) attempt(ctx context.Context, a *Attempt) error {
 	working, stop := outlive(ctx, a.lease, cmp.Or(r.FinishWithin, DefaultFinishWithin))
 	defer stop()

@@ -102,7 +102,7 @@ func TestWorkThatFinishesDuringCloseIsRemembered(t *testing.T) {
 		k := idempotency.Keeper{Locker: stopping, Store: d.records}
 		answer, err := k.Do(t.Context(), pay, func(ctx context.Context) idempotency.Outcome {
 			go func() { _ = stopping.Close(context.WithoutCancel(ctx)) }()
-			<-ctx.Done() // it has ended because of Close, and the lock is still held
+			<-ctx.Done() // Close has ended ctx, and the lock is still held
 			return kept("first")
 		})
 		d.wantBody(answer, err, "first", false, 0)

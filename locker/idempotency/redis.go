@@ -57,7 +57,7 @@ func NewRedis(c Client, opts ...RedisOption) *Redis {
 	return &s
 }
 
-// The fields of a Record in Redis. The scripts write them.
+// The names of the fields of a Record in Redis. The scripts write these fields.
 const (
 	fieldFence       = "fence"
 	fieldFingerprint = "fingerprint"

@@ -9,7 +9,7 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// joins has two maps for a lease: the delegations, by the digest of their secret, and the parts of
+// joins has two maps for a lease: the delegations, by the digest of their secret, and the
 // callers that have joined, by their token.
 type joins struct {
 	secrets map[[32]byte]admission

@@ -214,7 +214,8 @@ func (m *Memory) release(c store.Claim) store.Grant {
 	switch {
 	case !held:
 		m.hand(c.Key, "", locker.Exclusive)
-	case l.readers != nil && !reads && left: // perhaps a writer has left, and readers have waited behind it
+	case l.readers != nil && !reads && left:
+		// The owner may have been a waiting writer with waiting readers behind it.
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.revocationOf(c)

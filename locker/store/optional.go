@@ -68,8 +68,8 @@ type Fencer interface {
 // A Downgrader is a Store with readers: it grants claims with Mode Shared to many owners at once. A
 // phase lasts from the first of these owners to the last. All owners of a phase have one fence.
 // Phases are fair. After a writer, all waiting readers enter together. After the last reader, one
-// writer enters. While a writer waits, no newcomer enters. Each reader's part expires independently
-// of the parts of other readers.
+// writer enters. While a writer waits, no newcomer enters. The lease of each reader expires
+// independently of the leases of other readers.
 //
 // The answer to each step of an owner depends on what the owner has on the server, and not on the
 // Mode of the Claim. For example, after an unanswered Downgrade the owner may be a writer or a
@@ -131,7 +131,7 @@ type Reader struct {
 	Process int           // readers with the same number are in one process; 0: a reader that no message reaches
 }
 
-// A Permit is one holder of units of a semaphore.
+// A Permit is one holder's units of a semaphore.
 type Permit struct {
 	Fence    uint64        // the fence that Revoke needs
 	Weight   int           // how many units the permit holds
@@ -158,8 +158,8 @@ type Joiner interface {
 	// held. Join returns Granted, with the lease's Fence and the time that the lease has left,
 	// or NotOurs. Join never lengthens the lease.
 	Join(ctx context.Context, c Claim) (Grant, error)
-	// Leave ends the part of c.Owner in the lease. It returns Released, or NotOurs when the lease
-	// is over.
+	// Leave ends the use of the joined lease by c.Owner. It returns Released, or NotOurs when
+	// the lease is over.
 	Leave(ctx context.Context, c Claim) (Grant, error)
 }
 

@@ -4,12 +4,12 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// Capabilities lists what a Store can do.
+// Capabilities lists what a Store can do. The subject of each comment below is the Store.
 type Capabilities struct {
 	Fence     bool // mints fences
 	Tombstone bool // refuses a late acquire after an undo
 	Once      bool // keeps done marks
-	AtLeast   bool // keeps a released key
+	AtLeast   bool // keeps a released key locked for the time of Rule.AtLeast
 	Revoke    bool // revokes leases; needs Inspect
 	Metadata  bool // shows the holder's metadata to a refused caller
 	Left      bool // shows a refused caller the time left, and whether another library holds the key
@@ -27,7 +27,8 @@ var All = Capabilities{
 	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
 }
 
-// Each function below stands for a need of some laws, and reports whether a Harness meets it.
+// Each function below stands for a need of some laws, and reports whether a Harness meets this
+// need.
 func mintsFences(h Harness) bool  { return h.Can.Fence }
 func refusesLate(h Harness) bool  { return h.Can.Tombstone }
 func atLeast(h Harness) bool      { return h.Can.AtLeast }
