@@ -106,7 +106,7 @@ func (a *acquisition) handleEvents(timer *time.Timer, askAt time.Time) (lease *L
 	case n.workDone:
 		a.token.readMessage(readDone)
 		return nil, false, a.fail(ErrDone, 0)
-	case n.reopened: // the server may now be another one, with another clock
+	case n.reopened: // another server, with another clock, may answer now
 		a.clock, a.firstSent = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:

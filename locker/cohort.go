@@ -249,9 +249,9 @@ func (cs *cohorts) setHold(h *hold) {
 	}
 }
 
-// release is called when the user of h releases it. The result passed is true if h was handed over.
-// If passed is false, h must go back to the server. If the cohort has waiters but no leader,
-// release returns the cohort as rest, and its caller must call leadBeforeRelease or
+// release is called when the user of h releases h. The result passed is true if h was handed
+// over. If passed is false, h must go back to the server. If the cohort has waiters but no
+// leader, release returns the cohort as rest, and its caller must call leadBeforeRelease or
 // leadAfterRelease. Until that call, the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()

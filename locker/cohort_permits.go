@@ -39,8 +39,8 @@ func (cs *cohorts) leadAfterPermit(h *hold) {
 	}
 }
 
-// passPermit is called when the user of h releases it. It returns false when h must go back to the
-// server. The caller holds cs.mu.
+// passPermit is called when the user of h releases h. It returns false when h must go back to
+// the server. The caller holds cs.mu.
 func (cs *cohorts) passPermit(h *hold) (passed bool) {
 	c := cs.active[h.cohort.terms]
 	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || h.used >= h.block ||
@@ -62,7 +62,7 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 
 // park is called when a, the leader of a semaphore's cohort, waits at the server. Until unpark is
 // called, the leader may receive, through the channel turns, one permit that another caller of the
-// cohort has released. If a does not lead a semaphore's cohort, turns is nil.
+// cohort has released. If a does not lead a semaphore's cohort, the channel turns is nil.
 func (cs *cohorts) park(a *acquisition) (turns <-chan turn) {
 	if !a.leads || !a.cohort.isPermits() {
 		return nil

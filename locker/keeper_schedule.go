@@ -67,7 +67,7 @@ func (r *renewal) lookTime() instant {
 // move reads distant memory at each level.
 type schedule struct {
 	nearHolds    nearby
-	farHolds     map[int64][]*hold // all other holds, by slot
+	farHolds     map[int64][]*hold // the holds outside nearHolds, by the number of their slot
 	farSlots     slots             // the slots in farHolds, the earliest first
 	firstFarSlot int64             // the holds of all earlier slots are in nearHolds
 }

@@ -180,7 +180,7 @@ func (d *departure) end(err error, asked int) {
 	e.departures.tasks.Leave()
 }
 
-// sendNow sends the release at once if it was not sent.
+// sendNow sends the release at once if it was not sent before.
 func (d *departure) sendNow() {
 	if d.recall != nil && d.recall() {
 		d.engine.departures.steps.ReleaseBeside(d.ctx, d.chore.At(time.Now()), calls.AtOnce, d.handleAnswer)
@@ -188,8 +188,9 @@ func (d *departure) sendNow() {
 }
 
 // registerDeparture registers the background release d, so that callers of this process that want
-// the key find it. If the release is over already, registerDeparture does nothing. It replaces the
-// entry of an earlier release of the same key, which was sent before this hold was granted.
+// the key find it. If the release is over already, registerDeparture does nothing. The entry of
+// d replaces the entry of an earlier release of the same key, which was sent before the hold of
+// d was granted.
 func (cs *cohorts) registerDeparture(d *departure) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

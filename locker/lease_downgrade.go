@@ -15,7 +15,8 @@ import (
 // ErrUnsupported proves that no reader has entered. For a Shared lease, Downgrade returns nil and
 // sends nothing. A downgrade cannot be undone. To write again, release the lease and acquire the
 // key again. The end of ctx ends the call, not the lease. The server may still execute the
-// downgrade after that. So when ctx has ended the call, call Downgrade again or release the lease.
+// downgrade after the end of the call. So when ctx has ended the call, call Downgrade again or
+// release the lease.
 //
 // Errors: ErrUnsupported when the Locker has no readers, or when the lease has other holds in a
 // Locker of [NewReentrant]; ErrReleased, ErrLost, ErrRevoked, ErrExpired, ErrClosed; ErrUnavailable

@@ -26,8 +26,8 @@ const DefaultTTL = 30 * time.Second
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	// Key is what is locked. With the Locker's prefix it has 1 to 512 bytes. It must not start with
-	// "latchkit:".
+	// Key names what is locked. With the Locker's prefix it has 1 to 512 bytes. It must not
+	// start with "latchkit:".
 	Key string
 	// Name identifies the rule in traces and metrics, so it must have few values. Default: the Key
 	// up to its first ':', or "lock" when the Key has none.

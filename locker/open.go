@@ -66,9 +66,9 @@ func checkClient(constructor string, c Client) error {
 // Phases are fair. After a writer, all waiting readers enter together. After the readers, one
 // writer enters. So a writer that begins to wait waits only for the readers that have entered
 // already, and a waiting reader waits for at most one writer. Readers of one process with equal
-// TTLs share one lease on the server, so most of these readers cost no call. This lease is released
-// with the last of these readers. If their process dies, the lease ends when its TTL is over,
-// whatever readers in other processes do.
+// TTLs share one lease on the server, so most of these readers cost no call. This lease is
+// released when the last of these readers has released. If their process dies, the lease ends
+// when its TTL is over, whatever readers in other processes do.
 //
 // A reader cannot become a writer. A nested Acquire that tries to become a writer is refused at
 // once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]

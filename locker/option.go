@@ -143,8 +143,8 @@ func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWait
 // WithMaxRetryAfter limits [Error.RetryAfter] to d where it is an estimate. The estimate uses three
 // values: how long the holder has held the key, how long leases with this Rule.Name were held in
 // this process, and the place in the queue. The time for which Rule.AtLeast keeps a key is no
-// estimate, so it may be larger than d. Default: [DefaultMaxRetryAfter]. Up to a quarter more is
-// added as jitter.
+// estimate, so it may be larger than d. Default: [DefaultMaxRetryAfter]. As jitter, up to a
+// quarter of the result is added to it.
 func WithMaxRetryAfter(d time.Duration) Option {
 	return anyOption(func(c *config) { c.maxRetryAfter = d })
 }

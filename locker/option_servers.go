@@ -30,10 +30,10 @@ func WithRenewClient(client Client) SingleOption {
 // not use it for command-line tools.
 //
 // Run returns as soon as its function has returned, if the lease is still valid at that moment by
-// this process's clock. The release travels with the next call to the server, at the latest after 1
-// ms. Callers of the same process see the key as free at once. Other processes see the key as free
-// a round trip later than without the option. If this process knows of no waiter in another
-// process, the delay can be 1 ms longer. Close waits for all releases.
+// this process's clock. The release is sent with the next call to the server, after 1 ms at the
+// latest. Callers of the same process see the key as free at once. Other processes see the key
+// as free a round trip later than without the option. If this process knows of no waiter in
+// another process, the delay can be 1 ms longer. Close waits for all releases.
 //
 // On several servers, the release is sent to all servers at once, if each server has lately
 // answered within 20 ms. The next Acquire of this process waits until a quorum has released the
@@ -42,11 +42,11 @@ func WithRenewClient(client Client) SingleOption {
 // With this option, Run does not report a loss that the server would report only to the release.
 // Examples are a revocation, or a loss of the server's data, after the last renewal. The [Observer]
 // is notified of such a loss after Run has returned. Run still waits for the release when Rule.Once
-// or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. It also waits while the
-// server takes more than 20 ms to answer, while 1024 background releases have no answer, and under
-// [NewReentrant]. Direct calls of Release and Complete are always awaited. The adapters also wait
-// for the releases of idempotent requests, of buffered responses, and of transactions of package
-// sqllock that are not committed. Default: every release is awaited.
+// or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. Run also waits while
+// the server takes more than 20 ms to answer, while 1024 background releases have no answer,
+// and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
+// adapters also wait for the releases of idempotent requests, of buffered responses, and of
+// transactions of package sqllock that are not committed. Default: every release is awaited.
 func WithBackgroundRelease() ServersOption {
 	return serversOption(func(c *config) { c.background = true })
 }
@@ -59,8 +59,9 @@ const DefaultNodeTimeout = 500 * time.Millisecond
 // independent of the TTL. Default: [DefaultNodeTimeout].
 //
 // latchkit gives up every call after one second, and then the node counts as silent. So for a node
-// that hangs, a d of more than one second has no effect. It matters only for subscriptions, and for
-// answers that take several calls, for example when a script must be loaded again.
+// that hangs, a d of more than one second has no effect. Such a d matters only for
+// subscriptions, and for answers that take several calls, for example when a script must be
+// loaded again.
 func WithNodeTimeout(d time.Duration) QuorumOption {
 	return quorumOption(func(c *config) { c.nodeTimeout = d })
 }

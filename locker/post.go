@@ -25,7 +25,7 @@ type post struct {
 	warming  atomic.Bool
 
 	mu    sync.Mutex
-	boxes map[string]*mailbox // by token; the mailbox is nil if the token holds the key
+	boxes map[string]*mailbox // the mailboxes by token; a mailbox is nil if the token holds the key
 }
 
 // mailbox has the events that an acquisition has not read yet.
@@ -33,7 +33,7 @@ type mailbox struct {
 	key   string
 	inbox string
 	bell  chan struct{} // signalled with each event
-	news  news          // guarded by the post's mutex, as writer is
+	news  news          // the post's mutex guards this field and the field writer
 	// writer is true if a writer waits for the end of the phase to which the token belongs. It is
 	// not a part of news, because it stays true after the news was read.
 	writer bool
@@ -219,6 +219,6 @@ func (p *post) deliver(e store.Event) {
 func (b *mailbox) ring() {
 	select {
 	case b.bell <- struct{}{}:
-	default: // bell has a signal already
+	default: // the channel bell contains a signal already
 	}
 }

@@ -63,7 +63,8 @@ func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
 	return r
 }
 
-// reentrant is a Locker that grants parts of the leases of another Locker.
+// reentrant is a Locker over another Locker. Each Lease that it grants is a part of a lease of
+// that Locker.
 type reentrant struct {
 	inner   Locker
 	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees nested holds
@@ -130,8 +131,8 @@ func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, err
 	})
 }
 
-// newFamily makes the family of root, a lease that was just taken for key, and returns its first
-// part.
+// newFamily makes the family of root, a lease that was just taken for key, and returns its
+// first part, which is the Lease of the caller.
 func (r *reentrant) newFamily(root *Lease, key string) *Lease {
 	f := &family{locker: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{

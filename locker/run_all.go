@@ -17,9 +17,9 @@ import (
 // The locks are taken in the order of their keys, so calls with the same keys, in whatever order,
 // cannot deadlock. If all keys are free and the Store can take several keys in one step, RunAll
 // takes all locks in this step. Otherwise RunAll waits in the queue of each held lock in turn.
-// During such a wait, it holds the locks that come earlier in the order. So RunAll overtakes no
-// other waiter, and no waiter starves. Each Rule's Wait counts from the call of RunAll, so with
-// equal Waits the whole wait is at most one Wait.
+// During such a wait, RunAll holds the locks that come earlier in the order. So RunAll
+// overtakes no other waiter, and no waiter starves. Each Rule's Wait counts from the call of
+// RunAll, so with equal Waits the whole wait is at most one Wait.
 //
 // A key that is given several times is taken once, with the stricter value of each field:
 // Exclusive, the shorter Wait and AtMost, and the longer TTL, AtLeast and Once.

@@ -21,7 +21,7 @@ const (
 type Keeper struct {
 	_ struct{} // keyed literals only
 
-	// Locker excludes two runs of the same request at the same time.
+	// Locker prevents two runs of the same request at the same time.
 	Locker locker.Locker
 	// Store keeps the answers.
 	Store Store
@@ -34,8 +34,9 @@ type Keeper struct {
 
 // A Request is one request on its way through a [Keeper].
 type Request struct {
-	// Rule is the lock. Rule.Key also names the request's Record. Put the identity of the customer
-	// and the client's key into it, for example with key.Of("idempotency", customer, clientKey).
+	// Rule describes the lock. Rule.Key also names the request's Record. Put the identity of
+	// the customer and the client's key into it, for example with key.Of("idempotency",
+	// customer, clientKey).
 	Rule locker.Rule
 	// Fingerprint distinguishes this request from another request with the same key: it is a
 	// SHA-256 of the contents of the request.

@@ -25,7 +25,7 @@ type entry struct {
 
 var _ Store = (*Memory)(nil)
 
-// minSweep is the number of entries from which expired entries are swept out.
+// minSweep is the smallest number of entries at which expired entries are deleted.
 const minSweep = 64
 
 // NewMemory returns an empty Store.

@@ -35,7 +35,7 @@ type Grammar[T any] struct {
 type Source[T any] struct {
 	// Noun names a part in errors: "header" for `the request lacks the header "X-Tenant"`.
 	Noun string
-	// Alone means that a part is {source}, without a name.
+	// Alone means that a part of this kind is written {source}, without a name.
 	Alone bool
 	// Bind returns the function that reads the part with this name. If Bind returns an error, the
 	// template is refused. The error explains what to write instead.

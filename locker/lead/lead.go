@@ -112,10 +112,10 @@ func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 // return at once, and then it runs at the same time as the next leader. In that time, only the
 // fence protects the data. When fn has not returned in time, the function of [OnOverrun] is called.
 //
-// While the lock server is unavailable, Run tries again. It pauses for 500 ms at first, and later
-// for a TTL, but not for more than 30 s. Run also pauses, for 500 ms to 30 s, after a term that was
-// shorter than a TTL and shorter than AtMost. If fn has returned an error that is not the error of
-// its context, Run logs that error before it waits again.
+// While the lock server is unavailable, Run tries again. The pause is 500 ms at first, and
+// later a TTL, but never more than 30 s. Run also pauses, for 500 ms to 30 s, after a term that
+// was shorter than a TTL and shorter than AtMost. If fn has returned an error that is not the
+// error of its context, Run logs that error before it waits again.
 //
 // Besides the errors of fn, Run returns ErrInvalidKey, ErrInvalidRule, ErrUnsupported and
 // ErrClosed, in a *locker.Error. The end of ctx is no error. A second call of Run is refused.

@@ -122,8 +122,8 @@ func (m *Memory) noteFor(key, owner string) (note, bool) {
 	return n, ok
 }
 
-// revocationOf returns the note that a revocation has left for c's owner, or for the phase in which
-// c reads. The caller holds m.mu.
+// revocationOf returns the tombstone that a revocation has left for c's owner, or for the phase
+// in which c reads. The caller holds m.mu.
 func (m *Memory) revocationOf(c store.Claim) (note, bool) {
 	if n, _ := m.noteFor(c.Key, c.Owner); n.revoked {
 		return n, true

@@ -200,9 +200,9 @@ func (m *Memory) setReleaser(c store.Claim) func() {
 	return func() { m.releaser = "" }
 }
 
-// notifyNext is called when another waiter of key has the turn. It looks for the first waiter whose
-// inbox is not except. If this waiter has waited for longWait, notifyNext notifies it that the key
-// is free after the duration hand at the latest.
+// notifyNext is called when another waiter of key has the turn. It looks for the first waiter
+// whose inbox is not the parameter except. If this waiter has waited for longWait, notifyNext
+// notifies it that the key is free after the duration hand at the latest.
 func (m *Memory) notifyNext(key, except string, hand time.Duration) {
 	if next, ok := m.next(key, except); ok && m.now().Sub(next.queuedAt) > longWait {
 		m.notifyHead(key, next, hand)
@@ -221,8 +221,9 @@ func (m *Memory) drop(key string, w waiter) {
 	}))
 }
 
-// next returns the first waiter of key whose inbox has a listener and is not except, and whether
-// there is one. So if the process with the inbox except does not react, another process can.
+// next returns the first waiter of key whose inbox has a listener and is not the parameter
+// except, and whether there is one. So if the process with the inbox except does not react,
+// another process can.
 func (m *Memory) next(key, except string) (waiter, bool) {
 	for _, w := range m.queue(key) {
 		if !w.handed && w.inbox != except && m.listener(w.inbox) != nil {

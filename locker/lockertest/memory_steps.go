@@ -219,8 +219,8 @@ func (m *Memory) release(c store.Claim) store.Grant {
 		m.admit(c.Key, "")
 	}
 	n, thrownOut := m.revocationOf(c)
-	// A reader needs a note of its own, because the note of its phase does not refuse a late
-	// acquire.
+	// A reader needs a tombstone of its own, because the tombstone of its phase does not refuse
+	// a late acquire.
 	if own, _ := m.noteFor(c.Key, c.Owner); c.TombstoneTTL > 0 && (ours || reads || !own.revoked) {
 		m.notes[keyOwner{c.Key, c.Owner}] = note{ends: m.now().Add(c.TombstoneTTL)}
 	}

@@ -115,8 +115,8 @@ var stepLaws = []law{
 		}
 	}},
 	{name: "a block of fences is reserved whole", needs: mintsFences, check: func(b *bench) {
-		// The block reaches 90 ms ahead of the clock. If it were smaller, the clock could advance
-		// beyond it, and hide that a block was given twice.
+		// The block of fences reaches 90 ms ahead of the clock. If the block were smaller, the
+		// clock could advance beyond it, and hide that a block was given twice.
 		const block = 90_000
 		c := b.claim(owner())
 		c.FenceCount = block

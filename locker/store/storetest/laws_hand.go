@@ -173,8 +173,8 @@ var handLaws = []law{
 		}
 	}},
 	{name: "a block of a handed lease is whole", needs: allOf(queues, mintsFences), check: func(b *bench) {
-		// The block reaches 90 ms ahead of the clock. If it were smaller, the clock could advance
-		// beyond it, and hide that a block was given twice.
+		// The block of fences reaches 90 ms ahead of the clock. If the block were smaller, the
+		// clock could advance beyond it, and hide that a block was given twice.
 		const block = 90_000
 		holder, _ := b.newHolder()
 		first, second := b.waiter(""), b.waiter("")
