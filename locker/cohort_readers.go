@@ -44,7 +44,7 @@ func (a *acquisition) readShared(t terms) *Lease {
 }
 
 // readAlong returns a Lease that uses the same hold as outer, the lease under which the caller
-// already reads. It returns nil if it cannot share this hold.
+// already reads. readAlong returns nil if the caller cannot share this hold.
 func (a *acquisition) readAlong(outer *Lease) *Lease {
 	if h := outer.hold; a.engine.cohorts.enterAgain(a, h) {
 		return a.takeOver(turn{hold: h, fence: h.fence})

@@ -66,12 +66,12 @@ type Error struct {
 	Op  Op
 	Key string
 	// RetryAfter is the estimated time after which another try may succeed. It is at least 1 ms,
-	// and has jitter: see [WithMaxRetryAfter]. It is set with ErrBusy and ErrTooManyWaiters, and 0
-	// with all other errors.
+	// and has jitter: see [WithMaxRetryAfter]. RetryAfter is set with ErrBusy and
+	// ErrTooManyWaiters, and 0 with all other errors.
 	RetryAfter time.Duration
 	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
-	// [Rule.Metadata] or [WithMetadata]. It is set with ErrBusy if the holder has metadata and the
-	// Locker can read it.
+	// [Rule.Metadata] or [WithMetadata]. HolderMetadata is set with ErrBusy if the holder has
+	// metadata and the Locker can read it.
 	HolderMetadata string
 	Err            error
 }

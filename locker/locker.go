@@ -21,12 +21,13 @@ const NoWait time.Duration = -1
 // DefaultTTL is a lease's time to live when neither the Rule nor [WithTTL] sets another.
 const DefaultTTL = 30 * time.Second
 
-// A Rule says what to guard, and how. It is a value that you can store, compare and put into a
-// table. Times are rounded up to whole milliseconds. Times shorter than a millisecond are refused.
+// A Rule says what to guard, and how. A Rule is a value that you can store, compare and put
+// into a table. Times are rounded up to whole milliseconds. Times shorter than a millisecond
+// are refused.
 type Rule struct {
 	_ struct{} // keyed literals only
 
-	// Key names what is locked. With the Locker's prefix it has 1 to 512 bytes. It must not
+	// Key names what is locked. With the Locker's prefix it has 1 to 512 bytes. Key must not
 	// start with "latchkit:".
 	Key string
 	// Name identifies the rule in traces and metrics, so it must have few values. Default: the Key
@@ -62,9 +63,9 @@ type Rule struct {
 	// Weight is how many units the lease takes, at most Limit. Default: 1.
 	Weight int
 	// Metadata is written into the lease instead of the text of [WithMetadata], at most 256 bytes.
-	// [Engine.Inspect] and [Error.HolderMetadata] show it to other callers, so put no secret into
-	// it. A lease with Metadata is never shared with other callers of this process. Default: "",
-	// the text of WithMetadata.
+	// [Engine.Inspect] and [Error.HolderMetadata] show the Metadata to other callers, so put no
+	// secret into it. A lease with Metadata is never shared with other callers of this process.
+	// Default: "", the text of WithMetadata.
 	Metadata string
 }
 

@@ -134,10 +134,10 @@ type Outcome struct {
 	Err error
 	// Fence is the fence of the lease, 0 when there is none.
 	Fence uint64
-	// Calls is how many calls of the Store this operation made. It is 0 for OpHold, for a release
-	// that handed the lease over to another caller of this process, and for the acquire that
-	// received this lease. For OpTransact, Calls is how many times the transaction was begun. For
-	// OpUpdate, Calls is how many attempts were made.
+	// Calls is how many calls of the Store this operation made. Calls is 0 for OpHold, for a
+	// release that handed the lease over to another caller of this process, and for the acquire
+	// that received this lease. For OpTransact, Calls is how many times the transaction was
+	// begun. For OpUpdate, Calls is how many attempts were made.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
 	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if
@@ -153,7 +153,7 @@ type Outcome struct {
 	// callers of this process and never asked the server.
 	Expected time.Duration
 	// TTL is the TTL that an acquire asked for. For OpHold and OpRelease it is the TTL of the last
-	// renewal, which [WithAdaptiveTTL] and Extend change. It is 0 for other operations.
+	// renewal, which [WithAdaptiveTTL] and Extend change. TTL is 0 for all other operations.
 	TTL time.Duration
 	// HolderMetadata is the other holder's metadata, as the acquire saw it last. When callers of
 	// one process share a lease, HolderMetadata is the metadata of the first caller.
@@ -161,14 +161,15 @@ type Outcome struct {
 	// Met is the first holder that the acquire saw. This holder made the acquire wait, or was the
 	// reason for its refusal.
 	Met Peer
-	// ReleasedBy is the holder whose release ended the wait of an acquire. It is zero if the wait
-	// ended in another way, or if the acquire had to ask the server again, as on a quorum.
+	// ReleasedBy is the holder whose release ended the wait of an acquire. ReleasedBy is zero
+	// if the wait ended in another way, or if the acquire had to ask the server again, as on a
+	// quorum.
 	ReleasedBy Peer
 	// Handoff shows whether and how a release gave the lock to this acquire, so that the acquire
 	// did not need to ask again.
 	Handoff Handoff
 	// Streak is the number of successive hand-offs inside this process by which the acquire got the
-	// lock. It is 1 for the first hand-off, and 0 for a lease that came from the server.
+	// lock. Streak is 1 for the first hand-off, and 0 for a lease that came from the server.
 	Streak int
 	// Cause is the reason for the end of a hold without a release. Cause is "" after a release.
 	Cause LossCause

@@ -120,12 +120,12 @@ func WithMaxTTL(d time.Duration) Option { return anyOption(func(c *config) { c.m
 // Redis key "a", which other lock libraries see.
 func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix = p }) }
 
-// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. A waiter cannot
-// be notified if a holder of another library has the key, if it has no subscription, or with
-// [WithoutQueue]. WithBackoff also sets the pauses after calls without an answer. A waiter in the
-// queue is notified, and asks again only in case a message was lost. Default: 5 ms, doubling up to
-// 100 ms, jittered. If the server has reported when the holder's lease can end, a pause lasts at
-// most until 1 ms after that time.
+// WithBackoff sets the pauses between attempts of a waiter that cannot be notified. A waiter
+// cannot be notified if a holder of another library has the key, if the waiter's process has no
+// subscription, or with [WithoutQueue]. WithBackoff also sets the pauses after calls without an
+// answer. A waiter in the queue is notified, and asks again only in case a message was lost.
+// Default: 5 ms, doubling up to 100 ms, jittered. If the server has reported when the holder's
+// lease can end, a pause lasts at most until 1 ms after that time.
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.

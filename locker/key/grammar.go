@@ -13,8 +13,8 @@ const (
 	// MaxValue is the largest number of bytes of an encoded value. A longer value is replaced by
 	// its hash. A UUID, an e-mail address or a SHA-256 in hexadecimal stays legible.
 	MaxValue = 64
-	// MaxKey is the largest number of bytes of a key. It is 64 less than a Locker allows, so that
-	// the Locker can have a prefix.
+	// MaxKey is the largest number of bytes of a key. MaxKey is 64 less than the length that a
+	// Locker allows, so that the Locker can have a prefix.
 	MaxKey = 448
 )
 

@@ -180,7 +180,8 @@ func (b *bench) checkHolds(c store.Claim, step string) {
 // sleep waits until the duration d has passed on the server's clock.
 func (b *bench) sleep(d time.Duration) { <-time.After(d + d/10) }
 
-// delegate delegates the lease of c by p for timeout, and returns the answer.
+// delegate registers the Delegation p for the lease of c, valid for timeout, and returns the
+// answer.
 func (b *bench) delegate(c store.Claim, p locker.Delegation, timeout time.Duration) store.Grant {
 	b.Helper()
 	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, timeout) //nolint:forcetypeassert // Can has Join
