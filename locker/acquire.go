@@ -28,7 +28,7 @@ type acquisition struct {
 	rule     Rule
 	adaptive bool            // the Engine chose the TTL
 	caller   context.Context // the caller's own context; the lease's contexts descend from it
-	ctx      context.Context // the context of the calls: caller with the Observer's additions
+	ctx      context.Context // the context of the calls: caller plus the Observer's additions
 	began    time.Time
 	expiry   <-chan time.Time // fires when rule.Wait is over
 	meta     string           // the signed metadata

@@ -82,8 +82,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	backend := locktest.SingleStore(client)
 	claim := store.Claim{Key: "defect:6", Owner: "user10", TTL: time.Minute}
-	// latchkit cannot parse this lease, because real tokens have 26 letters. But it must treat
-	// the key as held.
+	// latchkit cannot parse this lease, because real tokens have 26 letters. But latchkit must
+	// treat the key as held.
 	_, _ = backend.Acquire(t.Context(), claim)
 	claim.Owner = "user1"
 	if g, _ := backend.Acquire(t.Context(), claim); g.State != store.Busy {

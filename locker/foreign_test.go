@@ -113,8 +113,8 @@ func TestAForeignHolderExcludesUsAndIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The head of the queue asks as soon as a foreign lease expires. It does not wait for the end of
-// its pause.
+// The head of the queue asks as soon as a foreign lease expires. The head does not wait for the
+// end of its pause.
 func TestAForeignLeaseThatRunsOutGoesToTheHead(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)

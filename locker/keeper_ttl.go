@@ -11,7 +11,7 @@ type ttlTuner struct {
 	bounds
 
 	mu    sync.Mutex
-	delay time.Duration // from when a renewal is due until its answer; rises at once, falls slowly
+	delay time.Duration // the delay from a due renewal to its answer; rises at once, falls slowly
 }
 
 const (

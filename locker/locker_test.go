@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// virtual runs a test of the Engine on the Store in memory. It runs in a bubble, where time passes
-// only while all goroutines wait.
+// virtual runs a test of the Engine on the Store in memory. The test runs in a testing/synctest
+// bubble, where time passes only while all goroutines wait.
 func virtual(t *testing.T, test func(t *testing.T, store *lockertest.Memory)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, lockertest.NewMemory()) })

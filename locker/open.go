@@ -185,13 +185,13 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 }
 
 // EnrollRedlock declares that the servers of cs are new and hold no leases, so that a Locker can
-// use them at once. Call it once, when the servers are installed, with the options of the Locker.
-// Do not call it at each start of a service. If all servers lost their data between two starts,
-// they have forgotten their leases, and EnrollRedlock would hide this loss. All servers must
-// answer. If the servers are in use already, EnrollRedlock only helps nodes to vote again, as
-// every Locker does. The error is nil when all servers vote. Otherwise it says which server
-// does not vote, why, and for how long. A Redis Cluster is enrolled slot by slot, which takes a
-// minute.
+// use them at once. Call EnrollRedlock once, when the servers are installed, with the options
+// of the Locker. Do not call EnrollRedlock at each start of a service. If all servers lost
+// their data between two starts, they have forgotten their leases, and EnrollRedlock would hide
+// this loss. All servers must answer. If the servers are in use already, EnrollRedlock only
+// helps nodes to vote again, as every Locker does. The error is nil when all servers vote.
+// Otherwise it says which server does not vote, why, and for how long. A Redis Cluster is
+// enrolled slot by slot, which takes a minute.
 //
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
 // of ctx ends the call, but steps that it has taken are not undone.
@@ -265,10 +265,10 @@ func (c *config) checkForQuorum() error {
 	return nil
 }
 
-// NewPolling returns a Locker that locks through a client of bsm/redislock. It is for services
-// that use redislock already and need waits, renewals and the detection of losses. It is also for
-// proxies and servers that do not support subscriptions. This Locker and redislock itself exclude
-// each other on the same key.
+// NewPolling returns a Locker that locks through a client of bsm/redislock. NewPolling is for
+// services that use redislock already and need waits, renewals and the detection of losses.
+// NewPolling is also for proxies and servers that do not support subscriptions. This Locker and
+// redislock itself exclude each other on the same key.
 //
 // The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
 // so waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers in
@@ -295,9 +295,10 @@ func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
 }
 
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
-// servers and proxies. It takes a lease with SET NX PX. It renews and releases the lease with
-// WATCH, MULTI and EXEC on one connection, so that it never touches the lease of another holder. c
-// is a client of one server, a client of redis.NewFailoverClient, or a *redis.ClusterClient.
+// servers and proxies. The Locker takes a lease with SET NX PX. The Locker renews and releases
+// the lease with WATCH, MULTI and EXEC on one connection, so that it never touches the lease of
+// another holder. c is a client of one server, a client of redis.NewFailoverClient, or a
+// *redis.ClusterClient.
 //
 // Where scripts are allowed, NewSingle is better in all respects. Without scripts the server has no
 // queue: waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers

@@ -193,10 +193,10 @@ func WithHandoffs(n int) Option { return anyOption(func(c *config) { c.handoffs 
 func WithFair() Option { return WithHandoffs(1) }
 
 // WithoutQueue makes waiters ask again after pauses (see [WithBackoff]), as other libraries do,
-// instead of using the server's queue. Use it during a migration, while other libraries that only
-// poll want the same keys. With WithoutQueue no order is kept, and no lease is handed over inside
-// the process. Use it in all processes that lock these keys, because waiters in the queue are
-// served before waiters that poll.
+// instead of using the server's queue. Use WithoutQueue during a migration, while other
+// libraries that only poll want the same keys. With WithoutQueue no order is kept, and no lease
+// is handed over inside the process. Use WithoutQueue in all processes that lock these keys,
+// because waiters in the queue are served before waiters that poll.
 func WithoutQueue() Option { return anyOption(func(c *config) { c.queue = false }) }
 
 // maxMetadataBytes is the largest length of metadata, so that a lease stays small. Longer metadata

@@ -14,8 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A full server refuses new leases, but serves the waiters. It must never publish a grant that it
-// cannot store.
+// A full server refuses new leases, but serves the waiters. A full server must never publish a
+// grant that it cannot store.
 func TestAFullServerHandsOver(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

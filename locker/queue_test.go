@@ -188,7 +188,8 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-// A waiter that has become the head asks often. It does not rely on the end of the holder's lease.
+// A waiter that has become the head asks often. The head does not rely on the end of the
+// holder's lease.
 func TestTheHeadGoesOnAsking(t *testing.T) {
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		ls, ps := processes(t, store, 3)

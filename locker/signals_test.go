@@ -18,7 +18,7 @@ import (
 )
 
 // peer is another process. It waits for a key, and holds the key until its parent asks for the
-// release. It prints these events:
+// release. The process prints these events:
 //
 //	granted fence
 //	lost true     its lease ended with ErrLost
@@ -77,7 +77,8 @@ func newPeers(t *testing.T, key string) *peers {
 	return &peers{t, server, server.Client(t), newSingle(t, server.Client(t)), key}
 }
 
-// startWaiter starts a process that waits for the key. It returns when the process is in the queue.
+// startWaiter starts a process that waits for the key. startWaiter returns when the process is
+// in the queue.
 func (p *peers) startWaiter(ttl time.Duration, stop string) *proc.Child {
 	p.Helper()
 	before := inLine(p.T, p.client, p.key)

@@ -12,7 +12,7 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// desk is a Keeper whose Stores are in memory. Use it in a bubble.
+// desk is a Keeper whose Stores are in memory. Use a desk inside a testing/synctest bubble.
 type desk struct {
 	*testing.T
 	idempotency.Keeper

@@ -140,8 +140,8 @@ func (s *Redis) Forget(ctx context.Context, key string, fence uint64) error {
 	return nil
 }
 
-// Remove deletes the Record of key, whatever its state. It is for operators who want a request to
-// run again.
+// Remove deletes the Record of key, whatever its state. Remove is for operators who want a
+// request to run again.
 func (s *Redis) Remove(ctx context.Context, key string) error {
 	_, err := bounded(ctx, func(ctx context.Context) (int64, error) {
 		return s.client.Del(ctx, s.prefix+key).Result()

@@ -11,10 +11,10 @@ import (
 	"context"
 )
 
-// A Store makes the atomic steps of one kind of lock. It does not wait until a key is free, and it
-// keeps no state of a lease in this process. Tokens, deadlines, waiting, renewals and undos are the
-// tasks of the Engine. A Store may keep a queue of waiters on its server. With a queue, a step that
-// frees a key, or finds it free, grants the key to the first waiter.
+// A Store makes the atomic steps of one kind of lock. A Store does not wait until a key is
+// free, and keeps no state of a lease in this process. Tokens, deadlines, waiting, renewals and
+// undos are the tasks of the Engine. A Store may keep a queue of waiters on its server. With a
+// queue, a step that frees a key, or finds it free, grants the key to the first waiter.
 //
 // Each method is atomic for each claim. Each method is idempotent for each Owner: a repeated call
 // returns the same answer and the same fence, and changes nothing else. Each call goes to the
