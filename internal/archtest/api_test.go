@@ -82,7 +82,8 @@ func checkAPI(recorded, now map[string]string) (problems []string) {
 	return problems
 }
 
-// linesOnlyIn returns the lines of text that are not in excluded, each with the sign before it.
+// linesOnlyIn returns the lines of the parameter text that the parameter excluded does not
+// have. It puts the parameter sign before each line.
 func linesOnlyIn(sign, text, excluded string) (lines string) {
 	for line := range strings.Lines(text) {
 		if !strings.Contains("\n"+excluded, "\n"+line) {

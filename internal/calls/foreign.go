@@ -18,7 +18,7 @@ type Foreign struct {
 	pool    *Pool
 	starter Starter // the pool's Store, or nil
 	chores  link.Chores
-	renews  atomic.Int32 // the number of calls of Renew under way
+	renews  atomic.Int32 // the number of calls of the Store's method Renew that are under way
 }
 
 var _ Steps = (*Foreign)(nil)

@@ -36,7 +36,8 @@ type Pool struct {
 // as long.
 const workerIdle = 30 * time.Second
 
-// step is a method of the Store with one Claim and one Grant: Store.Acquire or Store.Release.
+// step is a method of the Store that takes one Claim and returns one Grant: Store.Acquire or
+// Store.Release.
 type step func(store.Store, context.Context, store.Claim) (store.Grant, error)
 
 // worker is one goroutine and its task: a job, or a step for which a caller may wait.

@@ -16,8 +16,8 @@ type started struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the step was abandoned
 }
 
-// start begins a step of a Starter. The constant mostHanging also limits the number of abandoned
-// steps of Starters that are under way.
+// start begins a step of a Starter. At most mostHanging steps of Starters may be under way
+// after their callers have abandoned them.
 func (cs *Pool) start(ctx context.Context, c store.Claim, begin Start) Question {
 	if cs.hanging.Load() >= mostHanging {
 		r := make(refusedQuestion)

@@ -90,7 +90,7 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 	return g, err
 }
 
-// Joins begins the joins of a store.Joiner.
+// Joins begins calls of the method Join of a store.Joiner.
 type Joins interface {
 	// BeginJoin begins a Join. It calls the function onAnswer once, with the answer. The function
 	// onAnswer must not block.
@@ -101,7 +101,7 @@ type Joins interface {
 // useless.
 type Chore struct {
 	Claim   store.Claim
-	Keep    time.Time // the end of Rule.AtLeast; zero: no AtLeast
+	Keep    time.Time // the time until which AtLeast keeps the key; zero: AtLeast is not set
 	Useless time.Time // from this time on, the release has no effect
 }
 

@@ -25,8 +25,8 @@ const (
 	classes
 )
 
-// Errors of calls that got no answer from a server. All but ErrNoAnswer prove that the call was not
-// sent.
+// Errors of calls that got no answer from a server. Each of these errors except ErrNoAnswer
+// proves that the call was not sent.
 var (
 	ErrNoAnswer = errors.New("no answer in time")
 	ErrHangs    = errors.New("too many calls hang at this node; the call was not sent")
@@ -52,12 +52,12 @@ type Call struct {
 	// block. When OnAnswer is nil, Done is signalled.
 	OnAnswer func(*Call)
 
-	values context.Context // its values are the values that hooks see
+	values context.Context // the context whose values the client's hooks see
 	sent   time.Time
 	hops   int  // how many times the call was sent on to another node
 	asking bool // ASKING must come first, because the slot is moving to the node
 	done   chan struct{}
-	idle   *sync.Pool // the pool to which done goes back
+	idle   *sync.Pool // the pool that gets the channel done back after use
 	fate   atomic.Int32
 
 	make func() []any // makes the words of each attempt; nil: Words are used

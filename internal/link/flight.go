@@ -35,8 +35,8 @@ func (f *flight) run() {
 	}
 }
 
-// fill takes calls from the list. The result is false when the list is empty. The caller holds the
-// link's mutex.
+// fill takes the calls of the next flight from the lane's list. The result is false when the
+// list is empty. The caller holds the link's mutex.
 func (f *flight) fill(now time.Time) bool {
 	l := f.lane
 	if f.calls = l.takeBatch(f.calls[:0]); len(f.calls) == 0 {
@@ -51,7 +51,7 @@ func (f *flight) fill(now time.Time) bool {
 }
 
 // land ends the flight, and reports whether fill has prepared the next flight of this goroutine.
-// The parameters are the results of send.
+// The parameters are the results of the method send.
 func (f *flight) land(gotReply, sent bool, took time.Duration) bool {
 	l, k := f.lane, f.lane.link
 	k.mu.Lock()

@@ -130,7 +130,7 @@ func TestAFlightThatHangsDelaysOnlyItsOwnCalls(t *testing.T) {
 func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	bubble(t, true, false, func(t *testing.T, f *fake, ls *Links) {
 		f.stop()
-		for i := range 200 { // the calls begin within 800 ms
+		for i := range 200 { // these 200 calls begin within 800 ms
 			ls.Put(t.Context(), namedCall(fmt.Sprint(i), Step))
 			time.Sleep(4 * time.Millisecond) //nolint:forbidigo // in a bubble
 		}
@@ -141,7 +141,8 @@ func TestNoMoreThanSixteenFlightsGoRound(t *testing.T) {
 	})
 }
 
-// A node answers nothing for ten minutes, and the client has no time-out.
+// While a node answers nothing for ten minutes and the client has no time-out, only a limited
+// number of flights hang.
 func TestFlightsThatHangAreBounded(t *testing.T) {
 	for name, pipes := range map[string]bool{"pipelines": true, "a wrapper": false} {
 		t.Run(name, func(t *testing.T) {

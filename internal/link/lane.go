@@ -16,7 +16,7 @@ const (
 // fields.
 type lane struct {
 	link  *link
-	pipe  pipeliner // nil: flights of one call each
+	pipe  pipeliner // nil: each flight has only one call
 	acked bool      // each flight ends with a WAIT
 	slots slots
 
@@ -24,8 +24,8 @@ type lane struct {
 	n      int     // number of calls in all queues
 	later  []*Call // calls for which no caller waits: they travel with other calls
 	flying int     // number of flights under way that do not hang
-	usual  int     // if fewer flights are under way, a new flight begins at once
-	most   int     // if fewer flights are under way and they are slow, a new flight begins
+	usual  int     // a new flight begins at once while fewer flights than this are under way
+	most   int     // while flights are slow, new flights begin until this many are under way
 
 	timer *time.Timer // starts the next flight while other flights are slow
 	armed bool

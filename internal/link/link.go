@@ -40,7 +40,7 @@ const (
 type link struct {
 	owner   *Links
 	client  Client
-	pipe    pipeliner // nil: flights of one call each
+	pipe    pipeliner // nil: each flight has only one call
 	bounded bool      // the client ends a call with its context, so callers may make direct calls
 	most    int       // the largest number of flights that may hang
 	chores  Chores

@@ -12,8 +12,8 @@ type Sender interface {
 
 var _, _ Sender = (*Links)(nil), Plain{}
 
-// Plain makes each call on the goroutine of its caller. A call takes as long as the client lets
-// it.
+// Plain makes each call on the goroutine of its caller. Only the client's time-outs limit how
+// long a call takes.
 type Plain struct{ Client Client }
 
 // Do makes the call. The call ends with ctx only if the client's options make calls end with their

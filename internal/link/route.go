@@ -28,8 +28,8 @@ const (
 // linkFor returns the link for a call that is to be listed. While the node is unknown, linkFor
 // returns nil. Such a call is sent, or refused, when the Cluster's state has been loaded.
 func (ls *Links) linkFor(c *Call) *link {
-	// The client itself can find the node. But a WAIT must use the same connection as its call, so
-	// the link must know the node.
+	// The client itself can find the node of a call without a WAIT. A WAIT must use the same
+	// connection as its call, so the link must then know the node.
 	if ls.single != nil && (ls.cluster == nil || !c.Acked) {
 		return ls.single
 	}

@@ -464,7 +464,7 @@ func TestCallsGoRoundABlackHole(t *testing.T) {
 	if _, err := hole.Answer(); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("the call in the black hole ended with %v", err)
 	}
-	proxy.Cut() // ends the goroutine of the hung call
+	proxy.Cut() // closing the connection ends the goroutine of the hung call
 }
 
 // A call that was never sent is distinguished from an unclear call.

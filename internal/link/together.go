@@ -13,8 +13,8 @@ import (
 // only if the other script would handle this call in its usual way. One call of this script costs
 // the server and the client a fraction of the cost of the single calls. The script returns the
 // answers with line feeds between them. An empty answer means that the script has left out a call,
-// which is then sent by itself. The script may leave out any call. An error of the script must
-// prove that the script has done nothing.
+// which is then sent by itself. The script is free to leave out any of the calls. An error of
+// the script must prove that the script has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // how many keys of each call the script gets, from the first key on
@@ -138,10 +138,11 @@ func (g *group) shareAnswer(*Call) {
 	}
 }
 
-// ownRefusal reports whether an error reply may be due to only one key, or to the script itself. If
-// so, single calls can have other answers. OOM is such an error: a full server refuses the lease of
-// a free key, but serves calls for held keys. Redis before 7 writes ERR before the errors of
-// commands in scripts. If an error is of any other kind, single calls would get it, too.
+// ownRefusal reports whether an error reply may be due to only one key, or to the script
+// itself. If so, the same calls can get other answers when each call is sent by itself. OOM is
+// such an error: a full server refuses the lease of a free key, but serves calls for held keys.
+// Redis before 7 writes ERR before the errors of commands in scripts. If an error is of any
+// other kind, single calls would get it, too.
 func ownRefusal(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {

@@ -206,8 +206,8 @@ func (q *quorum) agree(ctx context.Context, c store.Claim, t *tally) {
 	}
 }
 
-// handleLateVote does what fate says with a vote that node n gave too late for its round: it leaves
-// the vote, gives it back, or sends a release.
+// handleLateVote handles a vote that node n gave too late for its round. Depending on the
+// parameter fate, it leaves the vote, gives the vote back, or sends a release.
 func (q *quorum) handleLateVote(n *node, b *ballot, fate lateVote) {
 	switch fate {
 	case leaveVote:

@@ -34,8 +34,8 @@ func (e *quorumError) Unwrap() []error { return append([]error{store.ErrQuorum},
 func (e *quorumError) RetryAfter() time.Duration { return e.retryAfter }
 
 // errTooFew returns ErrQuorum for a step that only n nodes have done, where n is less than a
-// quorum. Its text contains predicate, what these n nodes did, and nodes has the errors of the
-// other nodes.
+// quorum. The error's text contains the parameter predicate, which describes what these n nodes
+// did. The parameter nodes has the errors of the other nodes.
 func (q *quorum) errTooFew(predicate string, n int, nodes []error) error {
 	return &quorumError{summary: fmt.Sprintf("%d of %d nodes %s, %d must agree", n, len(q.nodes), predicate, q.need), nodes: nodes}
 }

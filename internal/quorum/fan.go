@@ -91,7 +91,7 @@ func fanOut[T any](q *quorum, targets nodes, quiet func(T, error) bool, begin fu
 type taker[T any] struct {
 	take    func(answer[T])
 	decided func(more bool) bool // "more" is true if answers have arrived that were not taken yet
-	end     func()               // called once, on any goroutine
+	end     func()               // called once when the step ends, on any goroutine
 
 	mu    sync.Mutex
 	fan   *fan[T]

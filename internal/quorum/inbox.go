@@ -11,8 +11,8 @@ import (
 
 // hinted is a quorum whose clients can subscribe, so it is a Notifier. It sends hints instead of
 // grants, because no single node can grant a key. A hint means that the key may be free and that
-// the waiter should ask again. The hint of one node is enough. The Engine sees the inboxes of all
-// nodes as one inbox.
+// the waiter should ask again. The hint of one node is enough to make the waiter ask. The
+// Engine sees the inboxes of all nodes as one inbox.
 type hinted struct {
 	*quorum
 	channel string

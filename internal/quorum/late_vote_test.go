@@ -15,7 +15,7 @@ import (
 )
 
 // straggler is a client whose first release of a vote gets no answer. The server executes this
-// release when the test calls the field late.
+// release when the test calls the function in the field late.
 type straggler struct {
 	*redis.Client
 	sha string

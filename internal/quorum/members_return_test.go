@@ -117,8 +117,8 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 }
 
 // Nodes are restarted one after the other, with and without their data. In a second pass, each node
-// is restarted before the nodes that were restarted earlier vote again. Together these are more
-// nodes than may be lost at once.
+// is restarted before the nodes that were restarted earlier vote again. In total, more nodes
+// are restarted than may be lost at the same time.
 func TestQuorumQ2RollingRestartsEndInNoOutage(t *testing.T) {
 	t.Parallel()
 	for _, data := range []bool{false, true} {
@@ -202,9 +202,9 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	bothNamed(err)
 }
 
-// Of three nodes, one has forgotten its leases and one does not answer. The third node alone
-// cannot know whether the silent node is only cut off, and still votes for others. So no caller
-// gets a lock until the silent node answers.
+// Of three nodes, one has forgotten its leases and one does not answer. The third node's
+// answers do not show whether the silent node is only cut off from this client, and still votes
+// for other clients. So no caller gets a lock until the silent node answers.
 func TestANodeThatForgotWaitsForTheOneThatIsDown(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3, brief...)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// server is one process with its data.
+// server is one simulated Redis server with its data.
 type server struct {
 	id       string
 	offset   time.Duration // how far the server's clock is ahead of the model's time

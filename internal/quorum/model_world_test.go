@@ -46,7 +46,7 @@ type model struct {
 	fence   int64
 	grants  int
 	broken  string
-	calm    bool // no fault is under way
+	calm    bool // true while no fault is under way
 }
 
 // grant is a lease as its holder sees it.

@@ -132,8 +132,9 @@ func splitBatches(all []*Batch) []*Batch {
 }
 
 // beginRenewal sends the batch b, puts the answers into grants, and then calls onAnswer. If an
-// answer shows that leases are not ours, or that their slot moves, further calls are needed. A
-// separate goroutine makes these calls by the function complete before it calls onAnswer.
+// answer shows that leases do not belong to their owners any more, or that their slot moves,
+// further calls are needed. A separate goroutine makes these calls by the function complete
+// before it calls onAnswer.
 func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant, onAnswer func([]int, []store.Grant), complete func()) {
 	call := b.call().link()
 	call.Acked = s.acks.required()

@@ -21,7 +21,7 @@ type bustle struct {
 	done []atomic.Int64 // for each worker, how many critical sections it has finished
 
 	mu     sync.Mutex
-	grants map[string][]uint64 // fences by key; they are in the order of the grants if the sections exclude each other
+	grants map[string][]uint64 // fences by key; in the order of the grants if a key has one holder at a time
 	errs   []error
 	limit  int // how many units a key has: 1 without a semaphore
 	mixed  int // how many critical sections held more than one unit while others held units of the key
@@ -71,7 +71,7 @@ func (c *bustle) section(ctx context.Context, l *locker.Engine, rule locker.Rule
 		c.note(func() { c.mixed++ })
 	}
 	c.note(func() { c.grants[rule.Key] = append(c.grants[rule.Key], lease.Fence()) })
-	time.Sleep(time.Millisecond) //nolint:forbidigo // the work of the section, during which other callers arrive
+	time.Sleep(time.Millisecond) //nolint:forbidigo // the work of the critical section, during which other callers arrive
 	inside.Add(-units)
 	if err := lease.Release(context.Background()); err != nil {
 		c.note(func() { c.errs = append(c.errs, err) })
@@ -86,8 +86,8 @@ func (c *bustle) note(do func()) {
 	do()
 }
 
-// awaitSections returns when each worker has finished a section that began after the call of
-// awaitSections.
+// awaitSections returns when each worker has finished a critical section that began after the
+// call of awaitSections.
 func (c *bustle) awaitSections() {
 	c.Helper()
 	var before []int64
@@ -104,7 +104,7 @@ func (c *bustle) end() {
 	c.work.Wait()
 }
 
-// checkUnharmed ends the bustle, and checks that no fault has disturbed a section.
+// checkUnharmed ends the bustle, and checks that no fault has disturbed a critical section.
 func (c *bustle) checkUnharmed() {
 	c.Helper()
 	c.end()

@@ -101,7 +101,7 @@ func (b *Batch) splitMoving(grants []store.Grant) (all []*Batch) {
 
 // renewAlone renews one lease with a script that changes no other key. If the key was handed to
 // the owner, a second step removes the owner's entry from the queue. The second step is safe,
-// because no other token gets the key while the lease is ours.
+// because no other token gets the key while the owner holds the lease.
 func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	plain := *b
 	plain.handed = false

@@ -84,9 +84,9 @@ func TestALineThatIsCutIsReplaced(t *testing.T) {
 	release(t, waiter.Granted(5*time.Second))
 }
 
-// A line may break when a node has just confirmed a channel, before the subscribing caller has seen
-// the confirmation. Then two attempts to open that channel are under way. Each caller must end only
-// its own attempt, exactly once.
+// A line (the connection to a node) may break when the node has just confirmed a channel,
+// before the subscribing caller has seen the confirmation. Then two attempts to open that
+// channel are under way. Each caller must end only its own attempt, exactly once.
 func TestLinesThatBreakWhileChannelsAreOpenedStrandNobody(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

@@ -29,7 +29,7 @@ type Subscriptions struct {
 	cut         context.CancelFunc
 	work        sync.WaitGroup
 
-	notifying sync.Mutex // locked while a line reports an event, so that events are reported one at a time
+	notifying sync.Mutex // locked while a node's connection reports an event, so that events are reported one at a time
 	listener  func(store.Event)
 
 	mu        sync.Mutex
@@ -66,7 +66,8 @@ const (
 // betweenSubscriptions are the pauses after a subscription that failed or did not last.
 var betweenSubscriptions = calls.Jittered(calls.Doubling(10*time.Millisecond, 500*time.Millisecond))
 
-// attempt is one subscription. All calls of Open for one slot wait for the same attempt.
+// attempt is one attempt to subscribe to the channel of a slot. All calls of Open for one slot
+// wait for the same attempt.
 type attempt struct {
 	ended chan struct{} // closed when the result is known
 	err   error
@@ -171,7 +172,8 @@ func (s *Subscriptions) Open(ctx context.Context, key string) (string, error) {
 	return sh.name, nil
 }
 
-// Reset closes the line of the channel: all channels of the line are subscribed again.
+// Reset closes the line of the channel (the connection to its node), so that all channels of
+// the line are subscribed again.
 func (s *Subscriptions) Reset(name string) {
 	s.mu.Lock()
 	var l *line
@@ -190,12 +192,12 @@ func (s *Subscriptions) Reset(name string) {
 // channel returns the name of a slot's channel. The caller holds s.mu.
 func (s *Subscriptions) channel(slot uint16) string { return s.sites.channel(slot, s.plain) }
 
-// firstAttempt makes the attempt first to subscribe to the shard sh. If this attempt fails, the
-// next Open makes another attempt.
+// firstAttempt subscribes to the shard sh. The parameter first is this attempt. If it fails,
+// the next Open makes another attempt.
 //
 // A channel may be lost as soon as its node has confirmed it, before the subscribing caller has
-// seen the confirmation. The next attempt may then be under way already. So only the caller that
-// has begun an attempt ends it.
+// seen the confirmation. The next attempt may then be under way already. So only the caller
+// that has begun an attempt marks this attempt as ended.
 func (s *Subscriptions) firstAttempt(sh *shard, first *attempt) {
 	err := <-s.subscribe(sh)
 	if err != nil && strings.Contains(strings.ToLower(err.Error()), "unknown command") && s.switchToPlain(sh) {

@@ -93,7 +93,7 @@ func TestOpenFailsWhereTheUserMayNotSubscribe(t *testing.T) {
 		return strings.Count(server.Client(t).ClientList(t.Context()).Val(), "user=narrow") == 1
 	})
 	// A user without rights to any channel can still lock, wait without an inbox, and hand the key
-	// to a waiter with an inbox. So can a user that may not even count subscribers.
+	// to a waiter with an inbox. A user that may not even count subscribers can do the same.
 	if err := server.Client(t).Do(t.Context(), "acl", "setuser", "blind", "on", ">secret", "+@all", "-pubsub", "~*", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}

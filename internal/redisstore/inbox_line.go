@@ -75,7 +75,8 @@ func (l *line) subscribe(sh *shard, name string) <-chan error {
 
 func isSharded(name string) bool { return strings.HasPrefix(name, shardPrefix) }
 
-// run reads until the line is lost. After that, run subscribes the line's channels on other lines.
+// run reads until the line is lost. After that, run subscribes the line's channels again, on
+// new connections.
 func (l *line) run() {
 	l.read()
 	l.close()
@@ -168,8 +169,8 @@ func (l *line) takePending(channel string) (pending, bool) {
 	return p, true
 }
 
-// refuseOldest gives err to the oldest subscription without an answer. The result is false when no
-// subscription waits for an answer, because in this state the error concerns the line.
+// refuseOldest gives err to the oldest subscription without an answer. The result is false when
+// no subscription waits for an answer, because the error then concerns the whole connection.
 func (l *line) refuseOldest(err error) bool {
 	p, ok := l.takePending("")
 	if !ok {
@@ -231,7 +232,8 @@ func timedOut(err error) bool {
 	return ok && network.Timeout()
 }
 
-// close ends the line. The goroutine that reads then subscribes the line's channels on other lines.
+// close ends the line. The goroutine that reads then subscribes the line's channels again, on
+// new connections.
 func (l *line) close() { l.fail(errLineLost) }
 
 func (l *line) fail(err error) {

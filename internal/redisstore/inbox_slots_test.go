@@ -16,8 +16,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// When a slot moves, the event names the slot's inbox. When a whole line is lost, the event names
-// no inbox.
+// When a slot moves, the event names the slot's inbox. When a line (the connection to a node,
+// with all its channels) is lost, the event names no inbox.
 func TestTheEventOfASlotThatMovedNamesItsInbox(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)

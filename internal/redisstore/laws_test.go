@@ -150,8 +150,8 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 	})
 }
 
-// proxiesFor puts a proxy in front of each server of addrs. It returns the proxies, and a dialer
-// that connects through them.
+// proxiesFor puts a proxy in front of each server of addrs. It returns the proxies, and a
+// dialer that connects through these proxies.
 func proxiesFor(t testing.TB, addrs []string) ([]*chaos.Proxy, dialer) {
 	t.Helper()
 	var proxies []*chaos.Proxy

@@ -42,7 +42,8 @@ end
 
 -- The node takes a proposal that is larger than every earlier fence and close to the node's time.
 -- Usually the other nodes take the same proposal, so all votes have one fence. Texts of equal
--- length compare like numbers. The text of a client whose clock is years behind is shorter.
+-- length compare like numbers. If the counter exists, a proposal with another number of digits
+-- is not taken, for example from a client whose clock is years behind.
 local taken = (not counter or #counter == #ARGV[4] and counter < ARGV[4]) and
   #stamp == #ARGV[6] and #stamp == #ARGV[7] and stamp >= ARGV[6] and stamp <= ARGV[7]
 if taken and not lease and not woken and not tombstone and not ARGV[8] then
