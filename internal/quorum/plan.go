@@ -10,7 +10,7 @@ import (
 
 // view is the result of one look at a node.
 type view struct {
-	err      error // the node did not answer; then the other fields are empty
+	err      error // why the node did not answer (then the other fields are empty); nil: it answered
 	clock    time.Time
 	id       string // identity of the server's data
 	evicts   bool   // the server may evict keys when its memory is full

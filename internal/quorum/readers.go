@@ -13,8 +13,8 @@ import (
 // both at once. A reader and a writer each need more than half of the nodes. So they need at least
 // one node in common, and this node admits only one of them. A waiting writer leaves its intent on
 // the nodes. The intent keeps new readers out until 3 s after the writer's last request, so the
-// writer waits only for the readers that are in. After a writer, waiting readers may enter for 50
-// ms although another writer waits.
+// writer waits only for the readers that hold the key already. After a writer, waiting readers
+// may enter for 50 ms although another writer waits.
 //
 // The fence of a reader is the largest fence among the nodes' phases. A node's answer counts only
 // if the node's counter is at least that fence. So a later writer has a larger fence than the

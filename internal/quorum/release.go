@@ -125,7 +125,7 @@ type count struct {
 	quorum    *quorum
 	released  int
 	notHeld   int // number of nodes where the owner has no lease
-	doneMarks int // number of those nodes that also have the done mark
+	doneMarks int // number of the nodes in notHeld that have the done mark
 	revoked   bool
 	reason    string
 	writer    bool // a writer waits

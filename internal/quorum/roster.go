@@ -22,7 +22,7 @@ import (
 // plans the changes for such a server, and the method tend makes them.
 type roster struct {
 	quorum              *quorum
-	markerKey, waitsKey string // keys
+	markerKey, waitsKey string // names of two keys on each node: its marker, and when its waits began
 	members             []member
 
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ type roster struct {
 type member struct {
 	text atomic.Pointer[string] // text is the marker under which the node votes; nil: it does not vote
 
-	asking  sync.Mutex // locked while only this node is asked
+	asking  sync.Mutex // locked while this process looks at this node alone
 	askedAt time.Time
 
 	// The roster's mutex guards the fields below.

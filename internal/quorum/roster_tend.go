@@ -163,7 +163,7 @@ func (r *roster) makeSteps(ctx context.Context, steps []step) {
 		return struct{}{}, nil
 	}))
 	defer f.stop()
-	for range f.remaining { // the next look shows the result
+	for range f.remaining { // the answers are not used, because the next look shows the result
 	}
 }
 

@@ -22,7 +22,8 @@ func (a Acks) required() bool { return a.Replicas > 0 }
 // confirm a grant that came by message, because no replica has acknowledged this grant.
 func (s Single) NeedsConfirmation() bool { return s.acks.required() }
 
-// checkClient returns an error if a is set and the client c cannot wait for acknowledgements.
+// checkClient returns an error if a requires acknowledgements and the client c cannot wait for
+// them.
 func (a Acks) checkClient(c Client) error {
 	if !a.required() {
 		return nil

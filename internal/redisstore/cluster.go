@@ -61,8 +61,8 @@ func (s Cluster) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer func
 	}
 }
 
-// complete renews the leases whose slot moves, one after the other. After that, complete looks up
-// the leases that are not ours.
+// complete renews the leases whose slot moves, one after the other. After that, complete finds
+// out which of the lost leases were revoked.
 func (s Cluster) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)

@@ -12,7 +12,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// The short way and the long way of the script give the same fence for every value of the counter.
+// acquire.lua has a short way, which is fast but serves only simple cases, and a long way for
+// all cases. Both give the same fence for every value of the counter.
 func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	const block = 64
 	client := redistest.Start(t).Client(t)
@@ -20,7 +21,7 @@ func TestAFenceIsLargerThanTheCounterAndNoEarlierThanTheClock(t *testing.T) {
 	for name, c := range map[string]struct {
 		counter func(now int64) string // "": there is no counter
 		block   int
-		clock   bool // true: the fence is the server's clock; false: the fence follows the counter
+		clock   bool // true: the fence is the time of the server's clock; false: the fence follows the counter
 	}{
 		"no counter":                    {func(int64) string { return "" }, block, true},
 		"behind the clock":              {func(now int64) string { return strconv.FormatInt(now-1000, 10) }, block, true},

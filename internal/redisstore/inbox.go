@@ -45,15 +45,15 @@ type Subscriptions struct {
 type shard struct {
 	slot      uint16
 	name      string
-	line      *line     // the line on which the channel is live; nil while it is not live
+	line      *line     // the connection on which the channel is live; nil while it is not live
 	liveSince time.Time // when the channel became live
 	usedAt    time.Time // when a waiter last used the channel
 	latest    *attempt  // the latest attempt to subscribe, which may be under way
 }
 
 const (
-	// silentFor is how long the server may be silent before the line sends a ping. The server must
-	// answer the ping within another silentFor.
+	// silentFor is how long the server may be silent before the line (its connection) sends a
+	// ping. The server must answer the ping within another silentFor.
 	silentFor = 3 * time.Second
 	// If a subscription lived for at least steadyAfter, the next subscription follows without a
 	// pause.

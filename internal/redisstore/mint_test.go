@@ -11,10 +11,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and acquire_each.lua have copies of the rule that makes fences. With the functions
-// of grant.lua instead, their short ways would be slow. All copies must make the same fences for
-// every clock and every counter. No block of several fences moves the counter ahead of the clock
-// by more than 100 ms.
+// acquire.lua and acquire_each.lua have copies of the rule that makes fences. The copies are in
+// the short ways (the fast branches) of these scripts, which would be slow with the functions
+// of grant.lua. All copies must make the same fences for every clock and every counter. No
+// block of several fences moves the counter ahead of the clock by more than 100 ms.
 func TestTheShortWayOfAcquireMintsTheFencesOfGrant(t *testing.T) {
 	t.Parallel()
 	m := minting{t, redistest.Start(t).Client(t)}
@@ -71,8 +71,8 @@ type minting struct {
 // minted has the values that a grant has written.
 type minted struct{ lease, counter string }
 
-// mint acquires a free key by one of the two ways. The result is false when acquire.lua does not
-// take the short way.
+// mint acquires a free key by acquire.lua: by its short way (the fast branch) if short is true,
+// otherwise by its long way. The result is false when acquire.lua does not take the short way.
 func (m minting) mint(short bool, second, micros int, counter string, block int) (minted, bool) {
 	m.Helper()
 	text := strings.ReplaceAll(scriptText(m.T, "acquire"), "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", second, micros))

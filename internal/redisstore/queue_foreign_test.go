@@ -37,7 +37,7 @@ func TestAForeignHolderBetweenDoesNotCostThePlace(t *testing.T) {
 	l.release(first, store.Released)
 	l.wantHolder(second)
 	l.wantQueued("-" + second.Owner)
-	listener.wantSilence() // the key is not handed to first again
+	listener.wantSilence() // the key is not handed to the waiter first again
 }
 
 // Here the waiters belong to Engines. The waiter at the head gets the key once, and then the

@@ -24,7 +24,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	stopped.wantGranted(first)
 	l.server.Del(t.Context(), l.key) // as if the claim had expired without a confirmation
 
-	g := l.acquire(next, store.Granted) // next is now the first waiter, and asks
+	g := l.acquire(next, store.Granted) // the owner of the claim next is now the first waiter, and asks
 	if g.Fence == 0 {
 		t.Fatalf("%+v", g)
 	}
@@ -42,7 +42,7 @@ func TestWhoLetsAHandedKeyLapseLosesAllItsPlaces(t *testing.T) {
 	l.acquire(store.Claim{Key: l.key, Owner: rand.Text(), TTL: time.Minute}, store.Busy)
 	listener.wantGranted(next)
 	l.wantQueued("-" + next.Owner)
-	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of "mine" is still alive, and queues again, behind next
+	if g := l.acquire(mine, store.Busy); g.Place != 1 { // the owner of "mine" is still alive, and queues again, behind the owner of "next"
 		t.Fatalf("%+v", g)
 	}
 	l.release(next, store.Released)

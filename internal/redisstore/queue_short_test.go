@@ -12,8 +12,10 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 )
 
-// acquire.lua and release.lua have a short way for a key with waiters. In every scene, the short
-// way must answer, write and publish the same as the long way, or change nothing.
+// For a key with waiters, acquire.lua and release.lua have a short way, which is fast but
+// serves only simple cases, and a long way for all cases. In every scene (a state of the
+// server), the short way must answer, write and publish the same as the long way, or change
+// nothing.
 func TestTheShortWaysOfAQueueDoWhatTheLongWaysDo(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -149,8 +151,9 @@ func newStage(t *testing.T) stage {
 	return s
 }
 
-// play runs the script text with args in the scene c. It returns the data on the server before the
-// run, and the answer with the data and the messages after the run.
+// play runs the script in the parameter text with args, on a server with the state of the scene
+// c. It returns the data on the server before the run, and the answer with the data and the
+// messages after the run.
 func (s stage) play(c scene, text string, args []any) (before, after []string) {
 	s.Helper()
 	text = strings.ReplaceAll(text, "redis.call('TIME')", fmt.Sprintf("{'%d', '%d'}", sceneClock/1_000_000, sceneClock%1_000_000))

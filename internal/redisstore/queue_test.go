@@ -57,7 +57,7 @@ func TestTheOrderSurvivesAClockThatStepsBack(t *testing.T) {
 	l := sharedLine(t)
 	holder := l.newHolder()
 	first := l.newWaiter("")
-	l.ageQueue(-time.Hour) // now the ticket of first is an hour later than the clock
+	l.ageQueue(-time.Hour) // now the ticket of the waiter first is an hour later than the clock
 	second, third := l.newWaiter(""), l.newWaiter("")
 	l.wantQueued(first.Owner, second.Owner, third.Owner)
 	l.release(holder, store.Released)

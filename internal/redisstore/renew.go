@@ -89,8 +89,8 @@ func (b *Batch) confirmation() *Call {
 }
 
 // Fill puts text, the answer to the batch's call, into the grants of the batch. The parameter short
-// is the reason why the answer does not count for leases that are still ours; nil: the answer
-// counts.
+// is the reason why the answer does not count for leases that their owners still hold; nil: the
+// answer counts.
 func (b *Batch) Fill(grants []store.Grant, text string, short error) {
 	r := Reply{text}
 	at := r.Time()
@@ -136,8 +136,8 @@ func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
 	b.fillAnswer(call, text, err, s.acks, grants)
 }
 
-// Renewed completes grants, the answers to a renewal of cs. For each lease that is not ours,
-// Renewed looks up once whether the lease was revoked.
+// Renewed completes grants, the answers to a renewal of cs. For each lease that its owner does
+// not hold any more, Renewed looks up once whether the lease was revoked.
 func (s Single) Renewed(ctx context.Context, cs []store.Claim, grants []store.Grant) ([]store.Grant, error) {
 	all := &Batch{all: cs}
 	for i := range cs {
@@ -162,8 +162,9 @@ func errorOfAll(grants []store.Grant) ([]store.Grant, error) {
 }
 
 // lookUp finds out which leases of the batch were revoked, and records this in grants. It reads
-// only the notes of leases that are not ours. After a restart of the server without data, a process
-// loses all its leases at once, so lookUp reads all their notes at the same time.
+// only the notes for owners that do not hold their leases any more. After a restart of the
+// server without data, a process loses all its leases at once, so lookUp reads all their notes
+// at the same time.
 func (s Single) lookUp(ctx context.Context, b *Batch, grants []store.Grant) {
 	var work sync.WaitGroup
 	for _, i := range b.Places {

@@ -96,7 +96,8 @@ func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, err
 	return store.Grant{}, weightError(c)
 }
 
-// acquire returns the question of an acquire, or nil when the claim's Weight exceeds its Limit.
+// acquire returns an acquire of c that was not sent yet, or nil when the claim's Weight exceeds
+// its Limit.
 func (s semaphore) acquire(c store.Claim) *question {
 	waits, done, once := "", "", ""
 	c = withLimit(c)
@@ -173,8 +174,8 @@ func (s semaphore) BeginRenew(ctx context.Context, cs []store.Claim, onAnswer fu
 	}
 }
 
-// complete renews one by one the permits whose slot moves. After that, complete looks up the
-// permits that are not ours.
+// complete renews one by one the permits whose slot moves. After that, complete finds out which
+// of the lost permits were revoked.
 func (s semaphore) complete(ctx context.Context, b *Batch, grants []store.Grant) {
 	for _, one := range b.splitMoving(grants) {
 		s.renewAlone(ctx, one, grants)

@@ -43,7 +43,8 @@ func renewed(t *testing.T, s locker.Store, c store.Claim, want store.State) {
 	}
 }
 
-// Permits are still held after their L was evicted, and the next step writes L again.
+// When L (the key that shows that permits are held) is evicted, the permits are still held. The
+// next step writes L again.
 func TestPermitsOutliveTheirEvictedShield(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -174,7 +175,7 @@ func TestALapsedLastPermitIsRemembered(t *testing.T) {
 	if client.Exists(t.Context(), redisstore.PermitsKey(key), redisstore.UsesKey(key)).Val() != 2 {
 		t.Fatal("P or U has run out with L")
 	}
-	granted(t, s, last) // the process that did not react has lost its second place too, so last gets the key
+	granted(t, s, last) // the process that did not react has lost its second place too, so the waiter last gets the key
 }
 
 // A permit that has run out is held until another token takes it back. An earlier renewal makes the

@@ -77,7 +77,7 @@ func (s Single) Revoke(ctx context.Context, key string, fence uint64, reason str
 	}
 	note := noteTTL(info)
 	if info.Mode == store.Shared {
-		note = 0 // readers look for the note of their phase
+		note = 0 // 0: no note with the holder's token, because readers look for the note of their phase
 	}
 	v, err := breakScript.Run(ctx, s.Client,
 		[]string{key, QueueKey(key), CounterKey(key), TombstoneKey(key, holder.Token)},

@@ -133,7 +133,8 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 
 // orderOf returns the order in which the calls with these answers count: first the calls that one
 // script made together, then the calls that were made alone. The calls are concurrent, so every
-// order is right. But both ways of the test must use the same order.
+// order is right. But the test makes the calls together and also alone, and both times it must
+// use the same order.
 func orderOf(answers []string) (order []int) {
 	for _, left := range []bool{false, true} {
 		for i, answer := range answers {
@@ -190,8 +191,8 @@ func (s *encounter) prepare(t *testing.T, c *redis.Client) {
 	_, _ = p.Exec(t.Context()) // an error is possible, because two calls may want data of different types at one key
 }
 
-// note records the answers and the present data on the server. Times are left out. Fences are left
-// out too, because they are made from times.
+// note records the answers and the present data on the server. The record contains no times,
+// and no fences, because fences are made from times.
 func (s *encounter) note(t *testing.T, c *redis.Client, answers []string, together bool) {
 	t.Helper()
 	var all []string

@@ -69,8 +69,8 @@ type Line struct {
 	processes map[string]int
 }
 
-// Add puts a waiter at the end of the line. The caller has already set the fields of w that differ
-// between kinds of Stores.
+// Add puts a waiter at the end of the Line, which is a queue. The caller has already set the
+// fields of w that differ between kinds of Stores.
 func (l *Line) Add(e Entry, w store.Waiter) {
 	ticket := e.Ticket
 	w.Handed = ticket < 0

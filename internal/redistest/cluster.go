@@ -18,7 +18,7 @@ const clusterSlots = 16384
 // Cluster is a Redis Cluster of three masters with one replica each. [StartCluster] makes a
 // Cluster; the zero value is not usable.
 type Cluster struct {
-	Masters  []*Server // at the start, in the order of their slots
+	Masters  []*Server // the masters at the start, in the order of their slots
 	Replicas []*Server // Replicas[i] follows Masters[i]
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // tries is the largest number of attempts at a change. An attempt fails when another client has
-// written the key meanwhile. If this other client has taken the key, the next attempt finds that
-// the lease is not ours, and is the last attempt.
+// written the key meanwhile. If this other client has taken the key, the next attempt finds
+// that the owner has lost the lease, and is the last attempt.
 const tries = 16
 
 // change writes to the lease of c if the owner of c holds it, and reports whether the owner held
@@ -59,7 +59,7 @@ func (s *Store) change(ctx context.Context, c store.Claim, write func(left time.
 			return false, nil
 		case failure == nil:
 			return ours, nil
-		// The data is no lock, so the lease is not ours.
+		// The key has data that is no lock, so the owner does not hold the lease.
 		case errors.As(refused(failure), &no) && errors.Is(no, store.ErrInvalidKey):
 			return false, nil
 		}

@@ -111,8 +111,8 @@ func (s *Store) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 	return grants, nil
 }
 
-// renew lengthens one lease if the lease has less time left than the TTL. If the lease is not ours,
-// renew returns notOursGrant.
+// renew lengthens one lease if the lease has less time left than the TTL. If the owner does not
+// hold the lease, renew returns notOursGrant.
 func (s *Store) renew(ctx context.Context, c store.Claim, notOursGrant store.Grant) (store.Grant, error) {
 	ours, err := s.change(ctx, c, func(left time.Duration, p redis.Pipeliner) {
 		if left < c.TTL {

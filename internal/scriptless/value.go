@@ -10,7 +10,8 @@ import (
 
 // valuePrefix is the first word of each lease's value, which has the form
 // scriptless|OWNER|METADATA. METADATA is escaped, so no value contains a colon, and no Locker with
-// scripts takes the value for a lease of its own. A lease without an owner is a kept key.
+// scripts takes the value for a lease of its own. The value has no owner while AtLeast keeps a
+// released key.
 const valuePrefix = "scriptless|"
 
 func valueOf(owner, metadata string) string {
@@ -20,7 +21,7 @@ func valueOf(owner, metadata string) string {
 // holder is the holder of a key.
 type holder struct {
 	store.Holder
-	owner string // "" for a foreign holder, and for a key that is kept
+	owner string // "" for a foreign holder, and for a key that is kept without an owner
 }
 
 // parse returns the holder that value, the value of a key, describes. The parameter remaining is

@@ -80,7 +80,7 @@ func Launch(kind Kind) (*Server, error) {
 // Addr returns the server's host:port.
 func (s *Server) Addr() string { return net.JoinHostPort(loopback, strconv.Itoa(s.port)) }
 
-// DSN returns the DSN of a database of this server for the usual driver.
+// DSN returns the DSN of a database of this server, for pgx or for go-sql-driver.
 func (s *Server) DSN(database string) string { return s.kind.DSN(s.Addr(), database) }
 
 // LogTail returns the end of the server's log.

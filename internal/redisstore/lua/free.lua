@@ -2,7 +2,7 @@
 -- for a slot that moves.
 --
 -- KEYS: lease L
--- ARGV: token · for how long to keep L, in ms, 0: not
+-- ARGV: token · for how long to keep L, in ms, 0: release it
 -- returns: "1", or "0" when the token does not hold L
 -- idempotent: a second execution finds L without the token and does nothing.
 -- first write: GETEX, which changes nothing. A full server accepts it, and the DEL or PEXPIRE

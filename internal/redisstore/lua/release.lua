@@ -4,7 +4,7 @@
 -- KEYS: lease L · queue Q · fence counter C · tombstone X of the token · [done mark D · tombstone
 --   of the next token]
 -- ARGV: token · [the token's entry in Q, "" when there is none · for how long to keep L, in ms, 0:
---   not · for how long to set the tombstone, in ms, 0: none · for how long to set the done mark,
+--   none · for how long to set the tombstone, in ms, 0: none · for how long to set the done mark,
 --   in ms, 0: none · the entry in Q of the next token, which acquires in the same step, "" when
 --   there is none · that token's ttl in ms]
 -- returns: "released", or "released" server-µs and then the answer to the next token, as

@@ -4,7 +4,7 @@
 --
 -- KEYS: lease L · queue Q · fence counter C · readers R · tombstone X of the token · done mark D ·
 --   tombstone of the next token · tombstone of the phase, or again X
--- ARGV: token · for how long to keep L, in ms, 0: not · for how long to set the tombstone, in ms,
+-- ARGV: token · for how long to keep L, in ms, 0: none · for how long to set the tombstone, in ms,
 --   0: none · for how long to set the done mark, in ms, 0: none · the token's entry in Q, "" when
 --   there is none · the entry in Q of the next token, a writer that acquires in the same step, ""
 --   when there is none · that token's ttl in ms · the token's entry in R · "|" and the traceparent

@@ -4,7 +4,7 @@
 -- KEYS: lease L · queue Q · fence counter C · permits P · uses U · tombstone X of the token ·
 --   [done mark D]
 -- ARGV: token · [the token's entry in Q, "" when there is none · for how long to keep the units,
---   in ms, 0: not · for how long to set the tombstone, in ms, 0: none · for how long to set the
+--   in ms, 0: none · for how long to set the tombstone, in ms, 0: none · for how long to set the
 --   done mark, in ms, 0: none]
 -- returns: "released" · "not-ours" server-µs · "revoked" server-µs reason · "done" server-µs when
 --   the token holds nothing, but a done mark was asked for and exists; as one string

@@ -14,7 +14,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answer = {}
 
--- whole returns a permit's use and the epoch if P and U are complete. L is KEYS[j].
+-- whole returns the value of the token's permit in U, and the epoch, if P and U have the same
+-- number of permits. L is KEYS[j].
 local function whole(j, token)
   if redis.call('TYPE', KEYS[j + 2])['ok'] ~= 'zset' or redis.call('TYPE', KEYS[j + 3])['ok'] ~= 'hash' or
     redis.call('ZCARD', KEYS[j + 2]) + 1 ~= redis.call('HLEN', KEYS[j + 3]) then
