@@ -69,8 +69,8 @@ func (f *Foreign) Releases() Releases {
 	return releaseSender{f.starter}
 }
 
-// releaseSender sends each release without a delay, because calls to several servers cannot be
-// recalled together.
+// releaseSender sends each release at once. A delayed release would have to be recallable, but
+// calls to several servers cannot be recalled together.
 type releaseSender struct{ Starter }
 
 // ReleaseBeside starts the release of c at once, and onAnswer receives the answer. The returned

@@ -25,8 +25,10 @@ const (
 	// promptWithin is the longest time that an answer may take if the next single call is to be
 	// direct.
 	promptWithin = 20 * time.Millisecond
-	// directFor is the time-out of a direct call, and flightFor is the time-out of a flight. All
-	// calls that begin in one slot (50 ms) end together, so a call may end up to 50 ms earlier.
+	// directFor is the longest time-out of a direct call, and flightFor is the shortest
+	// time-out of a flight. All calls that begin in one slot (50 ms) end together. So the
+	// time-out of a direct call may be up to 50 ms shorter, and that of a flight up to 50 ms
+	// longer.
 	directFor = 200 * time.Millisecond
 	flightFor = time.Second
 	// mostDirect is the largest number of direct calls that are under way together. If there are

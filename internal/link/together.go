@@ -9,12 +9,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Together is a script that makes several calls of another script at once. The script makes a call
-// only if the other script would handle this call in its usual way. One call of this script costs
-// the server and the client a fraction of the cost of the single calls. The script returns the
-// answers with line feeds between them. An empty answer means that the script has left out a call,
-// which is then sent by itself. The script is free to leave out any of the calls. An error of
-// the script must prove that the script has done nothing.
+// Together is a script that makes several calls of another script at once. The script makes a
+// call only in simple cases, and then has the same effect as the other script. One call of this
+// script costs the server and the client a fraction of the cost of the single calls. The script
+// returns the answers with line feeds between them. An empty answer means that the script has
+// left out a call, which is then sent by itself. The script is free to leave out any of the
+// calls. An error of the script must prove that the script has done nothing.
 type Together struct {
 	Script *Script
 	Keys   int   // how many keys of each call the script gets, from the first key on

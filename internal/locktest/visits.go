@@ -68,8 +68,8 @@ func (v Visitors) visit(l *locker.Engine, visitor string, mode locker.Mode) Visi
 	return s
 }
 
-// Visit is the stay of one visitor while it holds its lease. Its times are read from the machine's
-// clock, which all processes share.
+// Visit describes the time for which one visitor held its lease. Its times are read from the
+// machine's clock, which all processes share.
 type Visit struct {
 	Who               string
 	Mode              locker.Mode

@@ -96,7 +96,8 @@ type leftovers struct {
 	repeats []func()
 }
 
-// add records that node n has not confirmed the release c because of err.
+// add records that node n has not confirmed the release of the claim c, because of the error
+// err.
 func (l *leftovers) add(n *node, c store.Claim, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

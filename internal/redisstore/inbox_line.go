@@ -16,7 +16,7 @@ import (
 )
 
 // line is one connection to a node, and the goroutine that reads it, for all channels on that
-// node. After any error the line ends for good.
+// node. After any error the line ends, and is never used again.
 type line struct {
 	owner *Subscriptions
 	addr  string

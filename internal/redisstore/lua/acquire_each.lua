@@ -1,5 +1,5 @@
--- acquire_each.lua: grant leases to several tokens, each lease only if the key is free, has no
--- waiters, and the token has no tombstone. Each lease is for a different call.
+-- acquire_each.lua: grant leases to several tokens, each lease only if its key is free and has
+-- no waiters, and its token has no tombstone. Each lease is for a different call.
 --
 -- KEYS: for each lease: lease L · queue Q · fence counter C · tombstone X of the token
 -- ARGV: for each lease: token · ttl in ms · fences to reserve · metadata, may be ""

@@ -1,5 +1,5 @@
--- release_each.lua: release several leases, each lease only if release.lua would release it by its
--- short way. Each lease is for a different call.
+-- release_each.lua: release several leases, each lease only if its token holds it and its queue
+-- is empty. Each lease is for a different call.
 --
 -- KEYS: for each lease: lease L · queue Q
 -- ARGV: for each lease: token
