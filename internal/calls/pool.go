@@ -56,9 +56,9 @@ type worker struct {
 	done  chan struct{} // signalled when the answer has arrived, unless the call was abandoned
 }
 
-// These are the fates of a call. The answer may arrive just when the caller abandons the call. Then
-// the goroutine that is first to swap the fate decides whether the call counts as answered or as
-// abandoned.
+// These are the states (fates) of a call. The answer may arrive just when the caller abandons
+// the call. Then the goroutine that is first to swap the fate decides whether the call counts
+// as answered or as abandoned.
 const (
 	UnderWay int32 = iota
 	Answered

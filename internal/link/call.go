@@ -68,8 +68,9 @@ type Call struct {
 	acksErr error
 }
 
-// These are the fates of a call. The goroutine that is first to swap the fate decides it. For
-// example, a caller may leave at the moment when the flight starts, or when the answer comes.
+// These are the states (fates) of a call. The goroutine that is first to change the state
+// decides what becomes of the call. For example, a caller may leave at the moment when the
+// flight starts, or when the answer comes.
 const (
 	fresh    int32 = iota // not given to Links yet
 	listed                // waits for a flight: the caller can take it back

@@ -98,8 +98,8 @@ func TestQuorumQ7AnAddressThatMovesVotesForNobodyElse(t *testing.T) {
 	}
 }
 
-// A call of Complete was refused, and only one node of three has the done mark. This mark does
-// not count.
+// A call of Complete was refused, and only one node of three has the done mark. The mark of a
+// single node does not count.
 func TestQuorumQ9WorkIsDoneWhenMostNodesSaySo(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)

@@ -8,8 +8,8 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// keepSet handles a set with a quorum of current nodes. The nodes get the newest generations, and
-// servers that do not vote take their seats anew.
+// keepSet plans the changes of a set in which a quorum of the nodes is current. The nodes get
+// the newest generations, and servers that do not vote take their seats anew.
 func (c *council) keepSet() {
 	for i := range c.views {
 		switch {

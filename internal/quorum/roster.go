@@ -208,7 +208,8 @@ func (r *roster) setStanding(i int, s standing) {
 }
 
 // forgetText is called when node n has answered that its marker is not text, the text of the
-// request. It makes the next request look at the node first.
+// request. After that, this process looks at the node again before its next request to the
+// node.
 func (r *roster) forgetText(n *node, text string) {
 	m := &r.members[n.index]
 	r.mu.Lock()

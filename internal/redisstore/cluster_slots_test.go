@@ -108,8 +108,8 @@ func TestALeaseIsKeptAndGivenUpWhileItsSlotMoves(t *testing.T) {
 			}
 			eventually(t, "a script is refused", func() bool { return seen.countOf("TRYAGAIN") > 0 })
 			newcomer := asks(t, l, locker.Rule{Key: key + "{" + key + "}"}) // a key in the same slot
-			// This pause is longer than a first answer may take. During the pause, the newcomer
-			// must not get its lease.
+			// This pause is longer than the time that is allowed for a first answer. During the
+			// pause, the newcomer must not get its lease.
 			time.Sleep(1500 * time.Millisecond) //nolint:forbidigo // see above
 			newcomer.WaitsStill()
 			head.WaitsStill()
