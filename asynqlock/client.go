@@ -98,7 +98,7 @@ func (c *Client) enqueueUnique(ctx context.Context, r *rule, t *asynq.Task, opts
 		}
 		other, err := c.inspector.GetTaskInfo(m.queue, id)
 		switch {
-		// The other task has ended meanwhile.
+		// The other task has ended meanwhile, so its ID is free again.
 		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound):
 		case err != nil:
 			return nil, fmt.Errorf("%w (and its state is not known: %w)", duplicateError(t, "there", id), err)

@@ -113,8 +113,8 @@ func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
 	}
 }
 
-// A clone has used no retry, but the task from which it was made has used some. The same is true
-// for a clone of a clone.
+// A clone has used no retry, but the task from which it was made has used some. A clone of a clone
+// has used no retry either.
 func TestACloneOfATaskThatHasRunIsNotDropped(t *testing.T) {
 	t.Parallel()
 	q, store := newQueue(t), lockertest.NewMemory()

@@ -20,7 +20,7 @@ import (
 // return Keys.
 type Keys struct {
 	compile func(*config) (keyOf, error)
-	perTask bool // each task has its own key
+	perTask bool // each task has its own key, as with ByTaskID
 }
 
 // keyOf returns the key of a task. Its errors are ErrInvalidKey or key.Errors. After such an error,
@@ -128,7 +128,7 @@ type message struct {
 	id        string // the ID of the original, which is this task's ID unless this task is a clone
 	queue     string
 
-	retried, maxRetry int // retries that are used, and retries that are allowed
+	retried, maxRetry int // the number of retries that were used, and the number that is allowed
 
 	ranBefore bool // the task has run or tried to run before, so it is not a duplicate
 
@@ -238,8 +238,8 @@ func (i *invalidKey) Unwrap() error { return i.error }
 // Is makes errors.Is find ErrInvalidKey in the error.
 func (i *invalidKey) Is(target error) bool { return target == locker.ErrInvalidKey }
 
-// taskError returns an error about a task for err. If err is an error of package key, its text is
-// about a request, so taskError replaces it.
+// taskError returns the error err with a text about a task. If err is an error of package key, its
+// text is about a request, so taskError replaces it.
 func taskError(err error) error {
 	if e, ok := errtype.As[*key.Error](err); ok && e.Err == key.ErrMissing {
 		return &missingPart{e}

@@ -12,7 +12,7 @@ import (
 type serverClock struct {
 	mu         sync.Mutex
 	current    translation
-	previous   translation // translates times before current.from
+	previous   translation // translates the times before `current.from`
 	validUntil time.Time   // after this time, the server's time is read again, because clocks drift
 }
 
@@ -42,7 +42,7 @@ func (c *serverClock) observe(server int64, sent, received time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if received.Before(c.validUntil) {
-		return // another reply came first
+		return // the reply to another request has set the translation already
 	}
 	next := translation{from: received, epoch: sent.Add(received.Sub(sent) / 2), server: server}
 	if c.validUntil.IsZero() {

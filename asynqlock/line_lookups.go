@@ -57,7 +57,7 @@ func (s *lookups) send(c redis.UniversalClient) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), lineBound)
 		answers := make([]*redis.IntCmd, len(batch))
-		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its own error
+		_, _ = c.Pipelined(ctx, func(p redis.Pipeliner) error { // the error is ignored, because each answer has an error of its own
 			for i, l := range batch {
 				answers[i] = p.Exists(ctx, l.line)
 			}

@@ -54,12 +54,12 @@ type waker struct {
 
 // interest records what this process does for a key.
 type interest struct {
-	deliveries int  // deliveries that have or want the key
+	deliveries int  // the number of deliveries that have or want the key
 	parked     bool // a task was put off, and the last delivery must call the front task
 	watched    bool // a watcher waits for the key
 	calling    bool // a goroutine calls the front task
-	checkAgain bool // that goroutine must check the line once more
-	expecting  bool // a timer checks whether the called task has come
+	checkAgain bool // the calling goroutine must check the line once more
+	expecting  bool // a timer checks later whether the called task has reached a worker
 }
 
 // enter counts a delivery that wants the key, and returns true. But if onlyIfAlone is true and
@@ -118,15 +118,15 @@ func (w *waker) recordPutOff(lock locker.Rule, front, counted bool) {
 	}
 }
 
-// forget deletes the interest in key if nothing is left to do for the key. The caller holds the
-// mutex.
+// forget deletes the interest in key if nothing is left to do for the key. The caller holds w.mu.
 func (w *waker) forget(key string) {
 	if in := w.keys[key]; in != nil && *in == (interest{}) {
 		delete(w.keys, key)
 	}
 }
 
-// change calls the function change with the interest in key, and returns the result of change.
+// change lets its second parameter, a function, change the interest in key, and returns the result
+// of that function.
 func (w *waker) change(key string, change func(in *interest) bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,7 +241,7 @@ func (w *waker) callFront(ctx context.Context, key string) {
 			if w.inspector.RunTask(queue, id) == nil {
 				w.expect(key, abandonedAfter-since)
 				return
-			} // the state has changed
+			} // RunTask has failed, because the state of the task has changed meanwhile
 		case (state == asynq.TaskStateActive || state == asynq.TaskStatePending) && since >= abandonedAfter,
 			state != asynq.TaskStateActive && state != asynq.TaskStatePending:
 			if _, err := w.lines.leave(ctx, key, front); err != nil {

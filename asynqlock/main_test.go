@@ -105,8 +105,8 @@ func (q *queue) state(id string) string {
 	return fmt.Sprintf("%v after %d retries", info.State, info.Retried)
 }
 
-// serve runs a server until the test ends. Without a Guard, the server has nothing from this
-// package.
+// serve runs a server until the test ends. If g is nil, the server runs the handler without a
+// Guard.
 func (q *queue) serve(g *asynqlock.Guard, cfg asynq.Config, handler asynq.Handler) *errorRecorder {
 	q.t.Helper()
 	see := &errorRecorder{}

@@ -15,7 +15,7 @@ import (
 // An Option sets up the Guard that [New] returns.
 type Option func(*config)
 
-// config has the values of the options. Only newConfig sets its defaults.
+// config has the values of the options. Their defaults are set only in newConfig.
 type config struct {
 	rules      rules
 	decode     Decoder

@@ -31,7 +31,7 @@ func TestATaskThatRanOutOfTimeIsNotRunBesideItself(t *testing.T) {
 				g = guard(t, q.locker(), asynqlock.Snooze(time.Second))
 			}
 			see := q.serve(g, asynq.Config{}, w)
-			t.Cleanup(func() { close(w.end) }) // ends all runs: on a slow machine there are more than the test expects
+			t.Cleanup(func() { close(w.end) }) // ends every run, because on a slow machine asynq may start more runs than the test expects
 			q.enqueue("job", `{"account":"42"}`, asynq.Timeout(time.Second))
 			next(t, w)
 			if !guarded {

@@ -146,7 +146,8 @@ func (r *rule) whenBusy(v Verdict) {
 	r.busy = v
 }
 
-// atLeast returns d, the argument of the policy. It records a mistake if d is less than least.
+// atLeast returns d, the argument of the policy. It records a mistake in the rule if d is less than
+// the parameter least.
 func (r *rule) atLeast(policy string, d, least time.Duration) time.Duration {
 	if d < least {
 		r.refuse("%s(%v); give at least %v, or leave it out", policy, d, least)

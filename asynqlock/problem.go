@@ -13,7 +13,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// The values of [Problem.Code].
+// These are the values of [Problem.Code].
 const (
 	CodeBusy           = "lock-busy"
 	CodeRunning        = "already-running"
@@ -29,7 +29,7 @@ const (
 // A Verdict says what happens to a task that has a [Problem].
 type Verdict string
 
-// The values of [Problem.Verdict].
+// These are the values of [Problem.Verdict].
 const (
 	Snoozed  Verdict = "snoozed"  // the task comes again, without using a retry
 	Dropped  Verdict = "dropped"  // the task is deleted
@@ -107,7 +107,7 @@ var rulings = []ruling{
 	{locker.ErrInvalidRule, CodeMisconfigured, Snoozed},
 	{locker.ErrUnsupported, CodeMisconfigured, Snoozed},
 	{locker.ErrUnavailable, CodeUnavailable, Snoozed},
-	{locker.ErrBusy, CodeBusy, Snoozed}, // or the verdict of the rule's policy
+	{locker.ErrBusy, CodeBusy, Snoozed}, // Drop or Archive of the rule can change this verdict
 }
 
 // lostRuling is the ruling for a task whose lock ended before its handler did.

@@ -69,7 +69,7 @@ func TestATaskComesBackWhenThereIsHope(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		policies []asynqlock.Policy
-		hope     time.Duration // RetryAfter of the Locker's error
+		hope     time.Duration // the RetryAfter that the Locker's error has
 		least    time.Duration
 	}{
 		{nil, 0, 5 * time.Second},

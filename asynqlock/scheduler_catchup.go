@@ -303,7 +303,7 @@ func formatSlot(slot time.Time, claimed bool) string {
 	return text
 }
 
-// parseSlot reverses formatSlot. ok is false if value is not such a value.
+// parseSlot reverses formatSlot. ok is false if formatSlot cannot have made value.
 func parseSlot(value string) (slot time.Time, claimed, ok bool) {
 	number, claimed := strings.CutSuffix(value, "?")
 	seconds, err := strconv.ParseInt(number, 10, 64)

@@ -61,8 +61,8 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 	t.Error("no second was long enough for two terms")
 }
 
-// term begins a term of a process. The returned function tick returns true if a tick that is due
-// now passes.
+// term makes a process lead, until stop is called. The returned function tick returns true if the
+// process may enqueue a tick that is due now.
 func term(t *testing.T, q *queue, l locker.Locker, task *asynq.Task, more ...asynqlock.SchedulerOption) (tick func(opts ...asynq.Option) bool, stop func()) {
 	t.Helper()
 	hooks, ended := make(chan func(*asynq.Task, []asynq.Option), 1), make(chan error, 1)

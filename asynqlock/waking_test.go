@@ -201,7 +201,7 @@ func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			await(t, "all have run", func() bool { return len(work.payloads()) == 7 })
-			if work.most != 2 && work.most != 1 { // two tasks, because there are two keys
+			if work.most != 2 && work.most != 1 { // at most two tasks at a time, because there are two keys
 				t.Errorf("%d ran at a time", work.most)
 			}
 		})
@@ -252,7 +252,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// The line is only an index. If it is lost, the tasks come back after their pause.
+// The line is only an index. If the line is lost, its tasks come back after their pauses.
 func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)
@@ -275,7 +275,7 @@ func TestNoTaskIsLostWithItsLine(t *testing.T) {
 	}
 }
 
-// A task may succeed, fail or be dropped. In each of these cases, it wakes the next task.
+// A task may succeed, fail or be dropped. However a task ends, its end wakes the next task.
 func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t)

@@ -24,7 +24,7 @@ func TestAServiceThatIsCalledJoinsItsCallersLock(t *testing.T) {
 	redisServer := redistest.Shared(t)
 	shopLocker, stockLocker := onRedis(t, redisServer.Client(t)), onRedis(t, redisServer.Client(t))
 
-	var came string // the header that the last handler of the stock has received
+	var came string // the delegation header that the last handler of the stock service has received
 	stock := gin.New()
 	answer := func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)

@@ -101,7 +101,7 @@ func serve(c *gin.Context, locked http.Handler) {
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
 	}
-	defer carry(c.Request, r) // also when a handler panics
+	defer carry(c.Request, r) // runs also if a handler panics
 	locked.ServeHTTP(c.Writer, r)
 	if !v.ran || v.problem != nil {
 		c.Abort()

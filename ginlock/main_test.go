@@ -25,7 +25,7 @@ type seen struct {
 }
 
 // engine returns a Gin engine with one guarded route, POST /orders/:id. Its outermost middleware
-// records the end of each request in see.
+// records in the parameter see how each request ended.
 func engine(see *seen, guard gin.HandlerFunc, handler gin.HandlerFunc) *gin.Engine {
 	e := gin.New()
 	if see != nil {

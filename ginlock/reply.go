@@ -8,7 +8,7 @@ import (
 	"github.com/latchkit/latchkit/httplock"
 )
 
-// The values of [Problem].Code.
+// These are the values of [Problem].Code.
 const (
 	CodeBusy             = httplock.CodeBusy
 	CodeTooManyWaiters   = httplock.CodeTooManyWaiters

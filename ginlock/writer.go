@@ -93,7 +93,7 @@ func (w *pacedWriter) WriteString(s string) (int, error) { return w.Write([]byte
 
 func (w *pacedWriter) Flush() {
 	w.WriteHeaderNow()
-	_ = w.pacer.FlushError() // http.Flusher has no error to return
+	_ = w.pacer.FlushError() // the method Flush of an http.Flusher returns no error
 }
 
 // Unwrap is for http.ResponseController.

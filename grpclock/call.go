@@ -153,7 +153,7 @@ func (g *guard) opens(ctx context.Context, c *call, locks []locker.Rule, err err
 	return true
 }
 
-// without reports p, the reason why a call runs without a lock.
+// without reports that a call runs without a lock. The Problem p is the reason.
 func (g *guard) without(ctx context.Context, p *Problem) {
 	g.event(ctx, cmp.Or(p.Rule, unnamed), eventUnguarded, 0)
 	g.show(ctx, p)

@@ -117,7 +117,8 @@ func TestAClientSpreadsItsAttempts(t *testing.T) {
 	}
 }
 
-// A client chooses the number of its earlier attempts. No number may harm the server.
+// A client itself sends the number of its earlier attempts, so it can send any number. No such
+// number may make the server panic.
 func TestAnAbsurdNumberOfAttemptsIsNoPanic(t *testing.T) {
 	client := serve(t, setup{locker: busyAlways{}, service: &service{}})
 	for _, n := range []string{"4611686018427387904", "9223372036854775807", "99999999999999999999", "-1", "x"} {

@@ -89,7 +89,7 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 		if v.Enum() != 0 && v.Enum() != 1 {
 			return fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", v.Enum())
 		}
-		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // one of the two
+		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // Enum returned EXCLUSIVE or SHARED
 		return nil
 	case kind == protoreflect.MessageKind && f.Message().FullName() == "google.protobuf.Duration":
 		if to := r.time(f.Name()); to != nil {

@@ -14,7 +14,7 @@ type requestObserver interface {
 	ObserveRequest(ctx context.Context, e locker.RequestEvent)
 }
 
-// The results of calls without a Problem.
+// These are the results of calls without a Problem.
 const (
 	eventAcquired  = "acquired"
 	eventReplayed  = "replayed"

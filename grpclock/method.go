@@ -24,7 +24,7 @@ type method struct {
 	idempotency *key.Template[*call] // nil: answers are not stored
 	output      string               // the full name of the response's message
 	stall       time.Duration        // 0: the interceptor's default
-	early       bool                 // the keys need no request
+	early       bool                 // the keys can be made without the request message
 	err         error                // why the rule is invalid
 }
 

@@ -19,7 +19,7 @@ import (
 // method by method with the first call. Make them with [FromDescriptors], [FromMap] or
 // [FromProviders]; they are safe for concurrent use.
 type Rules struct {
-	annotated bool // the .proto files define rules
+	annotated bool // the rules are read from the .proto files
 	provided  bool // the services are KeyProviders
 	explicit  RuleMap
 	vocabulary
@@ -175,7 +175,7 @@ func unenforced(interceptor string, methods []string) error {
 		"ServerOptions of these Rules", interceptor, strings.Join(methods, ", "))
 }
 
-// enforce sets the err of a method whose rule the interceptors cannot enforce.
+// enforce records an error in m if the interceptors cannot enforce the rule of this method.
 func (r *Rules) enforce(name string, m *method, guards []*guard, stream bool) {
 	if m.err == nil && stream && m.idempotency != nil {
 		m.err = fmt.Errorf("grpclock: %s: a stream cannot be answered from a store; leave idempotency out", name)

@@ -39,7 +39,8 @@ var theShop = func() registered {
 	return s.GetServiceInfo()
 }()
 
-// asked calls a method under rules. It returns the Rule with which the Locker was called.
+// asked calls a method of a server that has these rules. It returns the Rule with which the Locker
+// was called.
 func asked(t *testing.T, rules *grpclock.Rules, method string, req any, opts ...grpclock.Option) (locker.Rule, error) {
 	t.Helper()
 	var got locker.Rule

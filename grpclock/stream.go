@@ -13,7 +13,8 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// stream is the interceptor for streams. A stream ends in one of the ways of unary, or in this way:
+// stream is the interceptor for streams. A stream ends in one of the ways that the comment of the
+// method unary lists, or in this way:
 //
 //	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -55,19 +56,19 @@ type guardedStream struct {
 	guard *guard
 	call  *call
 	base  context.Context // the stream's context without a lease
-	held  context.Context // the context with which the lock is taken; it descends from base
+	held  context.Context // the context with which the lock is taken; a child of `base`
 	ctx   *streamContext  // the context that the handler sees
 
 	endBase, endHeld context.CancelCauseFunc
 
 	mu       sync.Mutex
-	asked    bool          // a holder was started, or no holder is needed
-	granted  bool          // the holder has the lock for the handler
+	asked    bool          // a holder was started, or the stream needs no holder
+	granted  bool          // the holder got the lock while the handler was running
 	over     bool          // the handler has returned
-	result   error         // the handler's result, for the holder
-	returned chan struct{} // closed when over and result are set
+	result   error         // the handler's result, which the holder passes to locker.Run
+	returned chan struct{} // closed when `over` and `result` are set
 	released chan struct{} // closed when the holder has ended
-	outcome  error         // the holder's result; set before released is closed
+	outcome  error         // the result of locker.Run; set before `released` is closed
 
 	// failed is why the stream was stopped; nil if it was not stopped. When the lease ends, the
 	// reason is in the lease's context, and not here.
@@ -96,7 +97,8 @@ func (s *guardedStream) end(cause error) {
 	s.endBase(cause)
 }
 
-// acquire takes the lock. Its error is the status of a stream that does not get the lock.
+// acquire takes the lock. If the stream does not get the lock, acquire returns the status with
+// which the stream ends.
 func (s *guardedStream) acquire() error {
 	var locks []locker.Rule
 	err := s.panics.catch(func() (err error) { locks, err = s.guard.locks(s.held, s.call); return err })
@@ -127,8 +129,9 @@ func (s *guardedStream) acquire() error {
 	}
 }
 
-// catchOpen calls open, which reports whether WithFailOpen lets the stream continue. It keeps a
-// panic of an observer for the interceptor, because acquire may run on a goroutine of the handler.
+// catchOpen calls open, which reports whether WithFailOpen lets the stream continue. If an observer
+// panics, catchOpen keeps the panic for the interceptor, because acquire may run on a goroutine of
+// the handler, where no interceptor could recover from it.
 func (s *guardedStream) catchOpen(open func() bool) (opened bool) {
 	_ = s.panics.catch(func() error { opened = open(); return nil })
 	return opened
@@ -143,7 +146,8 @@ func (s *guardedStream) goWithout() error {
 	return nil
 }
 
-// ask starts the holder, unless the handler has returned.
+// ask starts the holder, unless the handler has returned. It reports whether it has started the
+// holder.
 func (s *guardedStream) ask(locks []locker.Rule, held chan<- context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +241,7 @@ func (s *guardedStream) settle(result error) error {
 	if !asked {
 		return nil
 	}
-	if !granted { // the handler did not wait for its first message
+	if !granted { // no holder got the lock before the handler returned
 		s.end(errReturned)
 	}
 	<-s.released
@@ -327,7 +331,7 @@ func (s *guardedStream) stop(reason error) error {
 // stall stops a stream whose client does not read and does not write.
 func (s *guardedStream) stall() {
 	p := stalled.problem(s.call, errStalled)
-	_ = grpc.SetTrailer(s.base, p.trailer()) // fails when the handler has just returned
+	_ = grpc.SetTrailer(s.base, p.trailer()) // an error is ignored, because SetTrailer fails when the handler has just returned
 	_ = s.panics.catch(func() error { s.guard.report(s.base, p); return nil })
 	_ = s.stop(p)
 }

@@ -560,7 +560,8 @@ func TestObserversSeeEachProblem(t *testing.T) {
 }
 
 // With WithFailOpen, an observer is notified on the goroutine that receives the first message. A
-// panic of the observer must not end the process there. It reaches the recovery interceptor.
+// panic of the observer must not end the process there. The panic must reach the recovery
+// interceptor.
 func TestAnObserverThatPanicsDuringAnOutageReachesTheRecoveryInterceptor(t *testing.T) {
 	down := lockerFunc(func(r locker.Rule) error {
 		return &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrUnavailable}

@@ -18,7 +18,8 @@ import (
 )
 
 // deaf is a stream whose Recv and Send end with the connection, and not with the stream's context.
-// The streams of connect-go are so, and the streams behind an interceptor with a time limit.
+// Streams of connect-go behave like this, and so do streams behind an interceptor with a time
+// limit.
 type deaf struct {
 	grpc.ServerStream
 	ctx   context.Context
@@ -78,8 +79,8 @@ func TestTheEndOfACallEndsARecvAndASendThatWait(t *testing.T) {
 	}
 }
 
-// A handler may stop using its stream when the call is over, and still work. Its stream has not
-// stalled.
+// When the call is over, a handler may stop using its stream, but continue its work. This must not
+// count as a stall of the client.
 func TestAHandlerThatWorksAfterALossHasNotStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()

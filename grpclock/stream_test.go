@@ -68,7 +68,7 @@ func lastOf(s interface{ Recv() (*shop.Receipt, error) }) error {
 // streaming is a service whose streams send one message. Such a stream ends when its client ends
 // it, when finish is closed, or when its context ends.
 type streaming struct {
-	finish  chan struct{} // Watch ends when finish is closed
+	finish  chan struct{} // the method Watch returns when `finish` is closed
 	entered chan context.Context
 }
 
@@ -364,7 +364,7 @@ func TestAStreamThatIsOverIsForgotten(t *testing.T) {
 	err = intercept(nil, stream, &grpc.StreamServerInfo{FullMethod: shop.Shop_Talk_FullMethodName}, func(_ any, s grpc.ServerStream) error {
 		go func() {
 			defer close(received)
-			_ = s.RecvMsg(&shop.Order{}) // the stream may be over
+			_ = s.RecvMsg(&shop.Order{}) // RecvMsg returns an error if the stream has ended
 		}()
 		<-granted
 		return nil

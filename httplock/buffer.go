@@ -94,7 +94,7 @@ func (h *held) Write(p []byte) (int, error) {
 // be held back, too.
 func (h *held) Flush() {
 	if h.sent || h.over && h.streams {
-		_ = http.NewResponseController(h.to).Flush() // http.Flusher has no error to return
+		_ = http.NewResponseController(h.to).Flush() // the method Flush of an http.Flusher returns no error
 	}
 }
 

@@ -23,7 +23,7 @@ type pace struct {
 	context.Context
 	end    context.CancelCauseFunc
 	limit  time.Duration // 0: no limit
-	waited time.Duration // the wait for the lock
+	waited time.Duration // how long the request has waited for the lock
 	client response
 	writer pacedWriter // writes to the field client
 
@@ -52,12 +52,14 @@ func (p *pace) stop() {
 	p.end(context.Canceled)
 }
 
-// reading begins a read from the client, and returns a function that ends it.
+// reading starts the time limit of a read from the client, and returns a function that stops the
+// limit.
 func (p *pace) reading() (end func() bool) {
 	return p.within(func(c *http.ResponseController) error { return c.SetReadDeadline(past) })
 }
 
-// writing begins a write to the client, and returns a function that ends it.
+// writing starts the time limit of a write to the client, and returns a function that stops the
+// limit.
 func (p *pace) writing() (end func() bool) {
 	return p.within(func(c *http.ResponseController) error { return c.SetWriteDeadline(past) })
 }
@@ -65,10 +67,10 @@ func (p *pace) writing() (end func() bool) {
 // past is a deadline that ends a read or write at once.
 var past = time.Unix(1, 0)
 
-// within begins a read or write of the handler, and returns a function that ends it. If it takes
-// longer than the limit, within ends the handler's context, and calls interrupt to end the read or
-// write. If the server does not support deadlines, only the context ends. Such a server must have
-// time-outs of its own for reads and writes.
+// within starts the time limit of a read or write of the handler, and returns a function that stops
+// the limit. If the read or write takes longer than the limit, within ends the handler's context,
+// and calls interrupt to end the read or write. If the server does not support deadlines, only the
+// context ends. Such a server must have time-outs of its own for reads and writes.
 func (p *pace) within(interrupt func(*http.ResponseController) error) (end func() bool) {
 	if p.limit == 0 {
 		return func() bool { return true }

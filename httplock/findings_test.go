@@ -93,7 +93,7 @@ func TestAHandlerThatHasWrittenNothingIsNotRemembered(t *testing.T) {
 }
 
 // While the lock server is down, each request that asks it has to wait. So only a few requests may
-// ask the server. If all requests asked it, all of them would wait.
+// ask the server. If all requests asked the server, all of them would wait.
 func TestAnOutageIsRememberedWithFailOpen(t *testing.T) {
 	asked := 0
 	l := lockerFunc(func(r locker.Rule) error {

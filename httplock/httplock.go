@@ -75,7 +75,7 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	return m, nil
 }
 
-// check finds a rule that l can never grant.
+// check returns an error if the Locker l can never grant a Rule of these options.
 func (c *config) check(l locker.Locker) error {
 	rule := locker.Rule{TTL: c.ttl, Wait: c.wait}
 	for _, adjust := range c.fixed {
@@ -256,9 +256,9 @@ func (m *middleware) rule(r *http.Request, k string) locker.Rule {
 	return rule
 }
 
-// alone is longer than any request lasts. As the AtMost of a Rule, it prevents a hand-off of the
-// lease inside the process. So the lease is released at the server, and the server's answer proves
-// that the lease was held until then.
+// alone is a time that is longer than any request lasts. If a Rule has this time as its AtMost, the
+// lease is not handed off inside the process. So the lease is released at the server, and the
+// server's answer proves that the lease was held until then.
 const alone = 365 * 24 * time.Hour
 
 // safe reports whether a method is safe: it changes nothing (RFC 9110, section 9.2.1).

@@ -24,9 +24,9 @@ const every = "*"
 // member returns the value to which the path steps leads, or "" if there is none.
 //
 // If an object has a member several times, encoding/json takes the last value, and it ignores the
-// case of members' names. Other libraries may take another member. If two libraries could find
-// different values in a body, the body is refused. Otherwise the lock could be on one value, and
-// the handler could work on the other.
+// case of members' names. Other libraries may take the value of another of these members. If two
+// libraries could find different values in a body, the body is refused. Otherwise the lock could be
+// on one value, and the handler could work on the other.
 func member(data []byte, steps []string) (string, error) {
 	values, err := members(data, steps)
 	if err != nil || len(values) == 0 {

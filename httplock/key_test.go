@@ -75,7 +75,7 @@ func TestAQueryIsReadAsNetURLReadsIt(t *testing.T) {
 	for _, query := range []string{
 		"q=1", "q=1&q=2", "p=1&q=2", "q=", "q", "", "&&q=1", "q=a%3Ab", "q=%zz&q=2", "%71=1", "%7=1&q=2", "q=a+b", "a;q=1&q=2", "q=1;2&q=3", "qq=1", "Q=1", "q=a=b", "+q=1", "q%20=1",
 	} {
-		values, _ := url.ParseQuery(query) // besides an error, ParseQuery returns the parts that are valid
+		values, _ := url.ParseQuery(query) // ParseQuery returns the valid parts of the query even if it returns an error
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "/orders/42", http.NoBody)
 		r.URL.RawQuery = query
 		got, _ := keyOf(t, r, "x:{query.q}")

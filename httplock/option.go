@@ -306,8 +306,8 @@ func (c *config) grammar() key.Grammar[*http.Request] {
 	return key.Grammar[*http.Request]{Sources: c.sources(), Secret: c.secret}
 }
 
-// withFixed is WithRule for a function that does not depend on the request. So the result is
-// checked when the program starts.
+// withFixed does the same as WithRule, for a function adjust that does not depend on the request.
+// So the result is checked when the program starts.
 func withFixed(adjust func(rule *locker.Rule)) Option {
 	return func(c *config) { c.fixed = append(c.fixed, adjust) }
 }

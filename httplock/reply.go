@@ -18,7 +18,7 @@ import (
 	"github.com/latchkit/latchkit/locker/key"
 )
 
-// The values of [Problem.Code].
+// These are the values of [Problem.Code].
 const (
 	CodeBusy             = "lock-busy"
 	CodeTooManyWaiters   = "too-many-waiters"
@@ -221,9 +221,9 @@ func (m *middleware) spoiled(out response, r *http.Request, before description, 
 	m.answer(out, r, with, err)
 }
 
-// describing are the headers that describe a body. The headers of the handler do not fit the
-// body of a Problem. Those of a middleware outside do: it may compress all bodies that pass
-// through it.
+// describing lists the headers that describe a body. If the handler has set them, they do not fit
+// the body of a Problem. If an outer middleware has set them, they fit, because that middleware may
+// compress all bodies that pass through it.
 var describing = [...]string{"Content-Length", "Content-Encoding", "Etag", "Last-Modified"}
 
 // description has the values of the headers in describing.

@@ -84,7 +84,7 @@ func (w *watched) ReadFrom(r io.Reader) (int64, error) {
 // Flush, Hijack and Unwrap are for handlers that use them, directly or by http.ResponseController.
 func (w *watched) Flush() {
 	w.begin()
-	_ = http.NewResponseController(w.ResponseWriter).Flush() // http.Flusher has no error to return
+	_ = http.NewResponseController(w.ResponseWriter).Flush() // the method Flush of an http.Flusher returns no error
 }
 
 // Hijack takes over the connection. Then no reply is possible any more. Over HTTP/2 it fails.

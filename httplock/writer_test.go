@@ -23,8 +23,8 @@ type hijackers struct{ *httptest.ResponseRecorder }
 
 func (hijackers) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, http.ErrNotSupported }
 
-// A handler may ask for the connection in vain. Then a reply is still possible, and nothing has
-// succeeded yet.
+// A handler may call Hijack, and Hijack may fail. Then a reply is still possible, and the request
+// has not succeeded yet.
 func TestAFailedHijackIsNoReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()
@@ -44,7 +44,7 @@ func TestAFailedHijackIsNoReply(t *testing.T) {
 }
 
 // io.Copy gives the source to the writer. The source may be quiet for a long time, as a stream
-// of events from another service is. The client is not to blame for that.
+// of events from another service is. Such a pause must not count as a stall of the client.
 func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := shop(httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func TestACopyFromAQuietSourceIsNoStall(t *testing.T) {
 }
 
 // When Write fails, a handler may abort its reply by a panic, as httputil.ReverseProxy does.
-// The promised reply is sent all the same.
+// The client gets the reply 500 nevertheless.
 func TestAHandlerThatAbortsBecauseItsResponseIsTooLarge(t *testing.T) {
 	var seen []*httplock.Problem
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
@@ -104,7 +104,8 @@ func TestALongResponseHasItsTrailers(t *testing.T) {
 	}
 }
 
-// A handler that copies an empty source has replied. So with Once, the work is done.
+// A handler that copies an empty source to the ResponseWriter has replied. So with Rule.Once, the
+// work counts as done.
 func TestACopyOfAnEmptySourceIsAReply(t *testing.T) {
 	runs := 0
 	h := httplock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:42",

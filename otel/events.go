@@ -41,7 +41,7 @@ func (o *observer) Renewed(ctx context.Context, rule locker.Rule, e locker.Renew
 	}
 }
 
-// The codes of a quorum's warnings.
+// These are the codes of the warnings about a quorum's nodes.
 const (
 	codeOut      = "node-out"
 	codeReturned = "node-returned"

@@ -74,7 +74,7 @@ type enabled interface{ Enabled(context.Context) bool }
 
 // readers records what is known about the readers of the measurements.
 type readers struct {
-	unread    bool      // the measurements are never read
+	unread    bool      // no reader ever reads the measurements
 	reporters []enabled // instruments that can report whether their measurements are read; empty: unknown
 }
 

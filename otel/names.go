@@ -61,7 +61,7 @@ var verbs = [...]string{
 	locker.OpUpdate:   "update",
 }
 
-// The roles of links.
+// A link to the span of another holder has one of these roles.
 const (
 	roleHolder     = "holder"      // the holder that the waiter met first
 	roleReleasedBy = "released_by" // the holder whose release ended the wait
@@ -98,7 +98,7 @@ var (
 	nodesOut = description{"latchkit.quorum.nodes.out", "{node}", "Nodes of quorums without a vote, as this process sees them."}
 )
 
-// The bucket boundaries of the histograms.
+// These are the bucket boundaries of the histograms.
 var (
 	// acquireBounds are the usual boundaries for database calls, with larger boundaries added,
 	// because an acquire can be one call or a long wait.

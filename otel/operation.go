@@ -15,7 +15,7 @@ import (
 // operation allocates no memory.
 type operation struct {
 	observer *observer
-	end      func(locker.Outcome) // the method value finish; kept, because making it allocates memory
+	end      func(locker.Outcome) // the method value p.finish, kept here because each new method value allocates memory
 
 	ctx      context.Context // the context with the span, for exemplars
 	op       locker.Op

@@ -99,7 +99,7 @@ type refusalCounter struct {
 	refused      int
 	firstRefusal time.Time     // the time of the first refusal
 	lastAttempt  time.Time     // the last attempt was sent at this time or later
-	beginWait    func() func() // reports the begin of the wait to the Observer, and returns endWait; nil: not observed
+	beginWait    func() func() // reports the begin of the wait to the Observer, and returns the function for endWait; nil: waits are not observed
 	endWait      func()        // reports the end of the wait; nil: no wait was reported
 }
 

@@ -27,7 +27,7 @@ type attempt struct {
 	rowsBefore     int64 // the result of rowsWritten at the beginning of the transaction
 	sessionChanged bool  // the settings of MySQL's session are changed
 
-	borrowed bool // InTx: other code began the transaction, and ends it
+	borrowed bool // true for InTx: other code began the transaction, and will end it
 }
 
 type attemptKey struct{}

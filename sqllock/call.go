@@ -28,7 +28,8 @@ type call struct {
 // is for this package.
 type begin func(ctx context.Context, opts *sql.TxOptions) (handle any, tx Transaction, err error)
 
-// newCall returns a call with these terms and options. It returns an error if they are invalid.
+// newCall returns a call for the leases that terms describe, with opts. It returns an error if a
+// term or an option is invalid.
 func newCall(terms []term, opts []Option) (*call, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {

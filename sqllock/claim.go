@@ -80,8 +80,8 @@ func (a *attempt) claimOnly(ctx context.Context) error {
 	}
 }
 
-// checkStanding returns an error if err is not nil, or if the number claims of claims that stand is
-// less than the number want.
+// checkStanding returns an error if err is not nil, or if the database has accepted fewer claims
+// than the number want. The parameter claims is the number of accepted claims.
 func (a *attempt) checkStanding(ctx context.Context, claims, want int, err error) error {
 	if err == nil && claims < want {
 		return a.claimError(ctx)

@@ -50,16 +50,17 @@ func (a *attempt) sessionStep() []step {
 	return []step{{"session", []any{a.idle.seconds()}}}
 }
 
-// playCounted runs steps. They count the claims that stand. playCounted returns an error if fewer
-// claims stand than the number want. It also marks the transaction, so that the proof can later
-// show that it is still open.
+// playCounted runs steps. The steps count the claims that the database has accepted. playCounted
+// returns an error if this count is less than the number want. It also marks the transaction, so
+// that the proof can later show that it is still open.
 func (a *attempt) playCounted(ctx context.Context, steps []step, want int) error {
 	n := 0
 	err := a.play(ctx, append(steps, step{name: "open"}, step{name: "counted"}), &n)
 	return a.checkStanding(ctx, n, want, err)
 }
 
-// claimSteps returns the steps that claim the resources of leases, and count the claims that stand.
+// claimSteps returns the steps that claim the resources of leases, and count the claims that the
+// database has accepted.
 func (a *attempt) claimSteps(leases []*locker.Lease) (steps []step) {
 	for _, l := range leases {
 		key, fence := l.Key(), int64(l.Fence())

@@ -40,7 +40,7 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 }
 
 // claimPostgres claims the fences of leases, and writes the operation into the ledger unless op is
-// "". It returns how many claims stand.
+// "". It returns how many of these claims the database has accepted.
 func (a *attempt) claimPostgres(
 	ctx context.Context, leases []*locker.Lease, op string,
 ) (n int, err error) {

@@ -191,7 +191,7 @@ func (s *standard) inUse() bool {
 	return s.opaque || len(s.openRows) > 0
 }
 
-// stillOpen returns those rows of all that are not closed.
+// stillOpen returns the elements of the parameter all that are not closed.
 func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 	for _, rows := range all {
 		if _, err := rows.Columns(); err == nil { // an error means that the rows are closed

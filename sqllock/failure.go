@@ -91,8 +91,8 @@ func walk(err error, see func(error) bool) bool {
 	return false
 }
 
-// code returns the SQLSTATE or the number of a server's error, for traces. It is "" for other
-// errors.
+// code returns the SQLSTATE or the number of a server's error, for traces. For errors that are not
+// from the server, it returns "".
 func (d Dialect) code(err error) string {
 	if d == Postgres {
 		return state(err)
@@ -103,12 +103,12 @@ func (d Dialect) code(err error) string {
 	return ""
 }
 
-// The numbers of errors of MySQL, MariaDB and SQLite. A number of SQLite is the low byte of an
-// extended code.
+// These numbers identify errors of MySQL, MariaDB and SQLite. For SQLite, the number is the low
+// byte of the extended error code.
 const (
 	mysqlRecordChanged = 1020 // MariaDB with innodb_snapshot_isolation
 	mysqlLockWait      = 1205 // the server rolls back only the statement
-	mysqlDeadlock      = 1213 // the server rolls back the transaction
+	mysqlDeadlock      = 1213 // the server rolls back the whole transaction
 	mysqlNoTable       = 1146
 	mysqlDuplicate     = 1062
 	mysqlSyntax        = 1064
@@ -149,7 +149,7 @@ func (d Dialect) isLockTimeout(err error) bool { return d == Postgres && state(e
 
 // endsTransaction reports whether err, a statement's error, has ended the transaction silently. The
 // database would then commit each later statement by itself and without a claim, so a Tx refuses
-// later statements. PostgreSQL itself refuses them.
+// later statements. PostgreSQL needs no such check, because it refuses later statements itself.
 func (d Dialect) endsTransaction(err error) bool {
 	n := d.number(err)
 	switch d {

@@ -57,7 +57,7 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 		{MySQL, &MySQLError{1213}, true, true, true},
 		{MySQL, &MySQLError{1205}, true, false, true},
 		{MySQL, &MySQLError{1020}, true, true, true},
-		{MySQL, &MySQLError{1180}, false, false, false}, // the error came during COMMIT
+		{MySQL, &MySQLError{1180}, false, false, false}, // MySQL returns this error for a COMMIT that failed
 		{SQLite, codeErr(5), true, false, true},
 		{SQLite, codeErr(517), true, false, true}, // BUSY_SNAPSHOT
 		{SQLite, codeErr(6), true, false, true},

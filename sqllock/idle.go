@@ -35,7 +35,7 @@ func (i *idleness) begin(a *attempt) {
 	if !i.userLimit {
 		i.limit = max(remaining(a.leases), shortestIdle)
 	}
-	if a.dialect == MySQL { // MySQL counts in seconds
+	if a.dialect == MySQL { // the time-out of MySQL is a number of whole seconds
 		i.limit = max(time.Second, (i.limit + time.Second - 1).Truncate(time.Second))
 	}
 	i.touch()

@@ -34,7 +34,7 @@ func (a *attempt) proofRides() bool {
 
 // prove returns an error if the transaction that was begun is not open any more. A COMMIT or
 // ROLLBACK in the text of a statement ends the transaction, and a statement's error may end it too:
-// see [Dialect.endsTransaction]. Statements after the end ran without a claim.
+// see [Dialect.endsTransaction]. Statements that ran after the end of the transaction had no claim.
 func (a *attempt) prove(ctx context.Context) error {
 	if a.dialect == Postgres {
 		var one int
@@ -56,8 +56,8 @@ func (a *attempt) proofError(err error) error {
 	return err
 }
 
-// verify returns an error if a claim does not stand any more. Otherwise it blocks new claims until
-// the transaction ends.
+// verify returns an error if a newer claim has replaced a claim of this attempt. Otherwise it
+// blocks new claims until the transaction ends.
 func (a *attempt) verify(ctx context.Context) error {
 	standing := 0
 	switch a.dialect {

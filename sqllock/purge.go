@@ -55,8 +55,8 @@ func remove(ctx context.Context, tx Transaction, query string, args ...any) (int
 	return r.RowsAffected()
 }
 
-// ripeAfter is how old a floor must be before fences below it are removed. By then, every claim
-// that has read an older floor is over.
+// ripeAfter is how old a floor must be before fences below it are removed. After this time, no
+// claim that has read an older floor is still running.
 const ripeAfter = time.Hour
 
 // PurgeFences removes the fences of resources that were not claimed for age, and returns how many

@@ -10,10 +10,11 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// claimError returns the error of the first claim that does not stand. If this process still holds
-// the lease after it has seen a larger fence, no later holder can have been granted the key. So the
-// larger fence is from an earlier lease, and the lock server has lost data. Otherwise this holder
-// is too late.
+// claimError returns the error of the first claim that the database has refused or that a newer
+// claim has replaced. If this process still holds the lease after it has seen a larger fence, no
+// later holder can have been granted the key. So the larger fence is from an earlier lease, and the
+// lock server has lost data. If this process does not hold the lease any more, or cannot find out,
+// it counts as too late.
 func (a *attempt) claimError(ctx context.Context) error {
 	for _, l := range a.leases {
 		seen, owner, err := a.newestClaim(ctx, l.Key())
@@ -67,7 +68,7 @@ func (c *call) newestClaimIn(ctx context.Context, tx Transaction, key string) (f
 	return fence, owner, err
 }
 
-// newestClaim is newestClaimIn the attempt's own transaction.
+// newestClaim calls newestClaimIn with the attempt's own transaction.
 func (a *attempt) newestClaim(ctx context.Context, key string) (fence int64, owner string, err error) {
 	return a.newestClaimIn(ctx, a.tx, key)
 }

@@ -46,8 +46,8 @@ func (a *attempt) commit(ctx context.Context, end context.CancelCauseFunc) (agai
 	return again, err
 }
 
-// inquire finds out in the ledger whether a transaction was committed whose COMMIT ended with err.
-// err itself does not show that. again means that it was not committed.
+// inquire reads the ledger to find out whether a transaction was committed, because the error err
+// of its COMMIT does not show that. If again is true, the transaction was not committed.
 func (a *attempt) inquire(ctx context.Context, err error) (again bool, _ error) {
 	committed, asked := a.resolve(ctx, a.leases[0].Key(), a.id)
 	if asked != nil {

@@ -50,7 +50,8 @@ func (c *Claim) Op() string { return c.attempt.op() }
 // remembers such an error: no statement runs after it, and Do returns the error even if the
 // function returns nil. A Tx does not see errors of Rows and of a Stmt, but Do detects before the
 // COMMIT that such an error has ended the transaction. On MySQL, the later statements are then
-// rolled back. On SQLite they are already committed, so return such errors.
+// rolled back. On SQLite, the later statements are already committed, so the function must return
+// such errors.
 type Tx struct {
 	*Claim
 	std *standard

@@ -239,8 +239,8 @@ func failureOf(st *status.Status) *connect.Error {
 	return failure
 }
 
-// refusal is the error that outer interceptors receive. It wraps connect's error, and the Problem
-// with the Locker's error.
+// refusal is the error that outer interceptors receive. It wraps two errors: the error that connect
+// sends, and the Problem, which wraps the Locker's error.
 type refusal struct {
 	sent *connect.Error
 	why  *grpclock.Problem

@@ -166,7 +166,7 @@ func (s *serverStream) SendMsg(m any) error {
 
 var errOver = errors.New("connectlock: the handler of the stream has returned")
 
-// end waits for a Send that is under way. After that, every Send is refused.
+// end waits for a Send that is under way. When end has returned, every Send is refused.
 func (s *serverStream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -59,7 +59,7 @@ func TestATickThatHasSucceededIsNotMadeUp(t *testing.T) {
 		if err := e.run(tick); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(20 * time.Second) // a process whose clock is behind asks for the tick this late
+		time.Sleep(20 * time.Second) // so late can a process ask for the tick if its clock is behind
 		if err := e.run(tick); !errors.Is(err, locker.ErrDone) || len(*ran) != 1 {
 			t.Errorf("%v after %d runs, want ErrDone after one", err, len(*ran))
 		}

@@ -101,7 +101,7 @@ func serve(c echo.Context, lock func(http.Handler) http.Handler, next echo.Handl
 	}
 	v := &visit{Context: c.Request().Context(), c: c, next: next}
 	r := c.Request().WithContext(v)
-	defer carry(c.Request(), r) // also when a handler panics
+	defer carry(c.Request(), r) // runs also if a handler panics
 	lock(v).ServeHTTP(c.Response(), r)
 	return v.err // the reply was written already, so Echo only passes the error to loggers
 }

@@ -262,8 +262,8 @@ func TestMistakesPanic(t *testing.T) {
 	echolock.New(nil, "a")
 }
 
-// Echo 5 gives its handlers net/http's own request and writer. So httplock needs no adapter. It
-// needs only the route's parameters and the handler's error.
+// Echo 5 gives its handlers net/http's own request and writer. So Echo 5 needs no adapter package.
+// httplock needs only the route's parameters and the handler's error.
 func TestEchoFiveGoesThroughHTTPLock(t *testing.T) {
 	type visitKey struct{}
 	type visit struct {

@@ -14,7 +14,8 @@ import (
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-// recovered answers a panic with 500, as Echo's Recover does. Its package needs more modules.
+// recovered answers a panic with 500, as Echo's Recover does. The tests do not use Echo's own
+// Recover, because the package of Recover needs more modules.
 func recovered(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {

@@ -129,7 +129,7 @@ func serve(c fiber.Ctx, lock func(http.Handler) http.Handler) error {
 	}
 	v.reply.send(c.Response())
 	if _, refused := Outcome(c); refused && v.reply.Written() {
-		c.RequestCtx().Hijack(nil) // the Problem is all that the client gets
+		c.RequestCtx().Hijack(nil) // the client gets the Problem, and no hijacked connection
 	}
 	return nil
 }

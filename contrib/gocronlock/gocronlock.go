@@ -93,8 +93,8 @@ type jobs struct {
 	onLost func(name string, cause error)
 }
 
-// newJobs returns the Locker of the constructor with this name. configure sets what is special to
-// the constructor, after opts were applied.
+// newJobs returns the Locker of the constructor with this name. When opts were applied, newJobs
+// calls configure, which sets the fields that only this constructor sets.
 func newJobs(constructor string, l locker.Locker, opts []Option, configure func(*jobs)) (gocron.Locker, error) {
 	if l == nil {
 		return nil, fmt.Errorf("gocronlock: %s: the Locker is nil; make one with locker.NewSingle, and check its error", constructor)

@@ -75,8 +75,8 @@ func (s *subscription) run(c rueidis.Client) {
 	}
 }
 
-// deliver passes event, which may be an error, to the caller of ReceiveTimeout. Close ends its
-// wait.
+// deliver passes event, which may be an error, to the caller of ReceiveTimeout. If deliver must
+// wait for that caller, Close ends the wait.
 func (s *subscription) deliver(event any) {
 	select {
 	case s.events <- event:
