@@ -63,8 +63,8 @@ func (d distant) Acquire(ctx context.Context, r locker.Rule) (*locker.Lease, err
 	return d.Locker.Acquire(ctx, r)
 }
 
-// After an outage, the first answer of the server is that the work is done. This answer ends the
-// outage, so no later request runs the work again.
+// The server answers again, and its first answer reports that the work is done. This answer ends
+// the outage for the breaker, so no later request runs the work again.
 func TestDoneWorkEndsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := lockertest.NewMemory()

@@ -97,8 +97,8 @@ func TestDefectPrefixOfATokenSteals(t *testing.T) {
 	}
 }
 
-// The library rounded a TTL below a millisecond to 0. The key was deleted at once, but the library
-// reported that it was locked.
+// The other library rounded a TTL below a millisecond to 0. The key was deleted at once, but the
+// library reported that it was locked.
 func TestDefectTinyTTLIsNoTTL(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	spy := &wire{Client: client}

@@ -33,7 +33,7 @@ type mailbox struct {
 	key   string
 	inbox string
 	bell  chan struct{} // signalled with each event
-	news  news          // the post's mutex guards this field and the field writer
+	news  news          // the post's mutex guards news and writer
 	// writer is true if a writer waits for the end of the phase to which the token belongs. It is
 	// not a part of news, because it stays true after the news was read.
 	writer bool

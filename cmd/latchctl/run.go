@@ -183,8 +183,9 @@ type interruption struct{ signal syscall.Signal }
 
 func (i interruption) Error() string { return "interrupted: " + i.signal.String() }
 
-// result returns the error for the outcome of a run: exit is the exit code of the command, and
-// err is the error of the lock or of the start. The returned error has the exit code of latchctl.
+// result returns the error for the outcome of a run: exit is the exit code of the command, and err
+// is the error of the lock or of the start. The returned error carries the code with which latchctl
+// itself exits.
 func (r *running) result(ctx context.Context, exit int, err error) error {
 	var i interruption
 	var cannot *startError

@@ -31,7 +31,8 @@ import (
 // it has no effect.
 //
 // Call rules.Bind with [Services] before the server starts. Until Bind has succeeded, every call is
-// refused with CodeInternal. The error of NewInterceptor names the wrong argument.
+// refused with CodeInternal. If an argument is invalid, NewInterceptor returns an error that names
+// the argument.
 func NewInterceptor(l locker.Locker, rules *grpclock.Rules, opts ...grpclock.Option) (connect.Interceptor, error) {
 	return NewServiceInterceptor(l, rules, nil, opts...)
 }

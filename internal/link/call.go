@@ -131,9 +131,9 @@ func (c *Call) markListed(ctx context.Context, now time.Time) {
 
 // prepareDone prepares the channel on which another goroutine signals the answer. It must run
 // before the call can be answered. The parameter idle is the pool of channels. A channel is used
-// again when its signal was received, so the channel of a caller that has left is not used again.
-// Each Links has its own channels, because a channel that was made in a testing/synctest bubble
-// must stay in the bubble.
+// again only after its signal was received. A caller that has left does not receive the signal, so
+// its channel is not used again. Each Links has its own channels, because a channel that was made
+// in a testing/synctest bubble must stay in the bubble.
 func (c *Call) prepareDone(idle *sync.Pool) {
 	if c.OnAnswer != nil || c.done != nil {
 		return

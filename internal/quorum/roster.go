@@ -168,8 +168,8 @@ func (r *roster) absence(i int) error {
 	return nil
 }
 
-// admit lets node n vote if v, one look at the node, proves that the node is a member. Otherwise
-// admit returns false, and a look at all nodes is needed.
+// admit lets node n vote if v proves that the node is a member. v is the result of one look at this
+// node. Otherwise admit returns false, and a look at all nodes is needed.
 func (r *roster) admit(n *node, v view) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -39,8 +39,9 @@
 //
 // A delegation permits its bearer to enter a critical section. So a transport of a Sender has a
 // list of targets. The transport sends a delegation only to these targets, and removes the
-// delegation from all other calls. A service accepts delegations only with a Receiver. A server
-// without a Receiver removes delegations from incoming calls. A delegation does not travel in the
-// baggage of a trace, because baggage would travel on to every service. Accept delegations only
-// where your own services call, over connections that other programs cannot read.
+// delegation from all other calls. A service accepts delegations only with a Receiver. Without a
+// Receiver, the adapter (httplock, grpclock …) removes the delegation from each incoming call, so
+// that no handler forwards it. A delegation does not travel in the baggage of a trace, because
+// baggage would travel on to every service. Accept delegations only where your own services call,
+// over connections that other programs cannot read.
 package delegate

@@ -66,7 +66,8 @@ type Answer struct {
 }
 
 // ErrNotStored means that the work was done, but its answer could not be stored. Do returns the
-// answer together with this error. A repeated request may run again.
+// answer together with this error. If the client repeats the request, the work can run a second
+// time.
 var ErrNotStored = errors.New("the answer could not be stored")
 
 // ErrUnfinished is the cause of the work's context when the client has disconnected and the work

@@ -46,7 +46,8 @@ func (w *watched) Acquire(_ context.Context, r locker.Rule) (*locker.Lease, erro
 	return nil, &locker.Error{Op: locker.OpAcquire, Key: r.Key, Err: locker.ErrBusy}
 }
 
-// take returns the key of the last request, or "" if the guard did not ask for a lock.
+// take returns the keys for which the guard has asked since the last take, separated by spaces, and
+// forgets them.
 func (w *watched) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
