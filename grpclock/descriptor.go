@@ -79,17 +79,17 @@ func (r *Rule) set(f protoreflect.FieldDescriptor, v protoreflect.Value) error {
 	case kind == protoreflect.Uint32Kind:
 		switch f.Name() {
 		case "limit":
-			r.Limit = int(v.Uint()) //nolint:gosec // 32 bits
+			r.Limit = int(v.Uint())
 			return nil
 		case "weight":
-			r.Weight = int(v.Uint()) //nolint:gosec // 32 bits
+			r.Weight = int(v.Uint())
 			return nil
 		}
 	case f.Name() == "mode" && kind == protoreflect.EnumKind:
 		if v.Enum() != 0 && v.Enum() != 1 {
 			return fmt.Errorf("the mode %d is neither EXCLUSIVE nor SHARED", v.Enum())
 		}
-		r.Mode = locker.Mode(v.Enum()) //nolint:gosec // Enum returned EXCLUSIVE or SHARED
+		r.Mode = locker.Mode(v.Enum())
 		return nil
 	case kind == protoreflect.MessageKind && f.Message().FullName() == "google.protobuf.Duration":
 		if to := r.time(f.Name()); to != nil {
@@ -126,7 +126,7 @@ func setTime(what string, from protoreflect.Message, to *time.Duration) error {
 	if seconds == nil || nanos == nil {
 		return errors.New("google.protobuf.Duration has no seconds or nanos")
 	}
-	d := &durationpb.Duration{Seconds: from.Get(seconds).Int(), Nanos: int32(from.Get(nanos).Int())} //nolint:gosec // an int32
+	d := &durationpb.Duration{Seconds: from.Get(seconds).Int(), Nanos: int32(from.Get(nanos).Int())}
 	*to = d.AsDuration()
 	switch {
 	case d.CheckValid() != nil || *to < 0:

@@ -164,7 +164,7 @@ func recovering(recovered *atomic.Pointer[any]) grpc.StreamServerInterceptor {
 }
 
 // skuOf panics if the order has no item.
-var skuOf = grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.Item.Sku }) //nolint:protogetter // the mistake
+var skuOf = grpclock.KeyOf(func(o *shop.Order) string { return "sku:" + o.Item.Sku })
 
 // panicky is a service whose key function panics.
 type panicky struct{ service }

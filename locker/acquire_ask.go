@@ -214,7 +214,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 	}
 	f := new(holdWithLease)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now), //nolint:gosec // at most WithHandoffs
+		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
 
 		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handoffTTL > 0,
 		renewal: renewal{renewTTL: each, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.adaptive},

@@ -283,7 +283,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 // useHold makes the acquisition the next user of h, with the next fence of h. The caller holds
 // cs.mu.
 func (a *acquisition) useHold(h *hold) {
-	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)} //nolint:gosec // a few
+	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)}
 	h.signed = a.meta
 	h.used++
 	a.turn <- t
@@ -291,7 +291,7 @@ func (a *acquisition) useHold(h *hold) {
 
 // user returns the present user of h, or the last user if no caller uses h now. The caller holds
 // the cohorts' mutex.
-func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) } //nolint:gosec // a few
+func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
 
 // blocker returns the holder for whose release a new waiter waits, or the zero Peer if the holder
 // is not known. The caller holds the cohorts' mutex.

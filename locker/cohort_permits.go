@@ -53,7 +53,7 @@ func (cs *cohorts) passPermit(h *hold) (passed bool) {
 		next = c.next()
 	}
 	c.parked = nil
-	fence := h.fence + uint64(h.used) //nolint:gosec // a few
+	fence := h.fence + uint64(h.used)
 	h.used++
 	h.cohort = c
 	next.turn <- turn{hold: h, fence: fence}

@@ -93,7 +93,7 @@ func (s *schedule) add(h *hold) {
 		heap.Push(&s.farSlots, h.slot)
 	}
 	s.farHolds[h.slot] = append(others, h)
-	h.index = int32(len(others) + 1) //nolint:gosec // memory has no room for so many leases
+	h.index = int32(len(others) + 1)
 }
 
 // remove takes h out of the schedule.
@@ -120,7 +120,7 @@ func (s *schedule) reschedule(h *hold) {
 // first returns the first hold that is due at the time now, or nil if there is none.
 func (s *schedule) first(now instant) *hold {
 	for len(s.farSlots) > 0 && s.farSlots[0] <= slotOf(now) {
-		slot := heap.Pop(&s.farSlots).(int64) //nolint:forcetypeassert // slots contains int64 only
+		slot := heap.Pop(&s.farSlots).(int64)
 		holds := s.farHolds[slot]
 		delete(s.farHolds, slot)
 		s.firstFarSlot = slot + 1
@@ -177,18 +177,18 @@ func (s nearby) Len() int           { return len(s) }
 func (s nearby) Less(i, j int) bool { return s[i].due < s[j].due }
 func (s nearby) Swap(i, j int) {
 	s[i], s[j] = s[j], s[i]
-	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1) //nolint:gosec // memory has no room for so many leases
+	s[i].hold.index, s[j].hold.index = int32(i+1), int32(j+1)
 }
 
 // push adds an entry. heap.Push would allocate memory for each entry.
 func (s *nearby) push(e entry) {
 	*s = append(*s, e)
-	e.hold.index = int32(len(*s)) //nolint:gosec // memory has no room for so many leases
+	e.hold.index = int32(len(*s))
 	heap.Fix(s, len(*s)-1)
 }
 
 // Push is for container/heap.
-func (s *nearby) Push(x any) { s.push(x.(entry)) } //nolint:forcetypeassert // nearby contains entries only
+func (s *nearby) Push(x any) { s.push(x.(entry)) }
 
 // Pop is for container/heap.
 func (s *nearby) Pop() any {
@@ -208,7 +208,7 @@ func (s slots) Less(i, j int) bool { return s[i] < s[j] }
 func (s slots) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
 
 // Push is for container/heap.
-func (s *slots) Push(x any) { *s = append(*s, x.(int64)) } //nolint:forcetypeassert // slots contains int64 only
+func (s *slots) Push(x any) { *s = append(*s, x.(int64)) }
 
 // Pop is for container/heap.
 func (s *slots) Pop() any {

@@ -174,7 +174,7 @@ func WithAdaptiveTTL(least, most time.Duration) Option {
 	return anyOption(func(c *config) { c.adaptiveTTL = bounds{least, most} })
 }
 
-// The error of RunAll names these keys.
+// DefaultHandoffs is the longest streak when [WithHandoffs] sets no other.
 const DefaultHandoffs = 64
 
 // WithHandoffs sets n, the largest number of callers in a streak. In a streak, callers of this

@@ -208,7 +208,7 @@ func (p *post) deliver(e store.Event) {
 			box.news.workDone = true
 		case store.EventHead:
 			box.news.isHead, box.news.freeBy = true, time.Now().Add(e.HandoffTTL)
-		default: // Default: the n of the Locker's constructor.
+		default: // an event of an unknown kind: asking again does no harm
 			box.news.maybeFree = true
 		}
 		box.ring()

@@ -91,7 +91,7 @@ func TestAfterReadersAndWritersNothingIsLeft(t *testing.T) {
 	for i := range 24 {
 		wg.Go(func() {
 			for n := range 30 {
-				rule := locker.Rule{Key: fmt.Sprint("left:", n%3), Mode: locker.Mode((i + n) % 2), Wait: time.Duration(n%4) * 10 * time.Millisecond} //nolint:gosec // 0 or 1
+				rule := locker.Rule{Key: fmt.Sprint("left:", n%3), Mode: locker.Mode((i + n) % 2), Wait: time.Duration(n%4) * 10 * time.Millisecond}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(10+n)*time.Millisecond)
 				lease, err := ls[i%3].Acquire(ctx, rule)
 				if err == nil {

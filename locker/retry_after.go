@@ -62,7 +62,7 @@ func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 	if h.Foreign || h.Fence == 0 || clock.IsZero() {
 		return time.Time{}
 	}
-	held := clock.Sub(time.UnixMicro(int64(h.Fence))) //nolint:gosec // a clock in µs
+	held := clock.Sub(time.UnixMicro(int64(h.Fence)))
 	if held < 0 || held > longestTime {
 		return time.Time{}
 	}

@@ -106,7 +106,7 @@ func (l lock) hasPermit(fence uint64) bool {
 // there is no terminal, or if the operator does not confirm.
 func confirm(c *cobra.Command, l lock) error {
 	in, ok := c.InOrStdin().(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) { //nolint:gosec // a file descriptor
+	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return usage("break: a confirmation is needed, and there is no terminal; give --yes")
 	}
 	out := c.OutOrStdout()

@@ -146,7 +146,7 @@ func (r *running) run(to *servers) error {
 	go func() { // a signal before the grant ends the wait; a signal after the grant goes to the command
 		select {
 		case s := <-signals:
-			interrupt(interruption{s.(syscall.Signal)}) //nolint:forcetypeassert // of os/signal
+			interrupt(interruption{s.(syscall.Signal)})
 		case <-granted:
 		}
 	}()

@@ -31,10 +31,10 @@ func (e *startError) Unwrap() error { return e.err }
 // the command. It returns the command's exit code.
 func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int, err error) {
 	lease, _ := locker.FromContext(ctx)
-	cmd := exec.Command(r.command[0], r.command[1:]...) //nolint:gosec,noctx // the user chose the command; the whole group is ended below
+	cmd := exec.Command(r.command[0], r.command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "LATCHKIT_KEY="+r.rule.Key, "LATCHKIT_FENCE="+strconv.FormatUint(lease.Fence(), 10))
-	atTerminal := term.IsTerminal(int(os.Stdin.Fd())) //nolint:gosec // a file descriptor
+	atTerminal := term.IsTerminal(int(os.Stdin.Fd()))
 	cmd.SysProcAttr = attributes(!atTerminal)
 	ended := make(chan error, 1)
 	started := make(chan error)
@@ -67,7 +67,7 @@ func (r *running) guard(ctx context.Context, signals <-chan os.Signal) (exit int
 		case s := <-signals:
 			// the lease still lasts; after its end, the command has already got SIGTERM
 			if lost != nil {
-				group.forward(s.(syscall.Signal)) //nolint:forcetypeassert // of os/signal
+				group.forward(s.(syscall.Signal))
 			}
 		case <-lost:
 			lost = nil

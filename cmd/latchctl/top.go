@@ -33,7 +33,7 @@ look reads all keys of the server in small steps, so give a large server a large
 			if every <= 0 {
 				return usage("top: --every %v: give a positive time", every)
 			}
-			if !term.IsTerminal(int(os.Stdout.Fd())) { //nolint:gosec // a file descriptor
+			if !term.IsTerminal(int(os.Stdout.Fd())) {
 				return usage("top: it draws on a terminal, and the output is not a terminal; use ls")
 			}
 			pattern := "*"

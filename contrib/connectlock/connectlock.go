@@ -194,7 +194,7 @@ func (h *handled) GRPCStatus() *status.Status {
 	if !errors.As(h.error, &failure) {
 		return status.New(codes.Unknown, h.Error())
 	}
-	st := &spb.Status{Code: int32(failure.Code()), Message: failure.Message()} //nolint:gosec // one of sixteen
+	st := &spb.Status{Code: int32(failure.Code()), Message: failure.Message()}
 	for _, d := range failure.Details() {
 		st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
 	}

@@ -10,7 +10,7 @@ import (
 // if unread data has arrived, such as the end of a TLS session.
 func left(conn syscall.RawConn) (gone bool) {
 	err := conn.Control(func(fd uintptr) {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a file descriptor is a small number, so it fits into an int32
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(fds, 0)
 		gone = err == nil && n > 0
 	})

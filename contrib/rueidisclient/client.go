@@ -73,7 +73,7 @@ func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
 		cmd.SetErr(err)
 		return err
 	}
-	cmd.(stringCmd).SetVal(text) //nolint:forcetypeassert // do has checked the type
+	cmd.(stringCmd).SetVal(text)
 	return nil
 }
 

@@ -29,7 +29,7 @@ func main() {
 	if err := run(ctx, os.Stdout, *addr); err != nil {
 		fmt.Fprintln(os.Stderr, "asynq-reports:", err)
 		stop()
-		os.Exit(1) //nolint:gocritic // os.Exit skips deferred calls, but stop was called before
+		os.Exit(1)
 	}
 }
 

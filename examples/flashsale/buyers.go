@@ -67,7 +67,7 @@ func (c *crowd) buy(ctx context.Context) ([]purchase, error) {
 func (c *crowd) buyer(ctx context.Context, i int) (e purchase) {
 	// Each buyer has random numbers of its own, so the same seed gives the same buyers in each
 	// sale.
-	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i))) //nolint:gosec // not for secrets
+	dice := rand.New(rand.NewPCG(c.seed, ^uint64(i)))
 	url := fmt.Sprintf("%s/skus/%s/orders?buyer=%d", c.shops[i%len(c.shops)], c.sku, i)
 	if e.err = sleep(ctx, time.Duration(dice.Int64N(int64(rush)))); e.err != nil {
 		return e

@@ -71,7 +71,7 @@ func startBranch(ctx context.Context, cfg shopConfig) (branch, error) {
 	if err != nil {
 		return branch{}, err
 	}
-	child := exec.Command(program) //nolint:gosec,noctx // starts this program; close ends it
+	child := exec.Command(program)
 	child.Env = append(os.Environ(), branchVariable+"=1")
 	var complaint bytes.Buffer
 	child.Stderr = &complaint

@@ -151,7 +151,7 @@ func (s *shop) charge(ctx context.Context, buyer int) error {
 // paymentTime returns how long the payment of a buyer takes. For one buyer in twenty, it takes
 // longer than a lock's TTL. For the other buyers, it takes 2 to 8 ms.
 func paymentTime(seed uint64, buyer int) time.Duration {
-	r := rand.New(rand.NewPCG(seed, uint64(buyer))) //nolint:gosec // every run must have the same work
+	r := rand.New(rand.NewPCG(seed, uint64(buyer)))
 	if r.IntN(20) == 0 {
 		return 3*lockTTL/2 + time.Duration(r.Int64N(int64(lockTTL)))
 	}

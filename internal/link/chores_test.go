@@ -27,7 +27,7 @@ func (a *attempts) chore(useful time.Duration) Chore {
 		a.most.Store(max(a.most.Load(), a.now.Add(1)))
 		time.AfterFunc(time.Millisecond, func() {
 			a.now.Add(-1)
-			done(Outcome(a.outcome.Load()), errNo) //nolint:gosec // a few
+			done(Outcome(a.outcome.Load()), errNo)
 		})
 	}}
 }

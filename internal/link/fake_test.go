@@ -51,7 +51,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 	f.mu.Lock()
 	var words []string
 	for _, cmd := range cmds {
-		words = append(words, cmd.Args()[1].(string)) //nolint:forcetypeassert // calls of these tests have such words
+		words = append(words, cmd.Args()[1].(string))
 	}
 	f.flights = append(f.flights, words)
 	f.now++
@@ -79,7 +79,7 @@ func (f *fake) send(ctx context.Context, cmds []redis.Cmder) error {
 		if err != nil {
 			cmd.SetErr(err)
 		} else {
-			cmd.(noRetryCmd).SetVal(words[i]) //nolint:forcetypeassert // as above
+			cmd.(noRetryCmd).SetVal(words[i])
 		}
 	}
 	return err

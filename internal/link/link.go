@@ -124,7 +124,7 @@ func (l *link) lane(c *Call) *lane {
 // enlist adds c to the list for the next flight, which usually begins at once.
 func (l *link) enlist(c *Call) {
 	if err := l.list(c); err == errForgotten {
-		l.owner.linkTo(l.client.(*redis.Client)).enlist(c) //nolint:forcetypeassert // only links to nodes of a Cluster are forgotten
+		l.owner.linkTo(l.client.(*redis.Client)).enlist(c)
 	} else if err != nil {
 		c.refuse(err)
 	}

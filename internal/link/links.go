@@ -150,7 +150,7 @@ func (ls *Links) eachLink(f func(*link)) {
 		f(ls.single)
 	}
 	ls.nodes.Range(func(_, l any) bool {
-		f(l.(*link)) //nolint:forcetypeassert // the map has no other values
+		f(l.(*link))
 		return true
 	})
 }

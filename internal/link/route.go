@@ -56,16 +56,16 @@ func (ls *Links) servingLink(key string) *link {
 // linkTo returns the link to the given node, and makes this link if it does not exist.
 func (ls *Links) linkTo(node *redis.Client) *link {
 	if l, ok := ls.nodes.Load(node); ok {
-		return l.(*link) //nolint:forcetypeassert // the map has only links
+		return l.(*link)
 	}
 	ls.nodes.Range(func(node, l any) bool { // new nodes are rare, so idle links are forgotten only now
-		if l.(*link).forget() { //nolint:forcetypeassert // as above
+		if l.(*link).forget() {
 			ls.nodes.CompareAndDelete(node, l)
 		}
 		return true
 	})
 	l, _ := ls.nodes.LoadOrStore(node, newLink(ls, node))
-	return l.(*link) //nolint:forcetypeassert // as above
+	return l.(*link)
 }
 
 // keepPending keeps the call c until the client knows the Cluster's state. The state is loaded on a

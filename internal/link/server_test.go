@@ -92,7 +92,7 @@ func (s *spy) record(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
 		s.names[cmd.Name()]++
 		if args := cmd.Args(); s.prefix != "" && len(args) > 3 {
-			args[3] = s.prefix + args[3].(string) //nolint:forcetypeassert // the first key
+			args[3] = s.prefix + args[3].(string)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (t *Together) wordsFor(calls []*Call) []any {
 		words = append(words, c.Words[3:3+t.Keys]...)
 	}
 	for _, c := range calls {
-		args := c.Words[3+c.Words[2].(int):] //nolint:forcetypeassert // Script.Words has made them
+		args := c.Words[3+c.Words[2].(int):]
 		for _, i := range t.Args {
 			if i < len(args) {
 				words = append(words, args[i])

@@ -226,8 +226,8 @@ func (p *prefixes) change(cmd redis.Cmder) {
 	if !strings.HasPrefix(cmd.Name(), "eval") {
 		return
 	}
-	for i := range args[2].(int) { //nolint:forcetypeassert // the number of keys
-		args[3+i] = "mine:" + args[3+i].(string) //nolint:forcetypeassert // each call has one key
+	for i := range args[2].(int) {
+		args[3+i] = "mine:" + args[3+i].(string)
 	}
 }
 

@@ -135,7 +135,7 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 		return store.Grant{}, err
 	case holder.Foreign:
 		return store.Grant{}, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must end that lock", store.ErrUnsupported)}
-	case !holder.Held || fence < holder.Fence || fence-holder.Fence >= uint64(max(holder.block, 1)): //nolint:gosec // a block is at least 1; all its fences belong to one holder
+	case !holder.Held || fence < holder.Fence || fence-holder.Fence >= uint64(max(holder.block, 1)):
 		return store.Grant{State: store.NotOurs}, nil
 	}
 	c := store.Claim{Key: key, Owner: holder.id, TTL: holder.Left, TombstoneTTL: max(holder.Left, time.Minute)}

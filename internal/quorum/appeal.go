@@ -64,7 +64,7 @@ func (n *node) voteCall(a *appeal) *redisstore.Call {
 	}
 	keys := []string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
 		a.roster.markerKey, redisstore.DoneKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
-	skew, last := uint64(q.skew.Microseconds()), a.hint+uint64(a.block)-1 //nolint:gosec // ≥ 1
+	skew, last := uint64(q.skew.Microseconds()), a.hint+uint64(a.block)-1
 	fence := strconv.FormatUint(a.hint, 10)
 	lease := owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata
 	earliest := strconv.FormatUint(max(a.hint-skew, last-mostAhead), 10)

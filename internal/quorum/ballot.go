@@ -177,7 +177,7 @@ func (b *ballot) awaitAnswers(atMost time.Duration) {
 // begin begins a round. It returns the nodes to ask, the fence to propose, and the ticket in the
 // queue. The result ok is false when the token is being released.
 func (b *ballot) begin(q *quorum) (ask nodes, hint, ticket uint64, ok bool) {
-	now := uint64(q.clocks.now().UnixMicro()) //nolint:gosec // after 1970
+	now := uint64(q.clocks.now().UnixMicro())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.releasing {

@@ -118,7 +118,7 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, onAnswer func(
 		// All readers of a phase have one fence, so the fence does not identify the vote for one
 		// reader. The time when this reader's part ends identifies the vote.
 		if p.vote = p.minted; c.Mode == store.Shared {
-			p.vote = uint64(clock.UnixMilli() + n.quorum.life(c.TTL)) //nolint:gosec // after 1970
+			p.vote = uint64(clock.UnixMilli() + n.quorum.life(c.TTL))
 		}
 		onAnswer(p, err)
 	})
@@ -193,7 +193,7 @@ func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64,
 	confirmScript.Call(
 		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).markerKey},
 		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
-		strconv.FormatUint(fence+uint64(block)-1, 10), part, //nolint:gosec // ≥ 1
+		strconv.FormatUint(fence+uint64(block)-1, 10), part,
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
 

@@ -82,7 +82,7 @@ func TestNodesThatDisagreeAboutTheFenceAgreeInASecondRound(t *testing.T) {
 	}
 	ahead := lease.Fence() + 60_000_000
 	for i, c := range cs[:2] { // as if the first two nodes had made grants without the third node
-		if err := c.Set(t.Context(), redisstore.CounterKey("a"), ahead+uint64(i), 0).Err(); err != nil { //nolint:gosec // a few
+		if err := c.Set(t.Context(), redisstore.CounterKey("a"), ahead+uint64(i), 0).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -40,7 +40,7 @@ func (s semaphore) inspect(ctx context.Context, key string) (f permitInfo, err e
 		}
 		_ = r.Word() // skips the space after the use
 		p.Left, p.Kept = left, strings.HasPrefix(token, KeptToken+"-")
-		if at := time.UnixMicro(int64(p.Fence)); !at.After(now) { //nolint:gosec // a clock in µs
+		if at := time.UnixMicro(int64(p.Fence)); !at.After(now) {
 			p.Since = at
 		}
 		f.info.Permits, f.tokens = append(f.info.Permits, p), append(f.tokens, token)

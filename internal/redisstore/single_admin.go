@@ -105,7 +105,7 @@ func revocable(info store.Info, holder LeaseText, fence uint64) (bool, error) {
 	case info.Foreign:
 		return false, &store.Refusal{Err: fmt.Errorf("%w: another library or program holds the key and has no fence; delete the key by hand if you must end that lock", store.ErrUnsupported)}
 	}
-	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil //nolint:gosec // a block is at least 1; all its fences belong to one holder
+	return info.Held && fence >= holder.Fence && fence-holder.Fence < uint64(max(holder.Block, 1)), nil
 }
 
 // noteTTL returns how long the note for a revoked holder must exist. The parameter info describes

@@ -58,7 +58,7 @@ func TestEachOfSeveralCallsIsDoneAsByItself(t *testing.T) {
 	acquireEach, releaseEach := scriptText(t, "acquire_each"), scriptText(t, "release_each")
 	done, left := map[string]int{}, map[string]int{}
 	for round := range 150 {
-		s := newEncounter(rand.New(rand.NewPCG(uint64(round), 1)), 12) //nolint:gosec // a seed
+		s := newEncounter(rand.New(rand.NewPCG(uint64(round), 1)), 12)
 		for _, together := range []bool{true, false} {
 			s.prepare(t, c)
 			answers := make([]string, len(s.calls))

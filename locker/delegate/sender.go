@@ -69,7 +69,7 @@ func (s *Sender) entry(ctx context.Context, lease *locker.Lease) (entry, error) 
 	if err != nil {
 		return e, err
 	}
-	e.kind, e.fence, e.hold, e.depth = bySignature, pass.Fence, pass.Hold, uint8(pass.Depth) //nolint:gosec // at most 99
+	e.kind, e.fence, e.hold, e.depth = bySignature, pass.Fence, pass.Hold, uint8(pass.Depth)
 	e.ends = time.UnixMilli(time.Now().Add(s.timeout).UnixMilli())
 	e.mac = e.sign(s.keys[0], lease.Key(), s.audience)
 	return e, nil

@@ -67,7 +67,7 @@ func (e *entry) appendTo(b []byte) []byte {
 func (e *entry) appendClaims(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, e.fence)
 	b = binary.BigEndian.AppendUint64(b, e.hold)
-	b = binary.BigEndian.AppendUint64(b, uint64(e.ends.UnixMilli())) //nolint:gosec // not negative, because the time is after 1970
+	b = binary.BigEndian.AppendUint64(b, uint64(e.ends.UnixMilli()))
 	return append(b, e.depth)
 }
 
@@ -79,7 +79,7 @@ func (e *entry) sign(secret []byte, key, audience string) [sha256.Size]byte {
 	// The length of each text comes before the text, so that different pairs of texts have
 	// different bytes.
 	for _, text := range []string{key, audience} {
-		b = binary.BigEndian.AppendUint32(b, uint32(len(text))) //nolint:gosec // keys and names
+		b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
 		b = append(b, text...)
 	}
 	_, _ = state.Write(e.appendClaims(b)) // never fails
@@ -137,7 +137,7 @@ func parseEntry(b []byte) (e entry, err error) {
 	if ends > 1<<48 { // some 9000 years: a larger number is not a time
 		return e, fmt.Errorf("%w: it has no valid expiry time", ErrMalformed)
 	}
-	e.ends = time.UnixMilli(int64(ends)) //nolint:gosec // just compared
+	e.ends = time.UnixMilli(int64(ends))
 	e.depth = b[24]
 	copy(e.mac[:], b[25:])
 	return e, nil

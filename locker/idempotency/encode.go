@@ -33,7 +33,7 @@ var (
 // MarshalBinary returns r in the form that Stores keep. This form is compressed if compression
 // makes it smaller.
 func (r Response) MarshalBinary() ([]byte, error) {
-	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status)) //nolint:gosec // UnmarshalBinary reads it back as a uint64
+	text := binary.AppendUvarint([]byte{plain}, uint64(r.Status))
 	text = appendHeader(text, r.Header)
 	text = appendHeader(text, r.Trailer)
 	text = append(text, r.Body...)
@@ -96,7 +96,7 @@ func (r *Response) UnmarshalBinary(text []byte) error {
 		return errEncoding
 	}
 	d := decoder{rest: rest}
-	read := Response{Status: int(d.number()), Header: d.header(), Trailer: d.header()} //nolint:gosec // as it was written
+	read := Response{Status: int(d.number()), Header: d.header(), Trailer: d.header()}
 	if d.bad {
 		return errEncoding
 	}

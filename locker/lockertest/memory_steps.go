@@ -293,7 +293,7 @@ func (m *Memory) breakHolder(key string, fence uint64, reason string) (store.Gra
 	if held && l.permits != nil {
 		return m.breakPermit(key, fence, reason), nil
 	}
-	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) { //nolint:gosec // all fences of a block belong to one holder
+	if !held || fence < l.fence || fence-l.fence >= uint64(max(l.block, 1)) {
 		return store.Grant{State: store.NotOurs, At: m.clock()}, nil
 	}
 	delete(m.leases, key)

@@ -75,7 +75,7 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 		}
 		address := listener.Addr().String()
 		listener.Close()
-		process, err := proc.Launch(exec.Command(program, "--config.file="+filepath.Join(folder, "prometheus.yml"), //nolint:noctx // the cleanup ends it
+		process, err := proc.Launch(exec.Command(program, "--config.file="+filepath.Join(folder, "prometheus.yml"),
 			"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address, "--log.level=error"))
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +93,7 @@ scrape_configs: [{job_name: locks, static_configs: [{targets: [%q]}]}]
 // ready waits until the server answers. It returns false when the process has ended.
 func (s server) ready(process *proc.Process) bool {
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); {
-		if reply, err := http.Get(s.url + "/-/ready"); err == nil { //nolint:noctx // the URL is of this machine
+		if reply, err := http.Get(s.url + "/-/ready"); err == nil {
 			reply.Body.Close()
 			if reply.StatusCode == http.StatusOK {
 				return true
@@ -111,7 +111,7 @@ func (s server) ready(process *proc.Process) bool {
 // get sends a GET request to the API of Prometheus, and decodes the answer into the parameter
 // into.
 func (s server) get(path string, into any) error {
-	reply, err := http.Get(s.url + path) //nolint:noctx // the URL is of this machine
+	reply, err := http.Get(s.url + path)
 	if err != nil {
 		return err
 	}

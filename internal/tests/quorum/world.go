@@ -47,7 +47,7 @@ type tenure struct {
 // Run makes the given number of random steps of the scenario s.
 func Run(s Scenario, seed uint64, steps int) Result {
 	w := &world{
-		Scenario: s, rng: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000, //nolint:gosec // a simulation
+		Scenario: s, rng: rand.New(rand.NewPCG(seed, 1)), now: 1_000_000,
 		nodes: make([]node, s.Nodes), clients: make([]client, s.Clients),
 		fences: make(map[int64]bool), history: make([][]tenure, s.Nodes),
 	}

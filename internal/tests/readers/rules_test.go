@@ -48,12 +48,12 @@ func TestRules(t *testing.T) {
 // -tally, it always plays all histories.
 func breakWithout(rule Rule, most int) (broken map[string]int, histories int) {
 	broken = make(map[string]int)
-	for i := range uint64(most) { //nolint:gosec // not negative
+	for i := range uint64(most) {
 		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, newModel(rule), nil, abilitiesOf(i))
 		if play(h, 40); len(h.watch.broken) > 0 {
 			broken[h.watch.broken[0].invariant]++
 			if !*tally {
-				return broken, int(i) + 1 //nolint:gosec // as above
+				return broken, int(i) + 1
 			}
 		}
 	}
@@ -72,12 +72,12 @@ func summary(broken map[string]int, histories int) string {
 // differ, but at most "most" histories. It returns the number of histories, and whether they
 // differ.
 func differsWithout(t *testing.T, rule Rule, most int) (histories int, differs bool) {
-	for i := range uint64(most) { //nolint:gosec // not negative
+	for i := range uint64(most) {
 		s := inMemory(t)
 		s.patience = 50 * time.Millisecond // short, because the expected message may be missing without the rule
 		h := newHistory(chance{rand.New(rand.NewPCG(*seed+i, 0))}, s, newModel(rule), abilities{mute: i%3 == 0})
 		if play(h, 40); h.differs != "" {
-			return int(i) + 1, true //nolint:gosec // as above
+			return int(i) + 1, true
 		}
 	}
 	return most, false

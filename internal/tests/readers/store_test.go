@@ -180,7 +180,7 @@ func (s *stores) start(n int) {
 	listener := with.(store.Notifier)
 	stop := listener.Listen(func(e store.Event) {
 		if e.Key == s.key {
-			s.messages <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer} //nolint:gosec // below 2^53
+			s.messages <- message{process: n, kind: e.Kind, owner: ownerOf(e.Owner), fence: int(e.Fence), writer: e.Writer}
 		}
 	})
 	inbox, err := listener.Open(background, s.key)
@@ -239,7 +239,7 @@ func ownerOf(token string) string { return strings.TrimLeft(token, "-") }
 func tokenOf(owner string) string { return strings.Repeat("-", 26-len(owner)) + owner }
 
 func (s *stores) claim(c claim) store.Claim {
-	l := store.Claim{Key: s.key, Owner: tokenOf(c.owner), Mode: c.mode, TTL: units(c.ttl), FenceCount: blockOf, Fence: uint64(c.phase), Queue: c.queue} //nolint:gosec // not negative
+	l := store.Claim{Key: s.key, Owner: tokenOf(c.owner), Mode: c.mode, TTL: units(c.ttl), FenceCount: blockOf, Fence: uint64(c.phase), Queue: c.queue}
 	if c.mode == locker.Shared {
 		l.FenceCount = 1
 	}
@@ -260,7 +260,7 @@ func (s *stores) answer(g store.Grant, err error) answer {
 	if err != nil {
 		s.Fatalf("%v", err)
 	}
-	a := answer{State: g.State, Writer: g.Writer, Place: g.Place, Fence: int(g.Fence), Holder: int(g.Holder.Fence)} //nolint:gosec // below 2^53
+	a := answer{State: g.State, Writer: g.Writer, Place: g.Place, Fence: int(g.Fence), Holder: int(g.Holder.Fence)}
 	if g.State == store.Busy {
 		a.Left = ceil(g.Holder.Left)
 	}
@@ -304,7 +304,7 @@ func (s *stores) release(c claim, g releaseArgs) answer {
 
 func (s *stores) downgrade(c claim, fence int) answer {
 	l := s.claim(c)
-	l.Mode, l.Fence = locker.Shared, uint64(fence) //nolint:gosec // not negative
+	l.Mode, l.Fence = locker.Shared, uint64(fence)
 	a := s.answer(s.caller(c).(store.Downgrader).Downgrade(background, l))
 	if a.Fence == 0 && a.State == store.Granted {
 		a.Fence = fence
@@ -313,7 +313,7 @@ func (s *stores) downgrade(c claim, fence int) answer {
 }
 
 func (s *stores) breakHolder(fence int) answer {
-	return s.answer(s.caller(claim{process: noInbox}).(store.Revoker).Revoke(background, s.key, uint64(fence), "because")) //nolint:gosec // not negative
+	return s.answer(s.caller(claim{process: noInbox}).(store.Revoker).Revoke(background, s.key, uint64(fence), "because"))
 }
 
 func (s *stores) inspect() info {
@@ -322,7 +322,7 @@ func (s *stores) inspect() info {
 		s.Fatalf("Inspect: %v", err)
 	}
 	return info{
-		Held: i.Held, Kept: i.Kept, Foreign: i.Foreign, Shared: i.Mode == locker.Shared, Fence: int(i.Fence), //nolint:gosec // below 2^53
+		Held: i.Held, Kept: i.Kept, Foreign: i.Foreign, Shared: i.Mode == locker.Shared, Fence: int(i.Fence),
 		Left: ceil(i.Left), Waiters: i.Waiters, Readers: i.Readers,
 	}
 }

@@ -328,7 +328,7 @@ func (a *agenda) Less(i, j int) bool {
 	return x.at < y.at || x.at == y.at && x.number < y.number
 }
 func (a *agenda) Swap(i, j int) { a.events[i], a.events[j] = a.events[j], a.events[i] }
-func (a *agenda) Push(x any)    { a.events = append(a.events, x.(event)) } //nolint:forcetypeassert // its own
+func (a *agenda) Push(x any)    { a.events = append(a.events, x.(event)) }
 func (a *agenda) Pop() any {
 	last := a.events[len(a.events)-1]
 	a.events = a.events[:len(a.events)-1]
@@ -342,7 +342,7 @@ func (w *world) due(due int64, do func()) {
 
 func (w *world) play(end int64) {
 	for w.agenda.Len() > 0 && w.agenda.events[0].at <= end {
-		e := heap.Pop(&w.agenda).(event) //nolint:forcetypeassert // its own
+		e := heap.Pop(&w.agenda).(event)
 		w.now = e.at
 		e.do()
 	}

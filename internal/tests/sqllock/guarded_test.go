@@ -66,7 +66,7 @@ func TestAHandlersTransactionClaimsTheGuardsLease(t *testing.T) {
 				return // the handler writes no reply
 			case err != nil:
 				t.Error(err)
-			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence(): //nolint:gosec // fences are small here
+			case uint64(db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'")) != lease.Fence():
 				t.Error("the claim has another fence than the request's lease")
 			}
 			if err := sqllock.Do(r.Context(), l, db, account, deposit(1000)); !errors.Is(err, locker.ErrUnsupported) {

@@ -184,7 +184,7 @@ func (b *bench) sleep(d time.Duration) { <-time.After(d + d/10) }
 // answer.
 func (b *bench) delegate(c store.Claim, p locker.Delegation, timeout time.Duration) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, timeout) //nolint:forcetypeassert // Can has Join
+	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, timeout)
 	if err != nil {
 		b.Fatalf("delegate: %v", err)
 	}
@@ -216,7 +216,7 @@ func (b *bench) joiner(p locker.Delegation) store.Claim {
 
 func (b *bench) join(c store.Claim) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Join(b.Context(), c) //nolint:forcetypeassert // Can has Join
+	g, err := b.Store.(store.Joiner).Join(b.Context(), c)
 	if err != nil {
 		b.Fatalf("join: %v", err)
 	}
@@ -225,7 +225,7 @@ func (b *bench) join(c store.Claim) store.Grant {
 
 func (b *bench) leave(c store.Claim) store.Grant {
 	b.Helper()
-	g, err := b.Store.(store.Joiner).Leave(b.Context(), c) //nolint:forcetypeassert // Can has Join
+	g, err := b.Store.(store.Joiner).Leave(b.Context(), c)
 	if err != nil {
 		b.Fatalf("leave: %v", err)
 	}

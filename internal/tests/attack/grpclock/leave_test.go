@@ -223,7 +223,7 @@ func TestWaitersAreRefusedAtOnceWhenTheLockerCloses(t *testing.T) {
 			waiters <- err
 		}()
 	}
-	eventually(t, "the streams and calls wait", func() bool { return g.acquires.Load() == 1+int32(cap(waiters)) }) //nolint:gosec // 20
+	eventually(t, "the streams and calls wait", func() bool { return g.acquires.Load() == 1+int32(cap(waiters)) })
 	closed := make(chan error, 1)
 	go func() { closed <- g.locker.Close(t.Context()) }()
 	for range cap(waiters) {
