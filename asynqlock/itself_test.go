@@ -15,6 +15,7 @@ import (
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
+	"github.com/latchkit/latchkit/locker/polling"
 )
 
 // A worker that dies leaves two leases: one of the key, and one of the task's own ID. If the lease
@@ -76,7 +77,7 @@ func TestALeaseNamesItsTask(t *testing.T) {
 func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
 	t.Parallel()
 	q, w := newQueue(t), newWork()
-	l, err := locker.NewPolling(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
+	l, err := polling.New(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Close(context.Background())) })
 	see := q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{}, w)

@@ -6,7 +6,6 @@ import (
 	"log"
 	"time"
 
-	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/locker"
@@ -79,15 +78,4 @@ func ExampleNewScriptless() {
 		log.Fatal(err)
 	}
 	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42", Wait: time.Second}, ship)
-}
-
-func ExampleNewPolling() {
-	client := redislock.New(redis.NewClient(&redis.Options{Addr: "localhost:6379"})) // the client that the service already has
-	l, err := locker.NewPolling(client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
-		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
-	})))
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, ship)
 }

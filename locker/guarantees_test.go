@@ -1,11 +1,8 @@
 package locker_test
 
 import (
-	"context"
 	"testing"
 	"time"
-
-	"github.com/bsm/redislock"
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
@@ -42,43 +39,6 @@ func TestAServersClockThatStepsIsToldAndFencesGrow(t *testing.T) {
 				release(t, next)
 			})
 		})
-	}
-}
-
-func TestPollingHearsThatItsServerHasForgotten(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client(t)
-	l, other := newPolling(t, client), newPolling(t, server.Client(t))
-	lease := acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
-	if err := client.FlushAll(t.Context()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	next := acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
-	lost(t, lease, locker.ErrLost)
-	release(t, next)
-}
-
-func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := server.Client(t)
-	l := newPolling(t, client)
-	lease := acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
-	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
-		t.Fatal(err)
-	}
-	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
-	wantErr(t, err, "b", locker.ErrUnavailable)
-	wantNot(t, err, locker.ErrBusy)
-	first := lease.Expires()
-	eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
-	release(t, lease)
-	if _, err := redislock.Obtain(context.Background(), client, "a", time.Second, nil); err == nil {
-		t.Error("positive control: the server is not full")
-	}
-	if client.Exists(t.Context(), "a").Val() != 0 {
-		t.Error("the lease did not go")
 	}
 }
 

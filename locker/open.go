@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/latchkit/latchkit/internal/polling"
 	"github.com/latchkit/latchkit/internal/quorum"
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/scriptless"
@@ -265,35 +263,6 @@ func (c *config) checkForQuorum() error {
 	return nil
 }
 
-// NewPolling returns a Locker that locks through a client of bsm/redislock. NewPolling is for
-// services that use redislock already and need waits, renewals and the detection of losses.
-// NewPolling is also for proxies and servers that do not support subscriptions. This Locker and
-// redislock itself exclude each other on the same key.
-//
-// The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
-// so waiting processes ask again after pauses (see [WithBackoff]), in no order. Of the callers in
-// one process, only the first asks the server. The fence is 0, so databases cannot check it.
-// Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
-// RaiseFence. The remaining time of a holder is unknown, so [Error.RetryAfter] is a guess. An
-// acquire without an answer is undone as soon as the server answers again. But the server may
-// execute that acquire after the undo, and the answer to the acquire may be lost as well. Then the
-// key stays locked for its TTL without a holder.
-//
-// Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
-// answer was lost. The repeated release finds no lock, so Release reports ErrLost although it has
-// released the lock. The Engine repeats unanswered calls by itself, and knows which answers a
-// repeated call can get. [Retries] turns a RetryStrategy of redislock into a [Backoff].
-func NewPolling(c *redislock.Client, opts ...Option) (*Engine, error) {
-	if c == nil {
-		return nil, errors.New("latchkit: NewPolling: the client is nil; make a client with redislock.New")
-	}
-	cfg, err := configure(opts, Option.set)
-	if err != nil {
-		return nil, err
-	}
-	return newEngine(polling.New(c), cfg), nil
-}
-
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted
 // servers and proxies. The Locker takes a lease with SET NX PX. The Locker renews and releases
 // the lease with WATCH, MULTI and EXEC on one connection, so that it never touches the lease of
@@ -324,22 +293,6 @@ func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 	}
 	cfg.failsOver = cfg.failsOver || redisstore.FailsOver(c)
 	return newEngine(scriptless.New(c), cfg), nil
-}
-
-// Retries turns a RetryStrategy of redislock into a Backoff. A RetryStrategy counts its attempts,
-// so strategy must return a new one for each wait:
-//
-//	locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
-//		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
-//	}))
-func Retries(strategy func() redislock.RetryStrategy) Backoff {
-	return func(yield func(time.Duration) bool) {
-		for s := strategy(); ; {
-			if d := s.NextBackoff(); d < 1 || !yield(d) {
-				return
-			}
-		}
-	}
 }
 
 // redis returns the settings for a Store on Redis.

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/polling"
 )
 
 // mute is a Locker without the method Check.
@@ -30,7 +31,7 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	polling, err := locker.NewPolling(redislock.New(client))
+	poller, err := polling.New(redislock.New(client))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 		"a wait of -2":                 {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
 		"Shared without readers":       {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"Shared with readers":          {readers, locker.Rule{Mode: locker.Shared}, nil},
-		"Once with NewPolling":         {polling, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
+		"Once with NewPolling":         {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
 		"inside a Reentrant":           {locker.NewReentrant(single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"a Reentrant without a Locker": {locker.NewReentrant(nil), locker.Rule{}, locker.ErrUnsupported},
 		"a Locker that cannot say":     {mute{}, locker.Rule{Mode: locker.Shared}, nil},

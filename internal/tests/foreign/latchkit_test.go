@@ -13,10 +13,11 @@ import (
 	"github.com/latchkit/latchkit/internal/proc"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/polling"
 )
 
 // kinds are the kinds of Lockers that can share one server with other libraries.
-var kinds = []string{"NewSingle", "NewReadWrite", "NewPolling"}
+var kinds = []string{"NewSingle", "NewReadWrite", "polling.New"}
 
 // newLocker makes a Locker of a kind. The kind "migrating" is a NewSingle with the options of
 // docs/migrating.md.
@@ -32,8 +33,8 @@ func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 		return locker.NewSingle(cs[0], locker.WithoutQueue())
 	case "NewReadWrite":
 		return locker.NewReadWrite(all)
-	case "NewPolling":
-		return locker.NewPolling(redislock.New(cs[0]))
+	case "polling.New":
+		return polling.New(redislock.New(cs[0]))
 	case "NewRedlock":
 		return locker.NewRedlock(all)
 	}

@@ -74,7 +74,7 @@ func (m *meeting) busy(kind, key string) {
 	}
 	info, err := m.lockers[kind].Inspect(m.Context(), key)
 	switch {
-	case kind == "NewPolling": // redislock does not report the holder of a key
+	case kind == "polling.New": // redislock does not report the holder of a key
 	case err != nil || !info.Held || !info.Foreign || info.Left <= 0:
 		m.Fatalf("%s: Inspect of the key that the peer holds: %+v %v", kind, info, err)
 	}

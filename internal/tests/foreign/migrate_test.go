@@ -91,7 +91,7 @@ func TestTenProcessesMoveToLatchkitOneByOne(t *testing.T) {
 		servers       int
 	}{
 		{"redislock", "migrating", 1},
-		{"redislock", "NewPolling", 1},
+		{"redislock", "polling.New", 1},
 		{"redsync", "migrating", 1},
 		{"redsync", "NewRedlock", 3},
 	} {
@@ -193,7 +193,7 @@ func (m *migration) grow(fences []string) {
 		if err != nil {
 			m.Fatal(err)
 		}
-		if m.kind != "NewPolling" && fence <= last {
+		if m.kind != "polling.New" && fence <= last {
 			m.Errorf("visit %d of latchkit has the fence %d after %d", i, fence, last)
 		}
 		last = fence

@@ -13,12 +13,13 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/polling"
 )
 
 func TestPollingAndRedsyncExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
-	l := polling(t, server)
+	l := newPolling(t, server)
 	const key = "redsync:both"
 	mutex := redsync.New(goredis.NewPool(server.Client(t))).NewMutex(key, redsync.WithTries(1), redsync.WithExpiry(time.Minute))
 
@@ -68,7 +69,7 @@ func TestPollingRedislockAndRedsyncCountTogether(t *testing.T) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, run := range []func() error{
-		func() error { return locker.Run(ctx, polling(t, server), locker.Rule{Key: key}, visit) },
+		func() error { return locker.Run(ctx, newPolling(t, server), locker.Rule{Key: key}, visit) },
 		func() error {
 			lock, err := theirs.Obtain(ctx, key, 30*time.Second, &redislock.Options{RetryStrategy: redislock.LinearBackoff(3 * time.Millisecond)})
 			if err != nil {
@@ -104,9 +105,9 @@ func TestPollingRedislockAndRedsyncCountTogether(t *testing.T) {
 	}
 }
 
-func polling(t *testing.T, server *redistest.Server) *locker.Engine {
+func newPolling(t *testing.T, server *redistest.Server) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewPolling(redislock.New(server.Client(t)))
+	l, err := polling.New(redislock.New(server.Client(t)))
 	if err != nil {
 		t.Fatal(err)
 	}

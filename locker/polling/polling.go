@@ -1,4 +1,5 @@
-// Package polling implements store.Store with github.com/bsm/redislock.
+// Package polling makes Lockers on clients of github.com/bsm/redislock. Only programs that import
+// this package link redislock.
 package polling
 
 import (
@@ -11,8 +12,50 @@ import (
 	"github.com/bsm/redislock"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
+	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
 )
+
+// New returns a Locker that locks through a client of bsm/redislock. It is for services that use
+// redislock already and need waits, renewals and the detection of losses. It is also for proxies
+// and servers that do not support subscriptions. This Locker and redislock itself exclude each
+// other on the same key.
+//
+// The Locker has the abilities of redislock's Obtain, Refresh and Release. The server has no queue,
+// so waiting processes ask again after pauses (see [locker.WithBackoff]), in no order. Of the
+// callers in one process, only the first asks the server. The fence is 0, so databases cannot check
+// it. Rule.Once and Mode Shared are refused with ErrUnsupported, and so are Inspect, Revoke and
+// RaiseFence. The remaining time of a holder is unknown, so Error.RetryAfter is a guess. An acquire
+// without an answer is undone as soon as the server answers again. But the server may execute that
+// acquire after the undo, and the answer to the acquire may be lost as well. Then the key stays
+// locked for its TTL without a holder.
+//
+// Give redislock a Redis client with MaxRetries: -1. Otherwise go-redis repeats a release whose
+// answer was lost. The repeated release finds no lock, so Release reports ErrLost although it has
+// released the lock. The Engine repeats unanswered calls by itself, and knows which answers a
+// repeated call can get. [Retries] turns a RetryStrategy of redislock into a Backoff.
+func New(c *redislock.Client, opts ...locker.Option) (*locker.Engine, error) {
+	if c == nil {
+		return nil, errors.New("latchkit: polling.New: the client is nil; make a client with redislock.New")
+	}
+	return locker.New(newStore(c), opts...)
+}
+
+// Retries turns a RetryStrategy of redislock into a Backoff. A RetryStrategy counts its attempts,
+// so strategy must return a new one for each wait:
+//
+//	locker.WithBackoff(polling.Retries(func() redislock.RetryStrategy {
+//		return redislock.LimitRetry(redislock.ExponentialBackoff(16*time.Millisecond, time.Second), 20)
+//	}))
+func Retries(strategy func() redislock.RetryStrategy) locker.Backoff {
+	return func(yield func(time.Duration) bool) {
+		for s := strategy(); ; {
+			if d := s.NextBackoff(); d < 1 || !yield(d) {
+				return
+			}
+		}
+	}
+}
 
 // polling is the Store on redislock. Unlike other Stores, it remembers the locks of its owners,
 // because redislock can refresh and release only a lock that it has obtained. But the server, and
@@ -38,8 +81,7 @@ type ownedLock struct {
 	lastTTL  time.Duration // the TTL of the last Obtain or Refresh
 }
 
-// New makes the Store.
-func New(c *redislock.Client) *polling {
+func newStore(c *redislock.Client) *polling {
 	return &polling{client: c, held: make(map[keyOwner]*ownedLock), undone: make(map[keyOwner]time.Time), tidyAt: 64}
 }
 

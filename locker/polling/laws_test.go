@@ -1,4 +1,4 @@
-package locker_test
+package polling
 
 import (
 	"context"
@@ -10,11 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
-	"github.com/latchkit/latchkit/internal/polling"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store/storetest"
 )
+
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 // This Store makes only the calls of redislock, so its harness declares none of the capabilities.
 // The test's log lists the laws that are left out.
@@ -24,10 +26,10 @@ func TestPollingObeysTheLaws(t *testing.T) {
 		server := redistest.Shared(t)
 		direct := server.Client(t)
 		proxy := chaos.NewProxy(t, server.Addr())
-		client := through(t, server, proxy, sendOnce)
+		client := locktest.Through(t, server, proxy, sendOnce)
 		clients := make(map[locker.Store]*redis.Client)
 		return storetest.Harness{
-			Store: polling.New(redislock.New(client)),
+			Store: newStore(redislock.New(client)),
 			LoseReply: func(t testing.TB, op locker.Op, key string) {
 				loadRedislock(t, direct)
 				lost := proxy.LoseReplies(1, redislockCall(op, key))
@@ -41,7 +43,7 @@ func TestPollingObeysTheLaws(t *testing.T) {
 			Another: func(t testing.TB) locker.Store {
 				c := redis.NewClient(&redis.Options{Addr: server.Addr()})
 				t.Cleanup(func() { c.Close() }) // an error does not matter, because Kill may have closed the client already
-				s := polling.New(redislock.New(c))
+				s := newStore(redislock.New(c))
 				clients[s] = c
 				return s
 			},

@@ -1,4 +1,4 @@
-package locker_test
+package polling
 
 import (
 	"context"
@@ -14,13 +14,14 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/internal/chaos"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
 
 func newPolling(t *testing.T, c *redis.Client, opts ...locker.Option) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewPolling(redislock.New(c), opts...)
+	l, err := New(redislock.New(c), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,13 +48,13 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: locker.NoWait})
-	wantErr(t, err, key, locker.ErrBusy)
+	locktest.WantErr(t, err, key, locker.ErrBusy)
 	_, err = l.Acquire(t.Context(), locker.Rule{Key: key, Wait: 50 * time.Millisecond})
-	wantErr(t, err, key, locker.ErrBusy)
+	locktest.WantErr(t, err, key, locker.ErrBusy)
 	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
 		t.Fatalf("their lock was disturbed: %v", err)
 	}
-	w := asks(t, l, locker.Rule{Key: key})
+	w := locktest.Asks(t, l, locker.Rule{Key: key})
 	w.WaitsStill()
 	if err := lock.Release(t.Context()); err != nil {
 		t.Fatal(err)
@@ -73,7 +74,7 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 		lock, err = theirs.Obtain(ctx, key, time.Minute, &redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)})
 		obtained <- err
 	}()
-	release(t, lease)
+	locktest.Release(t, lease)
 	if err := <-obtained; err != nil {
 		t.Fatal(err)
 	}
@@ -85,14 +86,14 @@ func TestPollingAndRedislockExcludeEachOther(t *testing.T) {
 	if _, err := theirs.Obtain(t.Context(), key, 100*time.Millisecond, nil); err != nil {
 		t.Fatal(err)
 	}
-	release(t, acquire(t, l, locker.Rule{Key: key, Wait: time.Minute}))
+	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: key, Wait: time.Minute}))
 }
 
 func TestPollingAndRedislockCountTogether(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	l, other := newPolling(t, server.Client(t)), newPolling(t, server.Client(t))
-	single := newSingle(t, server.Client(t), locker.WithoutQueue())
+	single := locktest.Single(t, server.Client(t), locker.WithoutQueue())
 	theirs := redislock.New(server.Client(t))
 	const key, each = "polling:count", 15
 	counter, inside := 0, new(atomic.Int32)
@@ -142,20 +143,20 @@ func TestPollingIsForeignToLocksWithAQueue(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
 	client := server.Client(t)
-	single := newSingle(t, client)
+	single := locktest.Single(t, client)
 	for _, metadata := range []string{"", "17:42:x", "host:7"} {
 		l := newPolling(t, client, locker.WithMetadata(func(context.Context) string { return metadata }))
 		key := "polling:foreign:" + metadata
-		lease := acquire(t, l, locker.Rule{Key: key})
+		lease := locktest.Acquire(t, l, locker.Rule{Key: key})
 		if i, err := single.Inspect(t.Context(), key); err != nil || !i.Held || !i.Foreign {
 			t.Errorf("metadata %q: %+v %v", metadata, i, err)
 		}
 		if value := client.Get(t.Context(), key).Val(); !strings.HasSuffix(value, "|"+metadata) {
 			t.Errorf("the key holds %q", value)
 		}
-		w := queues(t, single, locker.Rule{Key: key}, client)
-		release(t, lease)
-		release(t, w.Granted(130*time.Millisecond)) // within the longest pause of the Backoff
+		w := locktest.Queues(t, single, locker.Rule{Key: key}, client)
+		locktest.Release(t, lease)
+		locktest.Release(t, w.Granted(130*time.Millisecond)) // within the longest pause of the Backoff
 	}
 }
 
@@ -163,23 +164,23 @@ func TestPollingRenewsAndLoses(t *testing.T) {
 	t.Parallel()
 	client := redistest.Shared(t).Client(t)
 	l := newPolling(t, client)
-	lease := acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
 	first := lease.Expires()
-	eventually(t, "it is renewed", func() bool { return lease.Expires().After(first.Add(time.Second)) })
+	locktest.Eventually(t, "it is renewed", func() bool { return lease.Expires().After(first.Add(time.Second)) })
 	if err := lease.Extend(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if left := client.PTTL(t.Context(), "polling:renew").Val(); left < 59*time.Minute {
 		t.Errorf("%v left after an extension", left)
 	}
-	release(t, lease)
+	locktest.Release(t, lease)
 
-	lease = acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
+	lease = locktest.Acquire(t, l, locker.Rule{Key: "polling:renew", TTL: time.Second})
 	if err := client.Set(t.Context(), "polling:renew", "somebody else", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
-	lost(t, lease, locker.ErrLost)
-	wantErr(t, lease.Release(t.Context()), "polling:renew", locker.ErrLost)
+	locktest.Lost(t, lease, locker.ErrLost)
+	locktest.WantErr(t, lease.Release(t.Context()), "polling:renew", locker.ErrLost)
 	if client.Get(t.Context(), "polling:renew").Val() != "somebody else" {
 		t.Error("the next holder was disturbed")
 	}
@@ -190,8 +191,8 @@ func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
 	l := newPolling(t, redistest.Shared(t).Client(t))
 	for _, rule := range []locker.Rule{{Key: "polling:no", Once: time.Minute}, {Key: "polling:no", Mode: locker.Shared}} {
 		_, err := l.Acquire(t.Context(), rule)
-		wantErr(t, err, "polling:no", locker.ErrUnsupported)
-		wantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)
+		locktest.WantErr(t, err, "polling:no", locker.ErrUnsupported)
+		locktest.WantNot(t, err, locker.ErrBusy, locker.ErrUnavailable)
 	}
 	if _, err := l.Inspect(t.Context(), "a"); !errors.Is(err, locker.ErrUnsupported) {
 		t.Error(err)
@@ -202,7 +203,7 @@ func TestPollingRefusesWhatRedislockCannotDo(t *testing.T) {
 	if err := l.RaiseFence(t.Context(), "a", 0); !errors.Is(err, locker.ErrUnsupported) {
 		t.Error(err)
 	}
-	if _, err := locker.NewPolling(nil); err == nil || !strings.Contains(err.Error(), "NewPolling") {
+	if _, err := New(nil); err == nil || !strings.Contains(err.Error(), "polling.New") {
 		t.Errorf("no client: %v", err)
 	}
 }
@@ -211,8 +212,8 @@ func TestPollingKeepsAKeyForAtLeast(t *testing.T) {
 	t.Parallel()
 	l := newPolling(t, redistest.Shared(t).Client(t))
 	start := time.Now()
-	release(t, acquire(t, l, locker.Rule{Key: "polling:keep", AtLeast: 300 * time.Millisecond}))
-	release(t, acquire(t, l, locker.Rule{Key: "polling:keep"}))
+	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "polling:keep", AtLeast: 300 * time.Millisecond}))
+	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "polling:keep"}))
 	if took := time.Since(start); took < 290*time.Millisecond {
 		t.Errorf("the key was free after %v", took)
 	}
@@ -229,7 +230,7 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 			return redislock.LimitRetry(redislock.ExponentialBackoff(5*time.Millisecond, 10*time.Millisecond), 3)
 		}, []time.Duration{5e6, 8e6, 10e6}},
 	} {
-		b := locker.Retries(tc.make)
+		b := Retries(tc.make)
 		for range 2 { // each wait begins again with the first pause
 			if got := slices.Collect(b); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: %v, want %v", name, got, tc.want)
@@ -240,16 +241,16 @@ func TestRetriesOfRedislockAreABackoff(t *testing.T) {
 		}
 	}
 	client := redistest.Start(t).Client(t)
-	l := newPolling(t, client, locker.WithBackoff(locker.Retries(func() redislock.RetryStrategy {
+	l := newPolling(t, client, locker.WithBackoff(Retries(func() redislock.RetryStrategy {
 		return redislock.LimitRetry(redislock.LinearBackoff(time.Millisecond), 3)
 	})))
 	if _, err := redislock.Obtain(t.Context(), client, "polling:retries", time.Minute, nil); err != nil {
 		t.Fatal(err)
 	}
-	before := scriptsRun(t, client)
+	before := locktest.ScriptsRun(t, client)
 	_, err := l.Acquire(t.Context(), locker.Rule{Key: "polling:retries"})
-	wantErr(t, err, "polling:retries", locker.ErrBusy)
-	if n := scriptsRun(t, client) - before; n != 4 {
+	locktest.WantErr(t, err, "polling:retries", locker.ErrBusy)
+	if n := locktest.ScriptsRun(t, client) - before; n != 4 {
 		t.Errorf("it asked %d times, the strategy lets it ask 4 times", n)
 	}
 }
@@ -264,13 +265,13 @@ func TestOneCallerOfAProcessPollsForAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*pending
+	var all []*locktest.Pending
 	for range 20 {
-		all = append(all, asks(t, l, locker.Rule{Key: "polling:one"}))
+		all = append(all, locktest.Asks(t, l, locker.Rule{Key: "polling:one"}))
 	}
-	eventually(t, "all are there", func() bool { return scriptsRun(t, client) >= 2 })
+	locktest.Eventually(t, "all are there", func() bool { return locktest.ScriptsRun(t, client) >= 2 })
 	<-time.After(50 * time.Millisecond)
-	if n := scriptsRun(t, client); n > 4 { // redislock's own obtain, and our first attempt
+	if n := locktest.ScriptsRun(t, client); n > 4 { // redislock's own obtain, and our first attempt
 		t.Errorf("%d scripts", n)
 	}
 	for _, w := range all {
@@ -286,7 +287,7 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	direct := server.Client(t)
-	l := newPolling(t, through(t, server, proxy, sendOnce))
+	l := newPolling(t, locktest.Through(t, server, proxy, sendOnce))
 	loadRedislock(t, direct)
 
 	const key = "polling:unclear"
@@ -294,25 +295,25 @@ func TestAnObtainWithoutAnAnswerIsCleared(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err := l.Acquire(ctx, locker.Rule{Key: key})
-	wantErr(t, err, key, context.DeadlineExceeded, locker.ErrUnavailable)
-	wantNot(t, err, locker.ErrBusy)
+	locktest.WantErr(t, err, key, context.DeadlineExceeded, locker.ErrUnavailable)
+	locktest.WantNot(t, err, locker.ErrBusy)
 	if swallowed.Hits() != 1 {
 		t.Fatal("positive control: no answer was swallowed")
 	}
-	eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
+	locktest.Eventually(t, "the key is free", func() bool { return direct.Exists(t.Context(), key).Val() == 0 })
 
 	// Only this owner's value is deleted, because another holder may have come meanwhile.
 	lock, err := redislock.Obtain(t.Context(), direct, key, time.Minute, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := scriptsRun(t, direct)
+	before := locktest.ScriptsRun(t, direct)
 	proxy.SwallowReplies(1, redislockCall(locker.OpAcquire, key))
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	_, err = l.Acquire(ctx, locker.Rule{Key: key})
-	wantErr(t, err, key, context.DeadlineExceeded)
-	eventually(t, "it was looked for", func() bool { return scriptsRun(t, direct) >= before+2 })
+	locktest.WantErr(t, err, key, context.DeadlineExceeded)
+	locktest.Eventually(t, "it was looked for", func() bool { return locktest.ScriptsRun(t, direct) >= before+2 })
 	if err := lock.Refresh(t.Context(), time.Minute, nil); err != nil {
 		t.Errorf("their lock was disturbed: %v", err)
 	}
@@ -325,23 +326,23 @@ func TestAnObtainThatIsExecutedLateIsGivenBack(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	direct := server.Client(t)
-	l := newPolling(t, through(t, server, proxy, sendOnce, func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	l := newPolling(t, locktest.Through(t, server, proxy, sendOnce, func(o *redis.Options) { o.ReadTimeout = time.Minute }))
 	loadRedislock(t, direct)
 
 	const key = "polling:late"
 	held := proxy.HoldRequests(1, redislockCall(locker.OpAcquire, key))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	before := scriptsRun(t, direct)
+	before := locktest.ScriptsRun(t, direct)
 	_, err := l.Acquire(ctx, locker.Rule{Key: key})
-	wantErr(t, err, key, context.DeadlineExceeded)
-	eventually(t, "the undo has run", func() bool { return scriptsRun(t, direct) >= before+2 }) // the undo obtains the lock and releases it
+	locktest.WantErr(t, err, key, context.DeadlineExceeded)
+	locktest.Eventually(t, "the undo has run", func() bool { return locktest.ScriptsRun(t, direct) >= before+2 }) // the undo obtains the lock and releases it
 	if held.Hits() != 1 {
 		t.Fatal("positive control: the obtain was not held back")
 	}
 	held.Lift()
-	eventually(t, "the late one was executed and given back", func() bool {
-		return scriptsRun(t, direct) >= before+4 && direct.Exists(t.Context(), key).Val() == 0
+	locktest.Eventually(t, "the late one was executed and given back", func() bool {
+		return locktest.ScriptsRun(t, direct) >= before+4 && direct.Exists(t.Context(), key).Val() == 0
 	})
 }
 
@@ -352,10 +353,47 @@ func TestQuorumQ13ALostAnswerToAPollingReleaseIsNoLoss(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := chaos.NewProxy(t, server.Addr())
 	l := newPolling(t, server.Client(t, func(o *redis.Options) { o.Addr, o.MaxRetries = proxy.Addr(), -1 }))
-	release(t, acquire(t, l, locker.Rule{Key: "warm"}))
-	lease := acquire(t, l, locker.Rule{Key: "a"})
+	locktest.Release(t, locktest.Acquire(t, l, locker.Rule{Key: "warm"}))
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "a"})
 	lost := proxy.LoseReplies(1, chaos.Command("EVALSHA"))
 	if err := lease.Release(t.Context()); err != nil || lost.Hits() != 1 {
 		t.Errorf("Release: %v, with %d answers lost", err, lost.Hits())
+	}
+}
+
+func TestPollingHearsThatItsServerHasForgotten(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l, other := newPolling(t, client), newPolling(t, server.Client(t))
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "a", TTL: 2 * time.Second})
+	if err := client.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	next := locktest.Acquire(t, other, locker.Rule{Key: "a", Wait: locker.NoWait})
+	locktest.Lost(t, lease, locker.ErrLost)
+	locktest.Release(t, next)
+}
+
+func TestAFullServerRefusesPollingAndLetsLeasesGo(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	l := newPolling(t, client)
+	lease := locktest.Acquire(t, l, locker.Rule{Key: "a", TTL: time.Second})
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := l.Acquire(t.Context(), locker.Rule{Key: "b"})
+	locktest.WantErr(t, err, "b", locker.ErrUnavailable)
+	locktest.WantNot(t, err, locker.ErrBusy)
+	first := lease.Expires()
+	locktest.Eventually(t, "it is renewed", func() bool { return lease.Expires().After(first) })
+	locktest.Release(t, lease)
+	if _, err := redislock.Obtain(context.Background(), client, "a", time.Second, nil); err == nil {
+		t.Error("positive control: the server is not full")
+	}
+	if client.Exists(t.Context(), "a").Val() != 0 {
+		t.Error("the lease did not go")
 	}
 }
