@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log"
 
-	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
@@ -53,17 +52,6 @@ func ExampleNew_options() {
 		log.Fatal(err)
 	}
 	// Output: a tracer is set up: false
-}
-
-// A service that uses bsm/redislock gets the same spans without changing its calls.
-func ExampleRedislock() {
-	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	locks := redislock.New(client)
-	traced, err := otellock.Redislock(locks)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_ = traced.Obtain
 }
 
 // A trace continues in the worker that takes the task out of the queue.

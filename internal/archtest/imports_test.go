@@ -25,21 +25,21 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker", "./locker/store", "the contract of the engine with its Stores"},
 	{"locker", "./internal/calls", "the engine makes calls that it can abandon"},
 	{"locker", "./internal/typednil", "New refuses a nil Store"},
-	{"locker/open.go", "./internal/redisstore ./internal/quorum ./internal/polling ./internal/scriptless", "constructors make Stores"},
-	{"locker/open.go", "github.com/redis/go-redis/v9 github.com/bsm/redislock", "constructors examine the clients that users pass"},
+	{"locker/open.go", "./internal/redisstore ./internal/quorum ./internal/scriptless", "constructors make Stores"},
+	{"locker/open.go", "github.com/redis/go-redis/v9", "constructors examine the clients that users pass"},
 	{"internal/calls", "./locker/store", "the calls are calls of a Store"},
 	{"internal/calls", "./internal/link", "releases are repeated as the chores of a node"},
 	{"internal/link", "github.com/redis/go-redis/v9", "a link sends calls to a node through the user's client"},
 
-	{"internal/redisstore internal/quorum internal/polling internal/scriptless", "./locker/store", "they contain Stores"},
+	{"internal/redisstore internal/quorum internal/scriptless locker/polling", "./locker/store", "they contain Stores"},
 	{"internal/redisstore internal/quorum internal/scriptless", "github.com/redis/go-redis/v9", "Stores send their steps through the user's client"},
 	{"internal/redisstore internal/quorum", "./internal/link", "each step is a call to a node"},
 	{"internal/redisstore", "./internal/calls", "the Engine begins steps, and can abandon them"},
 	{"internal/quorum", "./internal/calls", "a step makes one call to each node"},
 	{"internal/quorum", "./internal/redisstore", "a node of a quorum is one Redis server, or one Cluster"},
 	{"internal/quorum", "./internal/typednil", "quorums refuse a nil client"},
-	{"internal/polling internal/scriptless", "./internal/redisstore", "names of keys, and what errors of Redis mean"},
-	{"internal/polling", "github.com/bsm/redislock", "this Store locks through redislock"},
+	{"locker/polling internal/scriptless", "./internal/redisstore", "names of keys, and what errors of Redis mean"},
+	{"locker/polling", "github.com/bsm/redislock ./locker", "it makes a Locker that locks through redislock"},
 
 	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
 	{"locker/delegate", "./locker", "it passes a Locker's lease to a call in another process"},
@@ -80,7 +80,7 @@ var mayImport = []struct{ importer, what, why string }{
 	{"otel", "go.opentelemetry.io/otel/metric/... go.opentelemetry.io/otel/trace/...", "the API, with its no-op providers"},
 	{"otel", "go.opentelemetry.io/otel/propagation", "the API: a trace goes on in the process that takes a message out of a queue"},
 	{"otel", "go.opentelemetry.io/otel/semconv/...", "names that others agreed on"},
-	{"otel", "github.com/bsm/redislock", "it names redislock's errors, and traces services that use it by itself"},
+	{"otel/redislock", "./locker ./otel github.com/bsm/redislock", "it traces services that use redislock by themselves, as otel traces Lockers"},
 
 	{"internal/breaker", "./locker", "it asks a Locker whether its server is back"},
 	{"internal/redistest", "./internal/proc", "a server is a child process"},
@@ -107,7 +107,7 @@ var forbiddenImports = []struct{ what, why string }{
 
 	{"github.com/redis/go-redis/... github.com/bsm/redislock/...", "Redis is a Store's business: the engine takes any Store, in " +
 		"open.go alone it makes one; adapters and observers take any locker.Locker"},
-	{"./internal/redisstore ./internal/quorum ./internal/polling ./internal/scriptless", "a Store is known to the constructors in locker/open.go, and to no other Store below it"},
+	{"./internal/redisstore ./internal/quorum ./internal/scriptless", "a Store is known to the constructors in locker/open.go, and to no other Store below it"},
 	{"go.opentelemetry.io/otel/sdk/... go.opentelemetry.io/otel/exporters/...", "instrumentation uses the API, the rest is the program's choice; " +
 		"a test that needs it belongs into internal/tests"},
 	{"go.opentelemetry.io/...", "what is observed goes through locker.Observer, which otel implements"},

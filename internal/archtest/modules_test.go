@@ -14,7 +14,7 @@ import (
 // These modules get into the go.sum of every user of latchkit, whichever package the user imports.
 var mayRequire = map[string]string{
 	"github.com/redis/go-redis/v9":    "the client that users have already",
-	"github.com/bsm/redislock":        "NewPolling, and the spans of otel for services that use redislock directly",
+	"github.com/bsm/redislock":        "locker/polling, and otel/redislock for services that use redislock directly",
 	"github.com/gin-gonic/gin":        "ginlock's framework",
 	"github.com/hibiken/asynq":        "asynqlock's framework",
 	"github.com/robfig/cron/v3":       "the schedules of asynq, which brings it",

@@ -183,7 +183,7 @@ func (m *migration) list(name string) []string {
 	return all
 }
 
-// grow checks that the fences of all visits with latchkit grow. Visits with NewPolling have no
+// grow checks that the fences of all visits with latchkit grow. Visits with polling.New have no
 // fences.
 func (m *migration) grow(fences []string) {
 	m.Helper()

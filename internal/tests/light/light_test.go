@@ -118,3 +118,23 @@ func write(t *testing.T, dir, name, text string) {
 		t.Fatal(err)
 	}
 }
+
+// TestAProgramThatImportsLockerLinksGoRedisAlone lists the modules that a program links when it
+// imports locker. The positive control is locker/polling, which links redislock too.
+func TestAProgramThatImportsLockerLinksGoRedisAlone(t *testing.T) {
+	t.Parallel()
+	goRedis := []string{"github.com/cespare/xxhash/v2", latchkit, "github.com/redis/go-redis/v9", "go.uber.org/atomic", "golang.org/x/sys"}
+	for pkg, want := range map[string][]string{
+		"/locker":         goRedis,
+		"/locker/polling": append([]string{"github.com/bsm/redislock"}, goRedis...),
+	} {
+		out := run(t, filepath.Join("..", "..", ".."), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", latchkit+pkg)
+		linked := slices.DeleteFunc(strings.Split(strings.TrimSpace(out), "\n"), func(line string) bool {
+			return strings.HasPrefix(line, "go: ") // a download, on a new machine
+		})
+		slices.Sort(linked)
+		if linked = slices.Compact(linked); !slices.Equal(linked, want) {
+			t.Errorf("a program that imports %s links %q; want %q", pkg, linked, want)
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/internal/sqltest"
 	otellock "github.com/latchkit/latchkit/otel"
+	otelredislock "github.com/latchkit/latchkit/otel/redislock"
 )
 
 func TestMain(m *testing.M) { redistest.Main(sqltest.Main(proc.Main(m))) }
@@ -38,12 +39,12 @@ type redislockLock interface {
 }
 
 var (
-	_ redislockClient[*redislock.Lock]         = (*redislock.Client)(nil)
-	_ redislockClient[*otellock.RedislockLock] = (*otellock.RedislockClient)(nil)
-	_ redislockClient[*redislock.Lock]         = (*redislock.Lock)(nil)
-	_ redislockClient[*otellock.RedislockLock] = (*otellock.RedislockLock)(nil)
-	_ redislockLock                            = (*redislock.Lock)(nil)
-	_ redislockLock                            = (*otellock.RedislockLock)(nil)
+	_ redislockClient[*redislock.Lock]     = (*redislock.Client)(nil)
+	_ redislockClient[*otelredislock.Lock] = (*otelredislock.Client)(nil)
+	_ redislockClient[*redislock.Lock]     = (*redislock.Lock)(nil)
+	_ redislockClient[*otelredislock.Lock] = (*otelredislock.Lock)(nil)
+	_ redislockLock                        = (*redislock.Lock)(nil)
+	_ redislockLock                        = (*otelredislock.Lock)(nil)
 )
 
 // retry returns options that make redislock try n more times.
@@ -59,12 +60,12 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 	direct := redislock.New(server.Client(t))
 	const ttl = 30 * time.Second
 	for name, tc := range map[string]struct {
-		do     func(ctx context.Context, t *testing.T, c *otellock.RedislockClient)
+		do     func(ctx context.Context, t *testing.T, c *otelredislock.Client)
 		spans  []string
 		metric string
 	}{
 		"obtained, refreshed and released": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				lock, err := c.Obtain(ctx, "order:1", ttl, &redislock.Options{Token: "token", Metadata: "meta"})
 				if err != nil {
 					t.Fatal(err)
@@ -88,7 +89,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			metric: "mode=exclusive name=order result=acquired",
 		},
 		"busy": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				if _, err := direct.Obtain(ctx, "busy", ttl, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -100,7 +101,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			metric: "mode=exclusive name=lock result=busy",
 		},
 		"waited for, in vain": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				if _, err := direct.Obtain(ctx, "vain:1", ttl, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -112,7 +113,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			metric: "error.type=busy mode=exclusive name=vain result=timeout",
 		},
 		"waited for until the deadline": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				if _, err := direct.Obtain(ctx, "late:1", ttl, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -127,7 +128,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			metric: "error.type=deadline_exceeded mode=exclusive name=late result=timeout",
 		},
 		"given up": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				if _, err := direct.Obtain(ctx, "gone:1", ttl, nil); err != nil {
 					t.Fatal(err)
 				}
@@ -142,7 +143,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 			metric: "error.type=canceled mode=exclusive name=gone result=canceled",
 		},
 		"lost": {
-			do: func(ctx context.Context, t *testing.T, c *otellock.RedislockClient) {
+			do: func(ctx context.Context, t *testing.T, c *otelredislock.Client) {
 				lock, err := c.Obtain(ctx, "lost:1", ttl, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -168,7 +169,7 @@ func TestRedislockIsTracedByAnotherConstructor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tel := newTelemetry(t, sdktrace.AlwaysSample())
-			c, err := otellock.Redislock(redislock.New(server.Client(t)), tel.options(otellock.WithHoldSpans())...)
+			c, err := otelredislock.New(redislock.New(server.Client(t)), tel.options(otellock.WithHoldSpans())...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +201,7 @@ func TestRedislockTellsAServerThatIsNotThere(t *testing.T) {
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
 	dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer dead.Close()
-	c, err := otellock.Redislock(redislock.New(dead), tel.options()...)
+	c, err := otelredislock.New(redislock.New(dead), tel.options()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func TestTheCallsOfRedislockAreChildrenOfTheSpan(t *testing.T) {
 	client.AddHook(hook(func(ctx context.Context) {
 		parents = append(parents, trace.SpanContextFromContext(ctx).SpanID())
 	}))
-	c, err := otellock.Redislock(redislock.New(client), tel.options()...)
+	c, err := otelredislock.New(redislock.New(client), tel.options()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,13 +253,13 @@ func (hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPip
 }
 
 func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
-	if _, err := otellock.Redislock(nil); err == nil {
+	if _, err := otelredislock.New(nil); err == nil {
 		t.Error("no client was accepted")
 	}
-	if _, err := otellock.Redislock(redislock.New(nil), nil); err == nil {
+	if _, err := otelredislock.New(redislock.New(nil), nil); err == nil {
 		t.Error("a nil option was accepted")
 	}
-	var none *otellock.RedislockLock
+	var none *otelredislock.Lock
 	if err := none.Release(t.Context()); err != redislock.ErrLockNotHeld {
 		t.Errorf("%v, redislock returns ErrLockNotHeld", err)
 	}
@@ -269,7 +270,7 @@ func TestRedislockRefusesWhatCannotBeMeant(t *testing.T) {
 func TestRedislockIsMeasured(t *testing.T) {
 	server := redistest.Start(t)
 	tel := newTelemetry(t, sdktrace.AlwaysSample())
-	c, err := otellock.Redislock(redislock.New(server.Client(t)), tel.options()...)
+	c, err := otelredislock.New(redislock.New(server.Client(t)), tel.options()...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,6 @@
-package otellock
+// Package otelredislock traces services that use bsm/redislock directly. It is a package of its
+// own, so that only these services link redislock.
+package otelredislock
 
 import (
 	"context"
@@ -11,42 +13,48 @@ import (
 	"github.com/bsm/redislock"
 
 	"github.com/latchkit/latchkit/locker"
+	otellock "github.com/latchkit/latchkit/otel"
 )
 
-// Redislock returns a client that locks through c and traces the calls. It is for services that use
-// bsm/redislock directly. The client and its locks have the same methods as in redislock, so only
-// the constructor changes:
+// New returns a client that locks through c and traces the calls. The client and its locks have the
+// same methods as in redislock, so only the constructor changes:
 //
-//	client := redislock.New(redisClient)                          // before
-//	client, err := otellock.Redislock(redislock.New(redisClient)) // after
+//	client := redislock.New(redisClient)                         // before
+//	client, err := otelredislock.New(redislock.New(redisClient)) // after
 //
-// The spans and measurements have the same names as with [New]. They are "acquire NAME" for Obtain
-// with all its retries, "extend NAME" for Refresh, and "release NAME". With [WithHoldSpans] there
-// is also "hold NAME", from Obtain to Release. NAME is the key up to its first ':', or "lock" when
-// there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
+// The spans and measurements have the same names as with [otellock.New]. They are
+// "acquire NAME" for Obtain with all its retries, "extend NAME" for Refresh, and "release NAME".
+// With [otellock.WithHoldSpans] there is also "hold NAME", from Obtain to Release. NAME is the key
+// up to its first ':', or "lock" when there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
 // client does not see that it expires, so the lock counts as held. There are no links to the holder
 // and no fences, because redislock does not show them. The methods return what redislock returns.
-func Redislock(c *redislock.Client, opts ...Option) (*RedislockClient, error) {
+func New(c *redislock.Client, opts ...otellock.Option) (*Client, error) {
 	if c == nil {
-		return nil, errors.New("otellock: Redislock: the client is nil; make a client with redislock.New")
+		return nil, errors.New("otelredislock: New: the client is nil; make a client with redislock.New")
 	}
-	o, err := New(opts...)
+	o, err := otellock.New(opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &RedislockClient{client: c, observer: o.(*observer)}, nil
+	return &Client{client: c, observer: o.(observer)}, nil
 }
 
-// RedislockClient is a redislock.Client whose calls are traced. [Redislock] makes a
-// RedislockClient; the zero value is not usable. A RedislockClient is safe for concurrent use.
-type RedislockClient struct {
+// Client is a redislock.Client whose calls are traced. [New] makes a Client; the zero value is not
+// usable. A Client is safe for concurrent use.
+type Client struct {
 	client   *redislock.Client
-	observer *observer
+	observer observer
+}
+
+// observer is what [otellock.New] returns.
+type observer interface {
+	locker.WaitObserver
+	locker.RenewalObserver
 }
 
 // Obtain is Obtain of redislock, in a span.
-func (c *RedislockClient) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
-	l := &RedislockLock{client: c, rule: locker.Rule{Key: key, Name: nameOf(key), TTL: ttl}}
+func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*Lock, error) {
+	l := &Lock{client: c, rule: locker.Rule{Key: key, Name: nameOf(key), TTL: ttl}}
 	o, retries := redislock.Options{}, &refusalCounter{RetryStrategy: redislock.NoRetry(), lastAttempt: time.Now()}
 	if opt != nil {
 		o = *opt
@@ -84,7 +92,7 @@ func nameOf(key string) string {
 
 // begin begins the observation of the operation op. It returns the context with the operation's
 // span, and a function that ends the observation.
-func (c *RedislockClient) begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
+func (c *Client) begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
 	ctx, end := c.observer.Begin(ctx, op, rule)
 	if end == nil {
 		end = func(locker.Outcome) {}
@@ -153,12 +161,12 @@ func busyError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrB
 func lostError(err error) error        { return fmt.Errorf("%w: %w", locker.ErrLost, err) }
 func unavailableError(err error) error { return fmt.Errorf("%w: %w", locker.ErrUnavailable, err) }
 
-// RedislockLock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are
+// Lock is a redislock.Lock whose calls are traced. Key, Token, Metadata and TTL are
 // redislock's own.
-type RedislockLock struct {
+type Lock struct {
 	*redislock.Lock
 
-	client  *RedislockClient
+	client  *Client
 	rule    locker.Rule
 	holdCtx context.Context // the context with the span of the hold
 	endHold func(locker.Outcome)
@@ -169,26 +177,26 @@ type RedislockLock struct {
 }
 
 // setExpiry records that the lock lasts for ttl from the time sent, at which the call was sent.
-func (l *RedislockLock) setExpiry(sent time.Time, ttl time.Duration) {
+func (l *Lock) setExpiry(sent time.Time, ttl time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.expiry = sent.Add(ttl)
 }
 
 // remaining returns how long the lock still lasts, at least.
-func (l *RedislockLock) remaining() time.Duration {
+func (l *Lock) remaining() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.expiry)
 }
 
 // Obtain calls Obtain of the client that obtained this lock. A redislock.Lock has this method too.
-func (l *RedislockLock) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*RedislockLock, error) {
+func (l *Lock) Obtain(ctx context.Context, key string, ttl time.Duration, opt *redislock.Options) (*Lock, error) {
 	return l.client.Obtain(ctx, key, ttl, opt)
 }
 
 // Refresh is Refresh of redislock, in a span.
-func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Options) error {
+func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *redislock.Options) error {
 	ctx, end := l.client.begin(ctx, locker.OpExtend, l.rule)
 	asked := time.Now()
 	err := l.Lock.Refresh(ctx, ttl, opt)
@@ -202,7 +210,7 @@ func (l *RedislockLock) Refresh(ctx context.Context, ttl time.Duration, opt *red
 }
 
 // Release is Release of redislock, in a span.
-func (l *RedislockLock) Release(ctx context.Context) error {
+func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return redislock.ErrLockNotHeld // the result of redislock for a nil lock
 	}
@@ -217,7 +225,7 @@ func (l *RedislockLock) Release(ctx context.Context) error {
 // outcome returns the Outcome of a call that ended with err. success is the result without an
 // error. notHeld is the error with which redislock reports that the lock is not held any more:
 // after this error, outcome also ends the hold.
-func (l *RedislockLock) outcome(success locker.Result, notHeld, err error) locker.Outcome {
+func (l *Lock) outcome(success locker.Result, notHeld, err error) locker.Outcome {
 	out := locker.Outcome{Result: success, Calls: 1}
 	switch {
 	case err == nil:
