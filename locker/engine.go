@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -42,6 +43,7 @@ type Engine struct {
 	runs         calls.Tasks // the functions that Run is executing
 
 	departures departures // releases in the background
+	owned      io.Closer  // the client that Open has made; nil: the client belongs to the caller
 
 	examine   sync.Once
 	closing   chan struct{} // closed when Close begins
@@ -165,7 +167,7 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 // returned, their leases are released and unclear calls are undone. It waits at most until ctx
 // ends. While Close waits, the leases are renewed. A key that is still held after Close stays
 // locked until its TTL is over. Leases that were taken with Acquire may be released after Close.
-// The Store's client belongs to the caller and stays open.
+// The client of [Open] is closed. Any other client belongs to the caller and stays open.
 //
 // If calls were still running when ctx ended, Close returns the error of ctx. A second Close waits
 // for the first Close, and returns the same error.
@@ -223,6 +225,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	case <-silent:
 	case <-ctx.Done(): // a subscription hangs; Close leaves it to go-redis to end it
 		err = cmp.Or(err, ctx.Err())
+	}
+	if e.owned != nil {
+		_ = e.owned.Close() // it only closes sockets, which leaves nothing to do
 	}
 	if err != nil {
 		e.closeErr = &Error{Op: OpClose, Err: fmt.Errorf("%w: work or calls were still under way; keys that are still held stay locked until their TTL is over", err)}

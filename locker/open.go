@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -17,6 +18,71 @@ import (
 // Client has the methods of a Redis client that a Locker needs. A *redis.Client is a Client.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// A Server says to which Redis [Open] connects: a URL of one server, such as
+// "redis://user:password@host:6379/0" or "rediss://…" with TLS, or the options of go-redis for one
+// server, a Sentinel set or a Redis Cluster.
+type Server interface {
+	string | *redis.Options | *redis.FailoverOptions | *redis.ClusterOptions
+}
+
+// Open returns a Locker as [NewSingle] does, on a client of its own. Open makes this client, and
+// [Engine.Close] closes it, so a lease that is released after Close stays on the server until its
+// TTL is over. The client ends each call with the call's context (ContextTimeoutEnabled), so a lone
+// call runs on its caller's goroutine. No other traffic of the service can take its connections.
+// All other settings are as server says, or go-redis's defaults. Open connects to nothing: the
+// first lock does.
+func Open[S Server](server S, opts ...SingleOption) (*Engine, error) {
+	c, err := dial(server)
+	if err != nil {
+		return nil, err
+	}
+	e, err := NewSingle(c, opts...)
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	e.owned = c
+	return e, nil
+}
+
+// dial makes the client of Open. It changes no options of its caller.
+func dial(server any) (redis.UniversalClient, error) {
+	missing := errors.New("latchkit: Open: the options are nil; give a URL such as redis://localhost:6379, or options of go-redis")
+	switch o := server.(type) {
+	case string:
+		parsed, err := redis.ParseURL(o)
+		if wrong := (*url.Error)(nil); errors.As(err, &wrong) {
+			err = wrong.Err // the text of a url.Error has the URL, which may have a password
+		}
+		if err != nil {
+			return nil, fmt.Errorf("latchkit: Open: the URL of the server is wrong; give one such as redis://user:password@host:6379/0: %w", err)
+		}
+		return dial(parsed)
+	case *redis.Options:
+		if o == nil {
+			return nil, missing
+		}
+		own := *o
+		own.ContextTimeoutEnabled = true
+		return redis.NewClient(&own), nil
+	case *redis.FailoverOptions:
+		if o == nil {
+			return nil, missing
+		}
+		own := *o
+		own.ContextTimeoutEnabled = true
+		return redis.NewFailoverClient(&own), nil
+	case *redis.ClusterOptions:
+		if o == nil {
+			return nil, missing
+		}
+		own := *o
+		own.ContextTimeoutEnabled = true
+		return redis.NewClusterClient(&own), nil
+	}
+	return nil, missing
 }
 
 // NewSingle returns a Locker on one Redis server (6.2 or newer), on the master of a Sentinel set,

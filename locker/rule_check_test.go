@@ -48,7 +48,7 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 		"a wait of -2":                 {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
 		"Shared without readers":       {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"Shared with readers":          {readers, locker.Rule{Mode: locker.Shared}, nil},
-		"Once with polling.New":         {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
+		"Once with polling.New":        {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
 		"inside a Reentrant":           {locker.NewReentrant(single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
 		"a Reentrant without a Locker": {locker.NewReentrant(nil), locker.Rule{}, locker.ErrUnsupported},
 		"a Locker that cannot say":     {mute{}, locker.Rule{Mode: locker.Shared}, nil},

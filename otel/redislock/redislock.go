@@ -25,9 +25,10 @@ import (
 // The spans and measurements have the same names as with [otellock.New]. They are
 // "acquire NAME" for Obtain with all its retries, "extend NAME" for Refresh, and "release NAME".
 // With [otellock.WithHoldSpans] there is also "hold NAME", from Obtain to Release. NAME is the key
-// up to its first ':', or "lock" when there is none. Each Refresh counts as a renewal. If a lock is neither refreshed nor released, the
-// client does not see that it expires, so the lock counts as held. There are no links to the holder
-// and no fences, because redislock does not show them. The methods return what redislock returns.
+// up to its first ':', or "lock" when there is none. Each Refresh counts as a renewal. If a lock is
+// neither refreshed nor released, the client does not see that it expires, so the lock counts as
+// held. There are no links to the holder and no fences, because redislock does not show them. The
+// methods return what redislock returns.
 func New(c *redislock.Client, opts ...otellock.Option) (*Client, error) {
 	if c == nil {
 		return nil, errors.New("otelredislock: New: the client is nil; make a client with redislock.New")

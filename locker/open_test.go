@@ -1,0 +1,70 @@
+package locker_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/latchkit/latchkit/internal/redistest"
+	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/lockertest"
+)
+
+func TestOpenMakesAClientThatCloseEnds(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	client := server.Client(t)
+	options := &redis.Options{Addr: server.Addr()}
+	byURL := func(opts ...locker.SingleOption) (*locker.Engine, error) {
+		return locker.Open("redis://"+server.Addr(), opts...)
+	}
+	byOptions := func(opts ...locker.SingleOption) (*locker.Engine, error) { return locker.Open(options, opts...) }
+	for name, open := range map[string]func(...locker.SingleOption) (*locker.Engine, error){"URL": byURL, "options": byOptions} {
+		var recorder lockertest.Recorder
+		l, err := open(locker.WithObserver(&recorder))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		release(t, acquire(t, l, locker.Rule{Key: "order:42"}))
+		connections := func() int { return strings.Count(client.ClientList(t.Context()).Val(), "\n") }
+		if connections() < 2 {
+			t.Errorf("%s: positive control: the Locker has no connection", name)
+		}
+		if err := l.Close(t.Context()); err != nil {
+			t.Error(name, err)
+		}
+		eventually(t, "the Locker's connections are closed", func() bool { return connections() == 1 })
+		if got := recorder.Warnings(); len(got) != 0 {
+			t.Errorf("%s: the client of Open is warned of: %v", name, got)
+		}
+	}
+	if options.ContextTimeoutEnabled {
+		t.Error("Open has changed its caller's options")
+	}
+}
+
+func TestOpenRefusesWhatIsNoServer(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func() (*locker.Engine, error){
+		"no URL":         func() (*locker.Engine, error) { return locker.Open("localhost:6379") },
+		"not of Redis":   func() (*locker.Engine, error) { return locker.Open("http://u:hunter2@localhost") },
+		"a bad port":     func() (*locker.Engine, error) { return locker.Open("redis://u:hunter2@localhost:port") },
+		"nil options":    func() (*locker.Engine, error) { return locker.Open[*redis.Options](nil) },
+		"nil set":        func() (*locker.Engine, error) { return locker.Open[*redis.FailoverOptions](nil) },
+		"nil cluster":    func() (*locker.Engine, error) { return locker.Open[*redis.ClusterOptions](nil) },
+		"a wrong option": func() (*locker.Engine, error) { return locker.Open("redis://localhost:6379", nil) },
+	} {
+		l, err := open()
+		if err == nil || l != nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error shows the password: %v", name, err)
+		}
+		if name != "a wrong option" && !strings.Contains(err.Error(), "redis://") {
+			t.Errorf("%s: the error does not say what to give: %v", name, err)
+		}
+	}
+}
