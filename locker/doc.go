@@ -3,7 +3,7 @@
 // A [Rule] says what to guard. A [Locker] turns a Rule into a [Lease]. [Run] holds the lease around
 // a function. The context of that function ends, with a cause, as soon as the lease ends:
 //
-//	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+//	l, err := locker.Open("redis://localhost:6379")
 //	…
 //	err = locker.Run(ctx, l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
 //		return ship(ctx, 42) // ctx ends if the lock is lost

@@ -18,10 +18,11 @@ import (
 func ship(context.Context) error { return nil }
 
 func ExampleRun() {
-	l, err := locker.NewSingle(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer l.Close(context.Background())
 	rule := locker.Rule{Key: "order:42", TTL: 10 * time.Second, Wait: 2 * time.Second}
 	err = locker.Run(context.Background(), l, rule, ship)
 	switch {

@@ -5,27 +5,25 @@ import (
 	"context"
 	"fmt"
 	"log"
-
-	"github.com/redis/go-redis/v9"
+	"time"
 
 	"github.com/latchkit/latchkit/locker"
 )
 
 func main() {
-	client := redis.NewClient(&redis.Options{
-		Addr:                  "localhost:6379",
-		ContextTimeoutEnabled: true, // so a lone call runs on its caller's goroutine
-	})
-	l, err := locker.NewSingle(client)
+	l, err := locker.Open("redis://localhost:6379")
 	if err != nil {
 		log.Fatal(err)
 	}
-	err = locker.Run(context.Background(), l, locker.Rule{Key: "order:42"}, func(ctx context.Context) error {
+	defer l.Close(context.Background())
+
+	rule := locker.Rule{Key: "order:42", Wait: 5 * time.Second}
+	err = locker.Run(context.Background(), l, rule, func(ctx context.Context) error {
 		lease, _ := locker.FromContext(ctx)
 		fmt.Println("order 42 is mine, fence", lease.Fence())
-		return nil // if the lock is lost, ctx ends at once, with a cause
+		return nil // ctx ends, with a cause, if the lock is lost
 	})
 	if err != nil {
-		log.Fatal(err) // test it with errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
+		log.Print(err) // test it with errors.Is: locker.ErrBusy, ErrLost or ErrUnavailable
 	}
 }
