@@ -37,7 +37,10 @@ func ExampleNewReentrant() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l := locker.NewReentrant(e)
+	l, err := locker.NewReentrant(e)
+	if err != nil {
+		log.Fatal(err)
+	}
 	order := locker.Rule{Key: "order:42"}
 	pay := func(ctx context.Context) error { // takes its own lock, for any caller
 		return locker.Run(ctx, l, order, func(context.Context) error {

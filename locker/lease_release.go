@@ -36,7 +36,7 @@ func (l *Lease) release(ctx context.Context, complete, inBackground bool) error 
 
 	// An Observer looks up values in ctx. Through a context of WithoutCancel, each lookup would
 	// allocate memory, so observe gets ctx before WithoutCancel is applied.
-	ctx, end := l.config().observe(ctx, OpRelease, l.rule)
+	ctx, end := l.engine.cfg.observe(ctx, OpRelease, l.rule)
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}

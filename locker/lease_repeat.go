@@ -128,7 +128,7 @@ func (r *repetition) wait(answerReady <-chan struct{}, pause <-chan time.Time) (
 // change makes one change of the Lease by calling step, which repeats its calls until the server
 // answers. It notifies the Observer of op.
 func (l *Lease) change(ctx context.Context, op Op, step func(ctx context.Context, calls *int) error) error {
-	ctx, end := l.config().observe(ctx, op, l.rule)
+	ctx, end := l.engine.cfg.observe(ctx, op, l.rule)
 	calls := 0
 	err := step(ctx, &calls)
 	if over := l.endError(); endedEarly(over) {

@@ -129,8 +129,8 @@ func WithPrefix(p string) Option { return anyOption(func(c *config) { c.prefix =
 func WithBackoff(b Backoff) Option { return anyOption(func(c *config) { c.backoff = b }) }
 
 // WithObserver notifies o of every operation. Default: no Observer, which costs nothing.
-func WithObserver(o Observer) ObserverOption {
-	return observerOption{func(c *config) { c.observer = o }}
+func WithObserver(o Observer) Option {
+	return anyOption(func(c *config) { c.observer = o })
 }
 
 // WithoutRenewal lets leases end after their TTL, with ErrExpired, unless Extend is called.

@@ -46,17 +46,6 @@ type ReadWriteOption interface {
 	setReadWrite(c *config)
 }
 
-// A ReentrantOption sets up a Locker of [NewReentrant].
-type ReentrantOption interface {
-	setReentrant(c *config)
-}
-
-// An ObserverOption is an Option and a ReentrantOption: [WithObserver] returns it.
-type ObserverOption interface {
-	Option
-	ReentrantOption
-}
-
 type (
 	anyOption    func(*config)
 	singleOption func(*config)
@@ -82,10 +71,6 @@ func (o serversOption) setSingle(c *config)    { o(c) }
 func (o serversOption) setQuorum(c *config)    { o(c) }
 func (o serversOption) setReadWrite(c *config) { o(c) }
 func (o serversOption) setSemaphore(c *config) { o(c) }
-
-type observerOption struct{ anyOption }
-
-func (o observerOption) setReentrant(c *config) { o.anyOption(c) }
 
 // WithOptions makes one Option of several, in their order.
 func WithOptions(opts ...Option) Option {

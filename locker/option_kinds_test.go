@@ -11,14 +11,14 @@ import (
 // If a constructor cannot use an option, it does not accept the option's type.
 func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 	t.Parallel()
-	type kinds struct{ any, single, quorum, readWrite, reentrant bool }
+	type kinds struct{ any, single, quorum, readWrite bool }
 	for name, c := range map[string]struct {
 		option any
 		want   kinds
 	}{
-		"WithTTL":         {locker.WithTTL(time.Second), kinds{true, true, true, true, false}},
-		"WithOptions":     {locker.WithOptions(), kinds{true, true, true, true, false}},
-		"WithObserver":    {locker.WithObserver(nil), kinds{true, true, true, true, true}},
+		"WithTTL":         {locker.WithTTL(time.Second), kinds{true, true, true, true}},
+		"WithOptions":     {locker.WithOptions(), kinds{true, true, true, true}},
+		"WithObserver":    {locker.WithObserver(nil), kinds{true, true, true, true}},
 		"WithRenewClient": {locker.WithRenewClient(nil), kinds{single: true, readWrite: true}},
 		"WithReplicaAck":  {locker.WithReplicaAck(1, 1), kinds{single: true, readWrite: true}},
 		"WithNodeTimeout": {locker.WithNodeTimeout(1), kinds{quorum: true, readWrite: true}},
@@ -28,7 +28,6 @@ func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 		_, got.single = c.option.(locker.SingleOption)
 		_, got.quorum = c.option.(locker.QuorumOption)
 		_, got.readWrite = c.option.(locker.ReadWriteOption)
-		_, got.reentrant = c.option.(locker.ReentrantOption)
 		if got != c.want {
 			t.Errorf("%s is %+v, want %+v", name, got, c.want)
 		}

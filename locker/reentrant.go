@@ -41,50 +41,21 @@ import (
 //	Wait     is ignored
 //
 // The Observer of l sees a nested acquire with [ResultNested], and the operations of nested holds.
-// [WithObserver] sets another Observer for nested holds. If l is nil, every Acquire is refused.
 // When the Locker is not used any more, close the Engine inside.
-func NewReentrant(l Locker, opts ...ReentrantOption) Locker {
-	r := &reentrant{inner: l}
+func NewReentrant(l Locker) (Locker, error) {
 	if typednil.Is(l) {
-		r.refusal = fmt.Errorf("%w: NewReentrant: the Locker is nil", ErrUnsupported)
-		return r
+		return nil, errors.New("latchkit: NewReentrant: the Locker is nil; make one with NewSingle, and check its error")
 	}
-	var c config
-	for i, o := range opts {
-		if o == nil {
-			r.refusal = fmt.Errorf("%w: option %d of NewReentrant is nil; leave it out instead", ErrUnsupported, i+1)
-			return r
-		}
-		o.setReentrant(&c)
-	}
-	if c.observer != nil {
-		r.cfg = &config{observer: c.observer}
-	}
-	return r
+	return &reentrant{inner: l}, nil
 }
 
 // reentrant is a Locker over another Locker. Each Lease that it grants is a part of a lease of
 // that Locker.
-type reentrant struct {
-	inner   Locker
-	cfg     *config // its Observer sees nested holds; nil: the Observer of the Locker inside sees nested holds
-	refusal error   // if not nil, every acquire fails with this error
-}
+type reentrant struct{ inner Locker }
 
 var _ multiLocker = (*reentrant)(nil)
 
-// observedConfig returns the config with the Observer for the nested holds of root.
-func (r *reentrant) observedConfig(root *Lease) *config {
-	if r.cfg != nil {
-		return r.cfg
-	}
-	return root.config()
-}
-
 func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	if r.refusal != nil {
-		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: r.refusal}
-	}
 	if part, err := r.enter(ctx, rule); part != nil || err != nil {
 		return part, err
 	}
@@ -98,9 +69,6 @@ func (r *reentrant) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 // acquireAll makes a nested Lease, which is a part of the outer lease, for each key whose lease
 // is in ctx. It takes the other keys through the Locker inside.
 func (r *reentrant) acquireAll(ctx context.Context, rules []Rule) ([]*Lease, error) {
-	if r.refusal != nil {
-		return nil, &Error{Op: OpAcquire, Key: rules[0].Key, Err: r.refusal}
-	}
 	return gather(ctx, func(g *gathering) error {
 		leases := make([]*Lease, len(rules))
 		var others []Rule
@@ -137,7 +105,7 @@ func (r *reentrant) newFamily(root *Lease, key string) *Lease {
 	f := &family{locker: r, root: root, parts: make(map[*Lease]struct{})}
 	l := &Lease{
 		engine: root.engine, hold: root.hold, rule: root.rule, mode: root.Mode(), fence: root.fence, began: root.began, base: root.base,
-		part: &part{family: f, cfg: root.config()},
+		part: &part{family: f},
 	}
 	l.rule.Key = key // the key that the caller gave, even if the Locker inside uses another one
 	f.parts[l] = struct{}{}
@@ -175,7 +143,7 @@ func (l *Lease) nest(ctx context.Context, rule Rule) (*Lease, error) {
 	if err != nil {
 		return nil, &Error{Op: OpAcquire, Key: rule.Key, Err: err}
 	}
-	_, end := f.locker.observedConfig(f.root).observe(ctx, OpAcquire, rule)
+	_, end := f.root.engine.cfg.observe(ctx, OpAcquire, rule)
 	switch {
 	case cause != nil:
 		err = cause

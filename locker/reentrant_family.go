@@ -34,7 +34,6 @@ type family struct {
 // part links a Lease to its family.
 type part struct {
 	family    *family
-	cfg       *config     // the Observer in cfg is notified
 	atMostEnd time.Time   // when the part's own AtMost is over; zero: it has no AtMost
 	expiry    *time.Timer // fires when AtMost is over; nil: the part has no AtMost
 }
@@ -42,12 +41,12 @@ type part struct {
 // add makes a nested part for rule, and returns it.
 func (f *family) add(ctx context.Context, rule Rule) (*Lease, error) {
 	root := f.root
-	p := &part{family: f, cfg: f.locker.observedConfig(root)}
+	p := &part{family: f}
 	l := &Lease{engine: root.engine, hold: root.hold, rule: rule, mode: rule.Mode, fence: root.fence, began: time.Now(), part: p}
 	if rule.AtMost != 0 {
 		p.atMostEnd = l.began.Add(rule.AtMost)
 	}
-	l.base, l.endHold = p.cfg.observe(ctx, OpHold, rule)
+	l.base, l.endHold = root.engine.cfg.observe(ctx, OpHold, rule)
 	if err := f.enter(l); err != nil {
 		finish(l.endHold, l.outcome(OpHold, err))
 		return nil, err
@@ -159,14 +158,6 @@ func (l *Lease) root() *Lease {
 		l = l.part.family.root
 	}
 	return l
-}
-
-// config returns the config with the Observer for operations on l.
-func (l *Lease) config() *config {
-	if l.part != nil {
-		return l.part.cfg
-	}
-	return &l.engine.cfg
 }
 
 // shorten makes the lease end after ttl in this process, if that is sooner. If other parts use the

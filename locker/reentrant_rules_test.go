@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -90,7 +91,7 @@ func TestNestedRulesThatWouldNeedTheServerAreRefused(t *testing.T) {
 
 func TestAReentrantOverAReentrant(t *testing.T) {
 	reentrant(t, func(t *testing.T, store *lockertest.Memory, l locker.Locker, _ *locker.Engine) {
-		outermost := locker.NewReentrant(l)
+		outermost := locktest.Reentrant(t, l)
 		lease := acquire(t, outermost, locker.Rule{Key: "a"})
 		nested := acquireInside(t, outermost, lease, locker.Rule{Key: "a"})
 		if err := nested.Extend(t.Context(), time.Hour); err != nil {
@@ -104,21 +105,11 @@ func TestAReentrantOverAReentrant(t *testing.T) {
 	})
 }
 
-func TestANewReentrantThatCannotBeMeantRefuses(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		e := lockertest.NewLocker(t, store)
-		var none *locker.Engine
-		for name, l := range map[string]locker.Locker{
-			"no Locker":    locker.NewReentrant(nil),
-			"a nil Engine": locker.NewReentrant(none),
-			"a nil option": locker.NewReentrant(e, nil),
-		} {
-			_, err := l.Acquire(t.Context(), locker.Rule{Key: "a"})
-			wantErr(t, err, "a", locker.ErrUnsupported)
-			wantErr(t, locker.RunAll(t.Context(), l, rulesOf("a"), mustNotRun(t)), "a", locker.ErrUnsupported)
-			if !strings.Contains(err.Error(), "NewReentrant") {
-				t.Errorf("%s: %v", name, err)
-			}
+func TestAReentrantNeedsALocker(t *testing.T) {
+	t.Parallel()
+	for _, none := range []locker.Locker{nil, (*locker.Engine)(nil)} {
+		if l, err := locker.NewReentrant(none); l != nil || err == nil || !strings.Contains(err.Error(), "NewReentrant") {
+			t.Errorf("%v, %v", l, err)
 		}
-	})
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -18,7 +19,7 @@ func reentrant(t *testing.T, test func(t *testing.T, store *lockertest.Memory, l
 	t.Helper()
 	virtual(t, func(t *testing.T, store *lockertest.Memory) {
 		e := lockertest.NewLocker(t, store)
-		test(t, store, locker.NewReentrant(e), e)
+		test(t, store, locktest.Reentrant(t, e), e)
 		if store.Len() != 0 || store.Queued() != 0 {
 			t.Errorf("%d keys are held, %d are in a queue", store.Len(), store.Queued())
 		}
@@ -108,7 +109,7 @@ func TestHoldsAreReleasedInAnyOrder(t *testing.T) {
 
 func TestStrangersWait(t *testing.T) {
 	reentrant(t, func(t *testing.T, _ *lockertest.Memory, l locker.Locker, e *locker.Engine) {
-		other := locker.NewReentrant(e)
+		other := locktest.Reentrant(t, e)
 		lease := acquire(t, l, locker.Rule{Key: "a"})
 		_, err := l.Acquire(t.Context(), locker.Rule{Key: "a", Wait: locker.NoWait})
 		if !errors.Is(err, locker.ErrBusy) {
@@ -216,10 +217,10 @@ func TestGoroutinesThatShareAContextAreOneHolder(t *testing.T) {
 }
 
 func TestRunAllJoinsWhatIsHeld(t *testing.T) {
-	for name, wrap := range map[string]func(*locker.Engine) locker.Locker{"a Reentrant": wraps["a Reentrant"], "both": wraps["both"]} {
+	for name, wrap := range map[string]func(testing.TB, *locker.Engine) locker.Locker{"a Reentrant": wraps["a Reentrant"], "both": wraps["both"]} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := wrap(lockertest.NewLocker(t, store))
+				l := wrap(t, lockertest.NewLocker(t, store))
 				err := locker.RunAll(t.Context(), l, rulesOf("b", "c"), func(ctx context.Context) error {
 					before := store.Calls(locker.OpAcquire)
 					if err := locker.RunAll(ctx, l, rulesOf("d", "c", "b", "e"), func(ctx context.Context) error {
@@ -250,40 +251,26 @@ func TestRunAllJoinsWhatIsHeld(t *testing.T) {
 }
 
 func TestANestedAcquireIsObservedAsSuch(t *testing.T) {
-	for name, own := range map[string]bool{"the Engine's Observer": false, "its own Observer": true} {
-		t.Run(name, func(t *testing.T) {
-			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				recorder, other := new(lockertest.Recorder), new(lockertest.Recorder)
-				e := lockertest.NewLocker(t, store, locker.WithObserver(recorder))
-				l, nested := locker.NewReentrant(e), recorder
-				if own {
-					l, nested = locker.NewReentrant(e, locker.WithObserver(other)), other
-				}
-				if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
-					return locker.Run(ctx, l, locker.Rule{Key: "a"}, nothing)
-				}); err != nil {
-					t.Fatal(err)
-				}
-				of := func(r *lockertest.Recorder) string {
-					var all []string
-					for _, r := range r.Records() {
-						all = append(all, fmt.Sprintf("%v:%v:%d", r.Op, r.Outcome.Result, r.Outcome.Calls))
-					}
-					return strings.Join(all, " ")
-				}
-				want := "acquire:nested:0 hold:released:0 release:released:0"
-				if !own {
-					want = "acquire:acquired:1 " + want + " hold:released:0 release:released:1"
-				}
-				if got := of(nested); got != want {
-					t.Errorf("%s, want %s", got, want)
-				}
-				for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease} {
-					if n := nested.Begun(op); n != len(nested.Records(op)) {
-						t.Errorf("%d of %v began, %d ended", n, op, len(nested.Records(op)))
-					}
-				}
-			})
-		})
-	}
+	virtual(t, func(t *testing.T, store *lockertest.Memory) {
+		recorder := new(lockertest.Recorder)
+		l := locktest.Reentrant(t, lockertest.NewLocker(t, store, locker.WithObserver(recorder)))
+		if err := locker.Run(t.Context(), l, locker.Rule{Key: "a"}, func(ctx context.Context) error {
+			return locker.Run(ctx, l, locker.Rule{Key: "a"}, nothing)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, r := range recorder.Records() {
+			all = append(all, fmt.Sprintf("%v:%v:%d", r.Op, r.Outcome.Result, r.Outcome.Calls))
+		}
+		want := "acquire:acquired:1 acquire:nested:0 hold:released:0 release:released:0 hold:released:0 release:released:1"
+		if got := strings.Join(all, " "); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		for _, op := range []locker.Op{locker.OpAcquire, locker.OpHold, locker.OpRelease} {
+			if n := recorder.Begun(op); n != len(recorder.Records(op)) {
+				t.Errorf("%d of %v began, %d ended", n, op, len(recorder.Records(op)))
+			}
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/polling"
 )
@@ -40,18 +41,17 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 		rule locker.Rule
 		want error
 	}{
-		"a rule without a key":         {single, locker.Rule{TTL: time.Second}, nil},
-		"a key that is reserved":       {single, locker.Rule{Key: "latchkit:x"}, locker.ErrInvalidKey},
-		"at most before at least":      {single, locker.Rule{AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule},
-		"a TTL that is too short":      {single, locker.Rule{TTL: 1}, locker.ErrInvalidRule},
-		"a TTL above WithMaxTTL":       {single, locker.Rule{TTL: time.Hour}, locker.ErrInvalidRule},
-		"a wait of -2":                 {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
-		"Shared without readers":       {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
-		"Shared with readers":          {readers, locker.Rule{Mode: locker.Shared}, nil},
-		"Once with polling.New":        {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
-		"inside a Reentrant":           {locker.NewReentrant(single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
-		"a Reentrant without a Locker": {locker.NewReentrant(nil), locker.Rule{}, locker.ErrUnsupported},
-		"a Locker that cannot say":     {mute{}, locker.Rule{Mode: locker.Shared}, nil},
+		"a rule without a key":     {single, locker.Rule{TTL: time.Second}, nil},
+		"a key that is reserved":   {single, locker.Rule{Key: "latchkit:x"}, locker.ErrInvalidKey},
+		"at most before at least":  {single, locker.Rule{AtLeast: 2 * time.Second, AtMost: time.Second}, locker.ErrInvalidRule},
+		"a TTL that is too short":  {single, locker.Rule{TTL: 1}, locker.ErrInvalidRule},
+		"a TTL above WithMaxTTL":   {single, locker.Rule{TTL: time.Hour}, locker.ErrInvalidRule},
+		"a wait of -2":             {single, locker.Rule{Wait: -2}, locker.ErrInvalidRule},
+		"Shared without readers":   {single, locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
+		"Shared with readers":      {readers, locker.Rule{Mode: locker.Shared}, nil},
+		"Once with polling.New":    {poller, locker.Rule{Once: time.Hour}, locker.ErrUnsupported},
+		"inside a Reentrant":       {locktest.Reentrant(t, single), locker.Rule{Mode: locker.Shared}, locker.ErrUnsupported},
+		"a Locker that cannot say": {mute{}, locker.Rule{Mode: locker.Shared}, nil},
 	} {
 		if err := locker.Check(tc.l, tc.rule); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)

@@ -18,7 +18,7 @@ func TestRunAllEndsWithTheFirstLeaseThatIsLost(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := wrap(lockertest.NewLocker(t, store))
+				l := wrap(t, lockertest.NewLocker(t, store))
 				mine := errors.New("mine")
 				for _, key := range []string{"a", "b", "c"} {
 					for _, result := range []error{nil, mine} {
@@ -61,7 +61,7 @@ func TestRunAllLosesAKeyWhileItWaitsForTheNext(t *testing.T) {
 				e := lockertest.NewLocker(t, store)
 				b := acquire(t, e, locker.Rule{Key: "b"})
 				time.AfterFunc(time.Second, func() { store.Steal("a") })
-				wantErr(t, locker.RunAll(t.Context(), wrap(e), rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrLost)
+				wantErr(t, locker.RunAll(t.Context(), wrap(t, e), rulesOf("a", "b"), mustNotRun(t)), "a", locker.ErrLost)
 				release(t, b)
 				store.Free("a")
 				if store.Len() != 0 || store.Queued() != 0 {
@@ -76,7 +76,7 @@ func TestRunAllReleasesWhateverBecomesOfTheFunction(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := wrap(lockertest.NewLocker(t, store))
+				l := wrap(t, lockertest.NewLocker(t, store))
 				func() {
 					defer func() {
 						if r := recover(); r != "boom" {
@@ -167,7 +167,7 @@ func TestCloseEndsRunAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				e := lockertest.NewLocker(t, store)
-				l := wrap(e)
+				l := wrap(t, e)
 				other := acquire(t, lockertest.NewLocker(t, store), locker.Rule{Key: "z"})
 				var wg sync.WaitGroup
 				var waited error

@@ -139,7 +139,7 @@ func TestRunAllReadsSomeAndWritesOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				e := lockertest.NewLocker(t, store)
-				l := wrap(e)
+				l := wrap(t, e)
 				rules := []locker.Rule{{Key: "a", Mode: locker.Shared}, {Key: "b"}, {Key: "c", Mode: locker.Shared}}
 				reader := acquire(t, e, locker.Rule{Key: "a", Mode: locker.Shared})
 				err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -15,7 +16,7 @@ func TestRunAllWaitsForEachKeyInItsQueue(t *testing.T) {
 	for name, wrap := range wraps {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := wrap(lockertest.NewLocker(t, store, locker.WithFair()))
+				l := wrap(t, lockertest.NewLocker(t, store, locker.WithFair()))
 				other := lockertest.NewLocker(t, store, locker.WithFair())
 				b, d := acquire(t, other, locker.Rule{Key: "b"}), acquire(t, other, locker.Rule{Key: "d"})
 				done := make(chan error, 1)
@@ -56,11 +57,11 @@ func isHeld(t *testing.T, l *locker.Engine, key string) bool {
 }
 
 // wraps are the types of Lockers through which RunAll may get an Engine.
-var wraps = map[string]func(*locker.Engine) locker.Locker{
-	"an Engine":      func(e *locker.Engine) locker.Locker { return e },
-	"another Locker": func(e *locker.Engine) locker.Locker { return plain{e} },
-	"a Reentrant":    func(e *locker.Engine) locker.Locker { return locker.NewReentrant(e) },
-	"both":           func(e *locker.Engine) locker.Locker { return plain{locker.NewReentrant(plain{e})} },
+var wraps = map[string]func(testing.TB, *locker.Engine) locker.Locker{
+	"an Engine":      func(_ testing.TB, e *locker.Engine) locker.Locker { return e },
+	"another Locker": func(_ testing.TB, e *locker.Engine) locker.Locker { return plain{e} },
+	"a Reentrant":    func(t testing.TB, e *locker.Engine) locker.Locker { return locktest.Reentrant(t, e) },
+	"both":           func(t testing.TB, e *locker.Engine) locker.Locker { return plain{locktest.Reentrant(t, plain{e})} },
 }
 
 func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
@@ -68,7 +69,7 @@ func TestRunAllNamesTheKeyThatItCannotHave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				e := lockertest.NewLocker(t, store)
-				l := wrap(e)
+				l := wrap(t, e)
 				b := acquire(t, e, locker.Rule{Key: "b"})
 				rules := rulesOf("a", "b", "c")
 				for i := range rules {
@@ -114,7 +115,7 @@ func TestRunAllWaitsForAllTogether(t *testing.T) {
 					rules[i].Wait = 5 * time.Second
 				}
 				start := time.Now()
-				wantErr(t, locker.RunAll(t.Context(), wrap(e), rules, mustNotRun(t)), "c", locker.ErrBusy)
+				wantErr(t, locker.RunAll(t.Context(), wrap(t, e), rules, mustNotRun(t)), "c", locker.ErrBusy)
 				checkElapsed(t, start, 5*time.Second, 10*time.Millisecond)
 				<-time.After(2 * time.Hour)
 			})
@@ -123,10 +124,10 @@ func TestRunAllWaitsForAllTogether(t *testing.T) {
 }
 
 func TestRunAllDoesNotWaitForItself(t *testing.T) {
-	for name, wrap := range map[string]func(*locker.Engine) locker.Locker{"an Engine": wraps["an Engine"], "another Locker": wraps["another Locker"]} {
+	for name, wrap := range map[string]func(testing.TB, *locker.Engine) locker.Locker{"an Engine": wraps["an Engine"], "another Locker": wraps["another Locker"]} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
-				l := wrap(lockertest.NewLocker(t, store))
+				l := wrap(t, lockertest.NewLocker(t, store))
 				err := locker.Run(t.Context(), l, locker.Rule{Key: "b"}, func(ctx context.Context) error {
 					err := locker.RunAll(ctx, l, rulesOf("a", "b"), mustNotRun(t))
 					wantErr(t, err, "b", locker.ErrUnsupported)
@@ -153,7 +154,7 @@ func TestRunAllDoesNotWaitAgainstTheOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(t *testing.T, store *lockertest.Memory) {
 				e := lockertest.NewLocker(t, store)
-				l := wrap(e)
+				l := wrap(t, e)
 				err := locker.RunAll(t.Context(), l, rulesOf("b"), func(ctx context.Context) error {
 					if err := locker.RunAll(ctx, l, rulesOf("a"), nothing); err != nil { // possible, because the key is free
 						t.Error(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -238,7 +239,7 @@ func TestSemaphoreLeasesThatAreNested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := locker.NewReentrant(sem)
+	again := locktest.Reentrant(t, sem)
 	err = locker.Run(t.Context(), again, rule, func(ctx context.Context) error {
 		inner, err := again.Acquire(ctx, locker.Rule{Key: "nested", Wait: locker.NoWait})
 		if err != nil {

@@ -61,3 +61,13 @@ func ReadWriteStore(c locker.Client) locker.Store {
 	s, _ := redisstore.NewReadWrite(c, redisstore.Settings{})
 	return s
 }
+
+// Reentrant returns a reentrant Locker over l.
+func Reentrant(t testing.TB, l locker.Locker) locker.Locker {
+	t.Helper()
+	r, err := locker.NewReentrant(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

@@ -171,7 +171,7 @@ func TestQuorumQ5NobodyEntersExclusiveBesideADowngrade(t *testing.T) {
 	gate, arrived := make(chan struct{}), new(sync.WaitGroup)
 	arrived.Add(1)
 	slow := &locktest.HeldBack{Client: server.Client(t), Gate: gate, Arrived: arrived, SHA: scriptSHA("rw_downgrade")}
-	r := locker.NewReentrant(newReadWrite(t, slow))
+	r := locktest.Reentrant(t, newReadWrite(t, slow))
 	outer := acquire(t, r, locker.Rule{Key: "doc"})
 	downgraded := make(chan error, 1)
 	go func() { downgraded <- outer.Downgrade(context.Background()) }()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/internal/errtype"
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/delegate"
@@ -170,7 +171,7 @@ func TestSeveralLeasesTravelTogether(t *testing.T) {
 func TestALockThatIsHeldTwiceTravelsOnce(t *testing.T) {
 	store := lockertest.NewMemory()
 	shop, inventory := newService(t, store), newService(t, store)
-	again := locker.NewReentrant(shop)
+	again := locktest.Reentrant(t, shop)
 	hold := func(ctx context.Context, key string, fn func(context.Context) error) {
 		if err := locker.Run(ctx, again, locker.Rule{Key: key, Wait: locker.NoWait}, fn); err != nil {
 			t.Error(err)

@@ -61,7 +61,9 @@ var process = proc.Register("process", func(args []string) {
 		}
 		w := worker{locks: e, client: client}
 		if j.Reentrant {
-			w.locks = locker.NewReentrant(e)
+			if w.locks, err = locker.NewReentrant(e); err != nil {
+				panic(err)
+			}
 		}
 		var wg sync.WaitGroup
 		for _, calls := range j.Workers {

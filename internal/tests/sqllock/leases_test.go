@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -178,7 +179,7 @@ func TestAnOvertakenHolderIsStaleWhateverItsLocker(t *testing.T) {
 				})
 			},
 			"NewReentrant": func() error {
-				return sqllock.Do(t.Context(), locker.NewReentrant(engine), late, account, deposit(10), kind)
+				return sqllock.Do(t.Context(), locktest.Reentrant(t, engine), late, account, deposit(10), kind)
 			},
 		} {
 			store.Free(account.Key)

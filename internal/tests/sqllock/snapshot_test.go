@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/sqllock"
 )
@@ -65,7 +66,7 @@ func TestTheSnapshotOfSeveralResourcesIsTakenWhenAllAreClaimed(t *testing.T) {
 func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		engine, store := memory(t)
-		l := locker.NewReentrant(engine)
+		l := locktest.Reentrant(t, engine)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}}
 		err := locker.RunAll(t.Context(), l, rules, func(ctx context.Context) error {
 			if err := sqllock.DoAll(ctx, l, db, rules, deposit(1)); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	"github.com/latchkit/latchkit/sqllock"
@@ -113,7 +114,7 @@ func TestSeveralResourcesAreTakenInTheOrderOfTheirKeys(t *testing.T) {
 func TestOneHoldMayHaveSeveralTransactionsButNotInsideEachOther(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		engine, _ := memory(t)
-		l := locker.NewReentrant(engine)
+		l := locktest.Reentrant(t, engine)
 		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
 			if err := sqllock.Do(ctx, l, db, account, deposit(1)); !errors.Is(err, locker.ErrUnsupported) {
 				t.Errorf("inside the other: %v", err)
