@@ -48,8 +48,6 @@
 //	unsupported-media-type  415  the key needs JSON; see WithBodyTypes
 //	client-stalled          408  the client made no progress; see WithStallTimeout
 //	idempotency-key-reused  422  Idempotency: another request came with this key
-//	delegation-invalid      400  WithDelegation: the delegation cannot be read
-//	delegation-refused      412  WithDelegation: the delegated lease is over, or not of this key
 //	lock-unavailable        503  no answer of the lock server; Retry-After (WithFailOpen)
 //	lock-closed             503  the Locker was closed, this process stops; Retry-After
 //	lock-lost               503  the lock ended before the handler did

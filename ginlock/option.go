@@ -8,7 +8,6 @@ import (
 
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
 
@@ -56,10 +55,6 @@ func WithFailOpen() Option { return httplock.WithFailOpen() }
 // WithBufferedResponse holds the response back, up to most bytes, until the lock server has
 // confirmed that the lock was held until the handler returned; see [httplock.WithBufferedResponse].
 func WithBufferedResponse(most int) Option { return httplock.WithBufferedResponse(most) }
-
-// WithDelegation lets a request join the lease of its caller, if the request carries a delegation
-// of that lease; see [httplock.WithDelegation].
-func WithDelegation(opts ...delegate.Option) Option { return httplock.WithDelegation(opts...) }
 
 // WithMaxBody sets how many bytes of a body may be read for a key with {body.NAME}, or for the
 // fingerprint. A request with a longer body is answered 413. Default: 1 MiB.

@@ -16,8 +16,6 @@ const (
 	CodeInvalidKey       = httplock.CodeInvalidKey
 	CodeBodyTooLarge     = httplock.CodeBodyTooLarge
 	CodeKeyReused        = httplock.CodeKeyReused
-	CodeDelegationBad    = httplock.CodeDelegationBad
-	CodeDelegationOver   = httplock.CodeDelegationOver
 	CodeUnavailable      = httplock.CodeUnavailable
 	CodeClosed           = httplock.CodeClosed
 	CodeLost             = httplock.CodeLost

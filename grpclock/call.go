@@ -30,33 +30,27 @@ func (c *call) early() bool {
 var errUnbound = fmt.Errorf("%w: Rules.Bind was not called, or has failed; call it when the services are registered, before Serve",
 	locker.ErrInvalidRule)
 
-// admit takes a delegation out of the call's metadata, and returns the call to be guarded. It
-// returns nil if the call runs without a lock. If admit returns an error, it also returns the call,
-// which the reply needs.
-func (g *guard) admit(ctx context.Context, fullMethod string, server any) (context.Context, *call, error) {
+// admit returns the call to be guarded, or nil if the call runs without a lock. If admit returns an
+// error, it also returns the call, which the reply needs.
+func (g *guard) admit(ctx context.Context, fullMethod string, server any) (*call, error) {
 	if !strings.HasPrefix(fullMethod, "/") { // before version 1.79.3, gRPC served such a path of a client as well
 		fullMethod = "/" + fullMethod
 	}
 	c := &call{name: fullMethod}
-	received, err := g.receive(ctx)
-	if err != nil {
-		return ctx, c, err
-	}
-	ctx = received
 	if g.strict && !g.rules.bound.Load() {
-		return ctx, c, errUnbound
+		return c, errUnbound
 	}
 	c.method = g.rules.method(fullMethod)
 	c.provider, _ = server.(KeyProvider)
 	if c.method == nil && c.provider == nil {
-		return ctx, nil, nil
+		return nil, nil
 	}
 	for _, applies := range g.filters {
 		if !applies(ctx, fullMethod) {
-			return ctx, nil, nil
+			return nil, nil
 		}
 	}
-	return ctx, c, nil
+	return c, nil
 }
 
 // locks returns the complete Rules of the locks of c. If there are no Rules, the call runs without

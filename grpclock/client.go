@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/internal/errtype"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // UnaryClientInterceptor returns a client's interceptor that repeats refused calls if the server
@@ -36,10 +35,6 @@ type ClientOption func(*client)
 type client struct {
 	retries int
 	within  time.Duration
-
-	delegates bool
-	sender    *delegate.Sender
-	targets   []string
 }
 
 func newClient(what string, opts []ClientOption) (*client, error) {
@@ -53,9 +48,6 @@ func newClient(what string, opts []ClientOption) (*client, error) {
 	if c.retries < 0 || c.within < 0 {
 		return nil, fmt.Errorf("grpclock: %s: WithRetries(%d, %v); give positive ones, or 0 retries for none", what, c.retries, c.within)
 	}
-	if err := c.validateDelegation(); err != nil {
-		return nil, fmt.Errorf("grpclock: %s: %w", what, err)
-	}
 	return c, nil
 }
 
@@ -67,10 +59,6 @@ func WithRetries(n int, within time.Duration) ClientOption {
 
 // unary is the client's interceptor for unary calls.
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, err := c.delegate(ctx, cc)
-	if err != nil {
-		return err
-	}
 	began := time.Now()
 	for tries := 0; ; tries++ {
 		err := invoke(ctx, method, req, reply, cc, opts...)

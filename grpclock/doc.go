@@ -96,8 +96,6 @@
 //	STREAM_STALLED          DEADLINE_EXCEEDED   the client kept a stream waiting: WithMaxStall
 //	NOT_COMMITTED           UNAVAILABLE         an idempotent transaction is unclear; retry
 //	LOCK_MISCONFIGURED      INTERNAL            the rule is wrong, or the Locker does not support it
-//	DELEGATION_INVALID      INVALID_ARGUMENT    a delegation cannot be read
-//	DELEGATION_REFUSED      FAILED_PRECONDITION a delegation is not valid any more
 //	CALLER_GONE             CANCELLED           the call ended while it waited
 //
 // No status shows the key. Interceptors outside of grpclock's interceptor get a [*Problem], which
@@ -122,6 +120,6 @@
 // # Leases across calls
 //
 // If a handler that holds a lock calls a service, and the service wants the same lock, the handler
-// would wait for itself. With a delegation the called service joins its caller's lease; see
-// [WithDelegation], [WithDelegated] and package [github.com/latchkit/latchkit/locker/delegate].
+// would wait for itself. So let the called service offer a method that takes no lock. The handler
+// sends its fence in the request, and the called service checks the fence where it writes.
 package grpclock

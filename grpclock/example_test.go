@@ -14,7 +14,6 @@ import (
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/internal/shop"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -106,32 +105,4 @@ func ExampleRetryServiceConfig() {
 	reason, _ := grpclock.Reason(err)
 	fmt.Println(status.Code(err), reason)
 	// Output: Aborted LOCK_BUSY
-}
-
-// A service calls another service while it holds locks, and delegates its leases with the call. The
-// other service accepts the delegations.
-func ExampleWithDelegated() {
-	sender, err := delegate.NewSender()
-	if err != nil {
-		log.Fatal(err)
-	}
-	calls, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, "dns:///inventory:443"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	conn, err := grpc.NewClient("dns:///inventory:443", grpc.WithUnaryInterceptor(calls), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-
-	l, err := locker.New(lockertest.NewMemory())
-	if err != nil {
-		log.Fatal(err)
-	}
-	unary, err := grpclock.UnaryServerInterceptor(l, grpclock.FromDescriptors(), grpclock.WithDelegation())
-	if err != nil {
-		log.Fatal(err)
-	}
-	grpc.NewServer(grpc.ChainUnaryInterceptor(unary))
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/breaker"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // ServerOptions returns the options of a server that runs its methods under the locks of rules: the
@@ -67,13 +66,11 @@ func StreamServerInterceptor(l locker.Locker, rules *Rules, opts ...Option) (grp
 // guard has the checked arguments of the constructors.
 type guard struct {
 	config
-	rules    *Rules
-	strict   bool          // no call runs before Bind
-	plain    locker.Locker // the Locker that the program has given
-	locker   locker.Locker // the field receiver if it is set; otherwise the field plain
-	receiver *delegate.Receiver
-	breaker  *breaker.Breaker // nil without WithFailOpen
-	events   requestObserver  // nil: calls are not counted
+	rules   *Rules
+	strict  bool // no call runs before Bind
+	locker  locker.Locker
+	breaker *breaker.Breaker // nil without WithFailOpen
+	events  requestObserver  // nil: calls are not counted
 }
 
 func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard, error) {
@@ -87,14 +84,8 @@ func newGuard(what string, l locker.Locker, rules *Rules, opts []Option) (*guard
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{config: cfg, rules: rules, plain: l, locker: l, strict: cfg.mustBind}
+	g := &guard{config: cfg, rules: rules, locker: l, strict: cfg.mustBind}
 	g.events, _ = l.(requestObserver)
-	if g.delegation {
-		if g.receiver, err = delegate.NewReceiver(l, g.delegated...); err != nil {
-			return nil, fmt.Errorf("grpclock: %s: WithDelegation: %w", what, err)
-		}
-		g.locker = g.receiver
-	}
 	if g.failOpen {
 		g.breaker = breaker.New(l)
 	}
@@ -112,7 +103,7 @@ var errFailed = errors.New("the handler failed")
 //	the handler did not run               with the Problem that is the reason
 //	the handler panicked                  the panic continues after the release
 func (g *guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, c, err := g.admit(ctx, info.FullMethod, info.Server)
+	c, err := g.admit(ctx, info.FullMethod, info.Server)
 	switch {
 	case err != nil:
 		return nil, g.refuse(ctx, c, err)

@@ -119,7 +119,7 @@ func (g *guard) once(ctx context.Context, c *call, handler grpc.UnaryHandler) (a
 		return nil, g.refuse(ctx, c, err)
 	}
 	w := work{guard: g, call: c, handler: handler, outer: ctx, began: time.Now()}
-	keeper := idempotency.Keeper{Locker: g.plain, Store: g.Store, Lifetime: g.Lifetime, FinishWithin: g.FinishWithin}
+	keeper := idempotency.Keeper{Locker: g.locker, Store: g.Store, Lifetime: g.Lifetime, FinishWithin: g.FinishWithin}
 	answer, err := keeper.Do(ctx, req, w.run)
 	switch {
 	case w.ran && err == nil:

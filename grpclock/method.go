@@ -203,5 +203,5 @@ func (g *guard) check(m *method) error {
 	}
 	rule := m.rule
 	rule.TTL, rule.Wait = cmp.Or(rule.TTL, g.ttl), cmp.Or(rule.Wait, g.wait)
-	return locker.Check(g.plain, rule)
+	return locker.Check(g.locker, rule)
 }

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // An Option sets up a server's interceptors.
@@ -31,9 +30,6 @@ type config struct {
 	observe []func(context.Context, *Problem)
 	filters []func(context.Context, string) bool
 	adjust  []func(context.Context, string, any, *locker.Rule)
-
-	delegation bool              // delegations are accepted
-	delegated  []delegate.Option // with these options
 }
 
 func newConfig(what string, opts []Option) (config, error) {
@@ -145,14 +141,6 @@ func WithFilter(guarded func(ctx context.Context, fullMethod string) bool) Optio
 // of it.
 func WithRule(adjust func(ctx context.Context, fullMethod string, req any, rule *locker.Rule)) Option {
 	return func(c *config) { c.adjust = append(c.adjust, adjust) }
-}
-
-// WithDelegation lets a call join the lease of its caller, if the call carries a delegation of that
-// lease. opts are options of package delegate. Give the same options to the Sender of the caller.
-// Use WithDelegation for services that only your own services can reach. Default: a delegation that
-// comes with a call is removed from its metadata and has no effect.
-func WithDelegation(opts ...delegate.Option) Option {
-	return func(c *config) { c.delegation, c.delegated = true, opts }
 }
 
 // isNil reports whether l is nil, or an interface with a nil pointer. A constructor may have

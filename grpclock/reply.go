@@ -17,7 +17,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -27,20 +26,18 @@ const Domain = "github.com/latchkit/latchkit"
 
 // The reasons in an ErrorInfo, and the values of [Problem.Reason].
 const (
-	ReasonBusy              = "LOCK_BUSY"
-	ReasonTooManyWaiters    = "TOO_MANY_WAITERS"
-	ReasonDone              = "ALREADY_DONE"
-	ReasonInvalidKey        = "INVALID_KEY"
-	ReasonUnavailable       = "LOCK_UNAVAILABLE"
-	ReasonClosed            = "LOCK_CLOSED"
-	ReasonLost              = "LOCK_LOST"
-	ReasonStalled           = "STREAM_STALLED"
-	ReasonKeyReused         = "IDEMPOTENCY_KEY_REUSED"
-	ReasonNotCommitted      = "NOT_COMMITTED"
-	ReasonMisconfigured     = "LOCK_MISCONFIGURED"
-	ReasonDelegationInvalid = "DELEGATION_INVALID"
-	ReasonDelegationRefused = "DELEGATION_REFUSED"
-	ReasonCallerGone        = "CALLER_GONE"
+	ReasonBusy           = "LOCK_BUSY"
+	ReasonTooManyWaiters = "TOO_MANY_WAITERS"
+	ReasonDone           = "ALREADY_DONE"
+	ReasonInvalidKey     = "INVALID_KEY"
+	ReasonUnavailable    = "LOCK_UNAVAILABLE"
+	ReasonClosed         = "LOCK_CLOSED"
+	ReasonLost           = "LOCK_LOST"
+	ReasonStalled        = "STREAM_STALLED"
+	ReasonKeyReused      = "IDEMPOTENCY_KEY_REUSED"
+	ReasonNotCommitted   = "NOT_COMMITTED"
+	ReasonMisconfigured  = "LOCK_MISCONFIGURED"
+	ReasonCallerGone     = "CALLER_GONE"
 )
 
 // pushback is the trailer that sets the time of retries in gRPC's own clients. A negative value
@@ -137,10 +134,6 @@ type reply struct {
 var replies = []reply{
 	{is: idempotency.ErrReused, code: codes.InvalidArgument, reason: ReasonKeyReused,
 		message: "the idempotency key belongs to a different request; use a new key for a new request"},
-	{is: delegate.ErrMalformed, code: codes.InvalidArgument, reason: ReasonDelegationInvalid,
-		message: "the delegation that came with the call cannot be read"},
-	{is: delegate.ErrRefused, code: codes.FailedPrecondition, reason: ReasonDelegationRefused,
-		message: "the delegation that came with the call does not hold: its lease is over, or it was made for something else"},
 	{is: locker.ErrDone, code: codes.AlreadyExists, reason: ReasonDone,
 		message: "an earlier call has done the work, so it was not done again"},
 	{is: locker.ErrTooManyWaiters, code: codes.ResourceExhausted, reason: ReasonTooManyWaiters, retry: true,

@@ -18,12 +18,11 @@ import (
 //
 //	the client kept the stream waiting for too long    DEADLINE_EXCEEDED, with STREAM_STALLED
 func (g *guard) stream(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	outer, c, err := g.admit(ss.Context(), info.FullMethod, server)
+	outer := ss.Context()
+	c, err := g.admit(outer, info.FullMethod, server)
 	switch {
 	case err != nil:
 		return g.refuse(outer, c, err)
-	case c == nil && outer != ss.Context():
-		return handler(server, &stripped{ss, outer})
 	case c == nil:
 		return handler(server, ss)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
@@ -539,7 +538,7 @@ func TestObserversSeeEachProblem(t *testing.T) {
 	store.Occupy("order:busy", 0)
 	client := serve(t, setup{
 		locker: lockertest.NewLocker(t, store), service: &service{},
-		opts: []grpclock.Option{grpclock.WithDelegation(), grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
+		opts: []grpclock.Option{grpclock.WithObserve(func(_ context.Context, p *grpclock.Problem) {
 			mu.Lock()
 			defer mu.Unlock()
 			reasons = append(reasons, p.Reason+" "+p.Method)
@@ -549,12 +548,10 @@ func TestObserversSeeEachProblem(t *testing.T) {
 	want(t, err, codes.Aborted, grpclock.ReasonBusy)
 	_, err = client.Place(t.Context(), &shop.Order{})
 	want(t, err, codes.InvalidArgument, grpclock.ReasonInvalidKey)
-	_, err = client.Place(metadata.AppendToOutgoingContext(t.Context(), "latchkit-lock-bin", "no delegation"), &shop.Order{OrderId: "1"})
-	want(t, err, codes.InvalidArgument, grpclock.ReasonDelegationInvalid)
 	mu.Lock()
 	defer mu.Unlock()
 	place := " " + shop.Shop_Place_FullMethodName
-	if got := strings.Join(reasons, ", "); got != "LOCK_BUSY"+place+", INVALID_KEY"+place+", DELEGATION_INVALID"+place {
+	if got := strings.Join(reasons, ", "); got != "LOCK_BUSY"+place+", INVALID_KEY"+place {
 		t.Errorf("observed %s", got)
 	}
 }

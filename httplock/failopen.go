@@ -89,7 +89,7 @@ func (m *middleware) impatience(ctx context.Context, key string) *impatience {
 	w := &impatience{breaker: &m.breaker}
 	w.ctx, w.end = context.WithCancelCause(ctx)
 	w.timer = time.AfterFunc(patience, func() {
-		i, ok := m.server.(inspector)
+		i, ok := m.locker.(inspector)
 		if !ok {
 			return
 		}

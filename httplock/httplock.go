@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -63,14 +62,8 @@ func makeMiddleware(l locker.Locker, k Key, opts []Option) (*middleware, error) 
 	if err := cfg.check(l); err != nil {
 		return nil, err
 	}
-	m := &middleware{config: cfg, server: l, locker: l, templates: templates}
+	m := &middleware{config: cfg, locker: l, templates: templates}
 	m.events, _ = l.(requestObserver)
-	if cfg.delegated {
-		if m.receiver, err = delegate.NewReceiver(l, cfg.delegation...); err != nil {
-			return nil, fmt.Errorf("WithDelegation: %w", err)
-		}
-		m.locker = m.receiver
-	}
 	m.keeper = idempotency.Keeper{Locker: m.locker, Store: cfg.store, Lifetime: cfg.keep, FinishWithin: cfg.finishWithin}
 	return m, nil
 }
@@ -104,10 +97,8 @@ func isNil(l locker.Locker) bool {
 // middleware has the checked and compiled arguments of a constructor.
 type middleware struct {
 	config
-	server    locker.Locker // the Locker that the program has given
-	locker    locker.Locker // the field receiver if it is set; otherwise the field server
+	locker    locker.Locker
 	templates key.Templates[*http.Request]
-	receiver  *delegate.Receiver // nil without WithDelegation
 	keeper    idempotency.Keeper // used only with a Store
 	events    requestObserver    // nil: requests are not counted
 	breaker   breaker
@@ -124,22 +115,16 @@ func (m *middleware) wrap(next http.Handler) http.Handler {
 //	the handler did not run               with the Problem that is the reason
 //	the handler panicked                  the panic continues after the release
 func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	outer := r
-	r, err := m.receive(r)
-	if r != outer {
-		defer carry(outer, r)
-	}
 	if !m.applies(r) {
 		next.ServeHTTP(w, r)
 		return
 	}
 	out := watch(w)
-	if err == nil && !m.streamed {
-		err = prefetch(r, m.maxBody)
-	}
-	if err != nil {
-		m.refuse(out, r, err)
-		return
+	if !m.streamed {
+		if err := prefetch(r, m.maxBody); err != nil {
+			m.refuse(out, r, err)
+			return
+		}
 	}
 	if m.store != nil {
 		m.once(out, r, next)
@@ -195,15 +180,6 @@ func (m *middleware) unguarded(out response, r *http.Request, next http.Handler,
 	m.show(r, unavailable.problem(err))
 	m.event(r, eventUnguarded, 0)
 	next.ServeHTTP(out, r)
-}
-
-// receive removes a delegation from the request's header, so that no handler forwards it. If this
-// middleware accepts delegations, receive keeps the delegation for the Locker.
-func (m *middleware) receive(r *http.Request) (*http.Request, error) {
-	if m.receiver == nil {
-		return delegate.Strip(r), nil
-	}
-	return m.receiver.Request(r)
 }
 
 func (m *middleware) applies(r *http.Request) bool {

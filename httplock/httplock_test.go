@@ -20,7 +20,6 @@ import (
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -355,21 +354,16 @@ func TestTheFilesOfAFormAreRemoved(t *testing.T) {
 	}
 	_, _ = file.Write(make([]byte, 11<<20))
 	_ = form.Close()
-	for _, delegation := range []string{"", "one that is taken out of the header"} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/orders/42", strings.NewReader(body.String()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", form.FormDataContentType())
-		if delegation != "" {
-			r.Header.Set(delegate.Header, delegation)
-		}
-		res, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/orders/42", strings.NewReader(body.String()))
+	if err != nil {
+		t.Fatal(err)
 	}
+	r.Header.Set("Content-Type", form.FormDataContentType())
+	res, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = res.Body.Close()
 	server.Close() // Close waits until the requests have ended
 	if files, err := os.ReadDir(os.TempDir()); err != nil || len(files) != 0 {
 		t.Errorf("%d files are left, %v", len(files), err)

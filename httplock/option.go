@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -27,9 +26,6 @@ type config struct {
 	modeByMethod bool
 	failOpen     bool
 	maxResponse  int // set by WithBufferedResponse; 0: the response is not buffered
-
-	delegated  bool
-	delegation []delegate.Option
 
 	keys     []Key // the keys after the first key
 	streamed bool
@@ -160,15 +156,6 @@ func WithBufferedResponse(most int) Option {
 			c.maxResponse = most
 		}
 	}
-}
-
-// WithDelegation lets a request that carries a delegation join the lease of its caller. opts are
-// options of package delegate. Give the same options to the Sender of the caller, whose Transport
-// sends the delegation. Use WithDelegation for services that only your own services can reach. If
-// several middlewares are around a handler, give the option to the outermost middleware as well.
-// Default: a delegation that comes with a request is removed from its header and has no effect.
-func WithDelegation(opts ...delegate.Option) Option {
-	return func(c *config) { c.delegated, c.delegation = true, opts }
 }
 
 // WithMaxBody sets how many bytes of a body may be read for a key with {body.NAME}, or for the

@@ -13,7 +13,6 @@ import (
 
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
 )
@@ -26,8 +25,6 @@ const (
 	CodeInvalidKey       = "invalid-key"
 	CodeBodyTooLarge     = "body-too-large"
 	CodeKeyReused        = "idempotency-key-reused"
-	CodeDelegationBad    = "delegation-invalid"
-	CodeDelegationOver   = "delegation-refused"
 	CodeUnavailable      = "lock-unavailable"
 	CodeClosed           = "lock-closed"
 	CodeLost             = "lock-lost"
@@ -119,10 +116,6 @@ var replies = []reply{
 		title: "The idempotency key belongs to another request", detail: "Nothing was done. Use a new key for a new request."},
 	{is: locker.ErrInvalidKey, status: http.StatusBadRequest, code: CodeInvalidKey,
 		title: "The request cannot be locked", detail: "The request makes a key that is not allowed."},
-	{is: delegate.ErrMalformed, status: http.StatusBadRequest, code: CodeDelegationBad,
-		title: "The delegation cannot be read", detail: "Nothing was done."},
-	{is: delegate.ErrRefused, status: http.StatusPreconditionFailed, code: CodeDelegationOver,
-		title: "The caller's lock cannot be joined", detail: "Nothing was done. The caller's lock is over, or was not delegated for this."},
 	misconfigured(locker.ErrInvalidRule),
 	misconfigured(locker.ErrUnsupported),
 	{is: locker.ErrLost, status: http.StatusServiceUnavailable, code: CodeLost, retry: true, failure: true,

@@ -42,7 +42,6 @@ type acquisition struct {
 	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
 	// not wait for a writer, because the writer waits for the caller.
 	alreadyReads bool
-	delegation   *Delegation // the proof of a caller that joins a lease; nil: the caller does not join
 
 	*ticket        // the token of the next question
 	own     ticket // the first ticket; the field ticket points to it in most cases
@@ -90,7 +89,7 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 // claim. isPrivate returns false for readers and permits, because several acquisitions share
 // their leases. It also returns false when the ticket is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
-	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own && a.delegation == nil
+	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own
 }
 
 // recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This

@@ -198,11 +198,6 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 	if handoffTTL > 0 {
 		life = handoffTTL
 	}
-	each := ttl
-	if g.Left > 0 {
-		life = min(life, g.Left)
-		each = life
-	}
 	deadline := start.Add(life - e.cfg.drift(life))
 	if gone := a.caller.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
@@ -217,7 +212,7 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
 
 		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handoffTTL > 0,
-		renewal: renewal{renewTTL: each, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.adaptive},
+		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.adaptive},
 	}
 	if a.rule.AtMost != 0 {
 		f.hold.atMostEnd = instantOf(start).plus(a.rule.AtMost)

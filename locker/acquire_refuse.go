@@ -142,7 +142,7 @@ func (a *acquisition) outcome(l *Lease, err error) Outcome {
 // asUnavailable returns err, the error of a Store, with ErrUnavailable added, unless err has a more
 // precise sentinel.
 func asUnavailable(err error) error {
-	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported, ErrRefused} {
+	for _, known := range []error{ErrUnavailable, ErrInvalidKey, ErrUnsupported} {
 		if errors.Is(err, known) {
 			return err
 		}

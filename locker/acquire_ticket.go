@@ -41,7 +41,7 @@ type ticket struct {
 func (a *acquisition) prepare() {
 	a.claim = store.Claim{
 		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,
-		Limit: a.rule.Limit, Weight: a.rule.Weight, Metadata: a.meta, Once: a.rule.Once, Delegation: a.delegation,
+		Limit: a.rule.Limit, Weight: a.rule.Weight, Metadata: a.meta, Once: a.rule.Once,
 	}
 	if a.cohort != nil && a.rule.Mode == Exclusive {
 		a.claim.FenceCount = a.engine.cfg.handoffs

@@ -60,12 +60,9 @@ func (a *acquisition) checkNested() (outer *Lease, err error) {
 	if !readers && a.rule.Mode == Shared {
 		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported), 0)
 	}
-	if a.delegation != nil {
-		return nil, nil
-	}
 	for h := heldIn(a.caller); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.engine != a.engine && l.engine != a.engine.joined || l.rule.Key != a.rule.Key || l.endError() != nil {
+		if l == nil || l.engine != a.engine || l.rule.Key != a.rule.Key || l.endError() != nil {
 			continue
 		}
 		if l.rule.Limit > 0 && a.rule.Limit > 0 {

@@ -24,8 +24,6 @@ type (
 	Node = store.Node
 	// NodeState says that a node votes, or why it does not vote.
 	NodeState = store.NodeState
-	// A Delegation lets a call in another process join a lease: see [Lease.Delegate].
-	Delegation = store.Delegation
 )
 
 const (

@@ -33,7 +33,6 @@ type Engine struct {
 	times    holdStats
 	timers   calls.Timers
 	tuner    *ttlTuner // nil: TTLs are fixed
-	joined   *Engine   // the Engine of joined leases; nil if the Store is no Joiner
 
 	calls    calls.Pool
 	acquires calls.Tasks // calls of Acquire
@@ -97,9 +96,6 @@ func newEngine(s Store, cfg config) *Engine {
 	}
 	e.cohorts.init(e)
 	e.post.init(e)
-	if j, ok := s.(store.Joiner); ok {
-		e.joined = joinedEngine(j, cfg)
-	}
 	if m, ok := s.(store.Membership); ok {
 		m.Watch(e.cfg.warn)
 	}
@@ -117,17 +113,11 @@ var _ Locker = (*Engine)(nil)
 // ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),
 // joined with ErrBusy if a holder was seen.
 func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
-	return e.acquire(ctx, rule, nil)
-}
-
-// acquire does the work of Acquire. If delegation is not nil, it does the work of Join.
-func (e *Engine) acquire(ctx context.Context, rule Rule, delegation *Delegation) (*Lease, error) {
 	a, err := e.newAcquisition(ctx, rule)
 	if err != nil {
 		return nil, err
 	}
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
-	a.delegation = delegation
 	a.observe()
 	lease, err := a.end(a.run())
 	if err == nil && a.isPrivate() {
@@ -190,13 +180,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	for _, l := range e.keeper.leases() {
 		l.cancel(&Error{Op: OpHold, Key: l.rule.Key, Err: ErrClosed})
 	}
-	var err error
-	if e.joined != nil {
-		err = e.joined.Close(ctx)
-	}
-	if acquired := e.acquires.Wait(ctx); err == nil {
-		err = acquired
-	}
+	err := e.acquires.Wait(ctx)
 	if ran := e.runs.Wait(ctx); err == nil {
 		err = ran
 	}

@@ -40,9 +40,6 @@ var (
 	ErrUnsupported = store.ErrUnsupported
 	// ErrGone: Revoke found no holder with the given fence.
 	ErrGone = errors.New("the holder with this fence does not hold the lock any more")
-	// ErrRefused: Join was called with a Delegation that is not valid any more. The lease is over,
-	// or it was never delegated for this key.
-	ErrRefused = errors.New("the lease cannot be joined: it is over, or was not delegated")
 	// ErrInvalidKey: the key cannot be locked. The text of the error says which keys are allowed.
 	ErrInvalidKey = store.ErrInvalidKey
 	// ErrInvalidRule: the Rule contradicts itself or the Locker's limits. The text of the error

@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// MarkDelegated performs the last step of Delegate before its call to the server.
-func MarkDelegated(l *Lease) bool { return l.engine.keeper.markDelegated(l.root()) }
-
 // DriftOf returns how much of the TTL the holder does not use, because clocks run at different
 // rates.
 func DriftOf(e *Engine, ttl time.Duration) time.Duration { return e.cfg.drift(ttl) }

@@ -70,9 +70,9 @@ func (k *keeper) beginHandOff(h *hold) bool {
 	return true
 }
 
-// isPassable reports whether the hold may be handed over. A hold that was delegated or is being
-// downgraded may not be handed over. The caller holds the keeper's mutex.
-func (h *hold) isPassable() bool { return !h.joinable && h.claim.Fence == 0 }
+// isPassable reports whether the hold may be handed over. A hold that is being downgraded may not
+// be handed over. The caller holds the keeper's mutex.
+func (h *hold) isPassable() bool { return h.claim.Fence == 0 }
 
 // freeForNext takes the hold from its Lease, and makes it ready for the next Lease. The caller
 // holds the keeper's mutex.
@@ -223,18 +223,6 @@ func (k *keeper) beginExtension(l *Lease, ttl time.Duration) (store.Claim, time.
 	}
 	h.longest, h.adaptive = max(h.longest, ttl), false
 	return h.renewalAt(now, ttl), now, true
-}
-
-// markDelegated marks the hold of l as delegated, which prevents every later hand-over. It returns
-// false if the hold was handed over already.
-func (k *keeper) markDelegated(l *Lease) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if l.hold.lease != l || l.hold.index == 0 {
-		return false
-	}
-	l.hold.joinable = true
-	return true
 }
 
 // applyExtension is called after an extension of h. From then on, renewals of h ask for ttl.

@@ -25,7 +25,6 @@ type renewal struct {
 	unanswered int8            // the number of renewals under way
 	final      bool            // the hold is not renewed any more
 	adaptive   bool            // the Engine chooses the TTL in the field renewTTL
-	joinable   bool            // the hold was delegated, so it is not handed over
 }
 
 // addUser adds l to the Leases that use the hold.

@@ -51,7 +51,7 @@ func (h *hold) renewalAt(now time.Time, ttl time.Duration) store.Claim {
 	}
 	return store.Claim{
 		Key: h.claim.Key, Owner: h.claim.Owner, Mode: h.claim.Mode, TTL: ttl, Inbox: h.claim.Inbox, Fence: h.claim.Fence,
-		ByHandoff: h.handoffTTL > 0, Delegation: h.claim.Delegation,
+		ByHandoff: h.handoffTTL > 0,
 	}
 }
 
@@ -84,15 +84,8 @@ func (k *keeper) applyAnswer(h *hold, g store.Grant, claim store.Claim, start ti
 		}
 		k.noteDelay(h)
 		h.failure = nil
-		ttl, next := claim.TTL, claim.TTL
-		if g.Left > 0 {
-			ttl = min(ttl, g.Left)
-			// Near the end of a lease, the server answers each renewal with a shorter time.
-			// This minimum keeps a pause between the renewals.
-			next = max(ttl, 6*renewSlack)
-		}
-		h.deadline = max(h.deadline, instantOf(start).plus(ttl-k.engine.cfg.drift(ttl)))
-		k.planRenewal(h, instantOf(start), next)
+		h.deadline = max(h.deadline, instantOf(start).plus(claim.TTL-k.engine.cfg.drift(claim.TTL)))
+		k.planRenewal(h, instantOf(start), claim.TTL)
 		k.reschedule(h)
 		return true
 	case store.Revoked, store.NotOurs:

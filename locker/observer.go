@@ -19,8 +19,6 @@ const (
 	OpRaiseFence               // Engine.RaiseFence
 	OpClose                    // Engine.Close
 	OpDowngrade                // Downgrade
-	OpDelegate                 // Lease.Delegate; not observed
-	OpJoin                     // the Store's step of Engine.Join; observed as OpAcquire
 	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
 	OpLead                     // a term of a leader, until its function has returned: package lead
 	OpOverrun                  // a leader's function still runs after its term: package lead
@@ -29,7 +27,7 @@ const (
 )
 
 var opNames = [...]string{
-	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade", "delegate", "join",
+	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade",
 	"transact", "lead", "overrun", "tick", "update",
 }
 

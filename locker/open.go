@@ -199,7 +199,7 @@ func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
 // its fence, and sqllock returns ErrUnsupported. [Rule.AtLeast] keeps the units for that time, so
 // at most n leases begin in any period of that length. A nested Acquire takes more units. If all
 // holders call Acquire again, each waits for the others for ever, so set a Wait for nested
-// Acquires. A permit cannot be delegated or downgraded.
+// Acquires. A permit cannot be downgraded.
 //
 // Several independent servers cannot count permits: with 3 nodes and n = 2, three holders could
 // each have two of the three votes. Take n locks of [NewRedlock] instead. Nothing is sent before

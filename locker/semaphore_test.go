@@ -262,9 +262,6 @@ func TestSemaphoreLeasesThatAreNested(t *testing.T) {
 	if err := lease.Downgrade(t.Context()); !errors.Is(err, locker.ErrUnsupported) {
 		t.Error(err)
 	}
-	if _, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 0); !errors.Is(err, locker.ErrUnsupported) {
-		t.Error(err)
-	}
 	release(t, lease)
 }
 

@@ -50,8 +50,8 @@
 // is acquired; replayed, if a stored answer was sent; or unguarded, if the request ran without a
 // lock because the adapter fails open. Otherwise the result is the reason why the request was
 // refused or lost its lock. The reasons are lock_busy, invalid_key, body_too_large,
-// unsupported_media_type, idempotency_key_reused, delegation_refused and the other codes of
-// httplock and reasons of grpclock, in lower case.
+// unsupported_media_type, idempotency_key_reused and the other codes of httplock and reasons of
+// grpclock, in lower case.
 //
 // These are the attributes:
 //

@@ -24,7 +24,6 @@ var kinds = [...]struct {
 	{locker.ErrDone, "done"},
 	{locker.ErrTooManyWaiters, "too_many_waiters"},
 	{locker.ErrGone, "gone"},
-	{locker.ErrRefused, "refused"},
 	{locker.ErrInvalidKey, "invalid_key"},
 	{locker.ErrInvalidRule, "invalid_rule"},
 	{locker.ErrUnsupported, "unsupported"},

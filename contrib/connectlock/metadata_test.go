@@ -3,7 +3,6 @@ package connectlock_test
 import (
 	"context"
 	"errors"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -52,39 +51,6 @@ func TestAStreamSendsTheHeaderThatItsHandlerSets(t *testing.T) {
 		t.Errorf("%v, %v", err, w.ResponseHeader())
 	}
 	_ = w.Close()
-}
-
-// No handler may send the delegation of its caller on.
-func TestHandlersDoNotSeeADelegation(t *testing.T) {
-	seen := make(chan http.Header, 1)
-	s := serve(t, lockertest.NewLocker(t, lockertest.NewMemory()), handlers{
-		place: func(ctx context.Context, r *connect.Request[shop.Order]) (*connect.Response[shop.Receipt], error) {
-			seen <- r.Header()
-			return place(ctx, r)
-		},
-		watch: func(_ context.Context, r *connect.Request[shop.Order], _ *connect.ServerStream[shop.Receipt]) error {
-			seen <- r.Header()
-			return nil
-		},
-	}, grpclock.FromDescriptors())
-	for _, procedure := range []string{shop.Shop_Place_FullMethodName, shop.Shop_Watch_FullMethodName} {
-		req := connect.NewRequest(&shop.Order{OrderId: "42"})
-		for _, name := range []string{"Latchkit-Lock-Bin", "Latchkit-Lock", "X-Other"} {
-			req.Header().Set(name, "AQ")
-		}
-		c := client(s, procedure)
-		if procedure == shop.Shop_Place_FullMethodName {
-			if _, err := c.CallUnary(t.Context(), req); err != nil {
-				t.Error(err)
-			}
-		} else if w, err := c.CallServerStream(t.Context(), req); err != nil || w.Receive() || w.Close() != nil {
-			t.Error(err)
-		}
-		h := <-seen
-		if h.Get("X-Other") != "AQ" || h.Get("Latchkit-Lock-Bin") != "" || h.Get("Latchkit-Lock") != "" {
-			t.Errorf("%s: the handler saw %v", procedure, h)
-		}
-	}
 }
 
 // A stored answer has the metadata that the handler has put into its response or into its error.

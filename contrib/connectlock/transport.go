@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // transport takes the place of the transport of a gRPC server. It collects the metadata that
@@ -83,12 +82,9 @@ func (t *transport) streamInfo(spec connect.Spec) *grpc.StreamServerInfo {
 	}
 }
 
-// incoming returns the context that a gRPC server would make for a call. It removes a delegation
-// from the header, so that no handler sends the delegation on.
+// incoming returns the context that a gRPC server would make for a call.
 func incoming(ctx context.Context, h http.Header, p connect.Peer, t *transport) context.Context {
 	ctx = metadata.NewIncomingContext(ctx, metadataOf(h))
-	h.Del(delegate.MetadataKey)
-	h.Del(delegate.Header)
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: address(p.Addr)})
 	return grpc.NewContextWithServerTransportStream(ctx, t)
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/latchkit/latchkit/contrib/fiberlock"
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -407,15 +406,6 @@ func TestABodyThatFiberStreams(t *testing.T) {
 		if code, text, _ := s.send(t, path, body); fmt.Sprint(code, " ", text) != want {
 			t.Errorf("%s: %d %s, want %s", path, code, text, want)
 		}
-	}
-}
-
-// When the guard does not accept a delegation, the delegation is not forwarded.
-func TestADelegationIsTakenOutOfTheRequest(t *testing.T) {
-	s := serve(t, fiberlock.New(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}"),
-		func(c fiber.Ctx) error { return c.SendString(c.Get(delegate.Header)) })
-	if code, body, _ := s.send(t, "/orders/1", "", delegate.Header, "forged"); code != 200 || body != "" {
-		t.Errorf("%d %s", code, body)
 	}
 }
 

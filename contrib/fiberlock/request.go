@@ -7,8 +7,6 @@ import (
 	"net/url"
 
 	"github.com/gofiber/fiber/v3"
-
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // request converts Fiber's request to a request of net/http. It copies all parts, because fasthttp
@@ -39,13 +37,8 @@ func (v *visit) request() *http.Request {
 	return r.WithContext(v)
 }
 
-// handBack copies the changes of httplock to Fiber's request. handBack removes a delegation that
-// was used, and restores a body that httplock has read.
+// handBack restores a body that httplock has read.
 func (v *visit) handBack(r *http.Request) error {
-	request := &v.c.RequestCtx().Request
-	if r.Header.Get(delegate.Header) == "" {
-		request.Header.Del(delegate.Header)
-	}
 	if v.body == nil || !v.body.begun {
 		return nil
 	}
@@ -58,7 +51,7 @@ func (v *visit) handBack(r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	request.SetBody(data)
+	v.c.RequestCtx().Request.SetBody(data)
 	return nil
 }
 

@@ -49,7 +49,7 @@ func obeysTheLaws(t *testing.T, open maker) {
 		can := storetest.All
 		_, can.Readers = under.(store.Downgrader)
 		if _, can.Permits = under.(store.Permitter); can.Permits {
-			can.Metadata, can.Next, can.Join = false, false, false
+			can.Metadata, can.Next = false, false
 		}
 		return storetest.Harness{
 			Store:     under,

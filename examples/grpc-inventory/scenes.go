@@ -11,12 +11,10 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/latchkit/latchkit/examples/grpc-inventory/inventory"
 	"github.com/latchkit/latchkit/grpclock"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // scenes has the two servers on which all scenes run.
@@ -185,8 +183,8 @@ func retryDelay(err error) time.Duration {
 	return 0
 }
 
-// sceneCaller shows a call from one server to another server. The call runs under the lock that the
-// first server holds.
+// sceneCaller shows the mistake of a call that waits for its caller: it wants the lock under which
+// its caller runs. A method without a lock, which gets the fence in its request, would not wait.
 func (s *scenes) sceneCaller(ctx context.Context) error {
 	s.say("One server packs a box, and reserves the item at the other server under the same key")
 	client, err := s.west.dial(s.east)
@@ -199,38 +197,9 @@ func (s *scenes) sceneCaller(ctx context.Context) error {
 	}
 	s.east.reserver, s.east.packing = other, nil
 	_, err = client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	s.say("  without a delegation the call waits for its own lock: %v", status.Code(err))
-	// The call without a delegation has given up: wait until it has left the queue.
-	if err := s.east.awaitFree(ctx, "sku:screws"); err != nil {
-		return err
-	}
-
-	sender, err := delegate.NewSender()
-	if err != nil {
-		return err
-	}
-	option, err := delegating(s.west, sender)
-	if err != nil {
-		return err
-	}
-	if s.east.reserver, err = s.east.dial(s.west, option); err != nil {
-		return err
-	}
-	var token []byte
-	// This scene keeps the token of the delegation, as an eavesdropper could.
-	s.east.packing = func(ctx context.Context) { token, err = sender.Token(ctx) }
-	s.east.trace.forget()
-	s.west.trace.forget()
-	r, packed := client.Pack(ctx, &inventory.PackRequest{Sku: "screws"})
-	if err != nil {
-		return err
-	}
-	s.say("  with a delegation: %s, under one lock: %v", statusText(packed), r.GetFence() != 0 && r.GetFence() == r.GetReserveFence())
-	s.say("    spans of the first server:   %s", s.east.trace)
-	s.say("    spans of the second server:  %s", s.west.trace)
-	_, err = other.Reserve(metadata.AppendToOutgoingContext(ctx, delegate.MetadataKey, string(token)), &inventory.ReserveRequest{Sku: "screws"})
-	s.say("  the same delegation after the call has ended: %s", statusText(err))
-	return nil
+	s.say("  the inner call waits for its own caller: %v", status.Code(err))
+	// The inner call has given up: wait until it has left the queue.
+	return s.east.awaitFree(ctx, "sku:screws")
 }
 
 // noBox is an inventory whose Reserve does nothing.

@@ -13,7 +13,6 @@ import (
 	"github.com/latchkit/latchkit/examples/grpc-inventory/inventory"
 	"github.com/latchkit/latchkit/grpclock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 )
 
 // server has the parts that one process of the service would have.
@@ -21,26 +20,25 @@ type server struct {
 	*service
 	addr     string
 	locks    *locker.Engine
-	trace    *trace
 	shutdown func(ctx context.Context) error // stops the server gracefully
 	ends     []func()
 }
 
 // start starts a server on a free port. The first half of start is the code for the locks.
 func start(client *redis.Client, goods goods) (s *server, err error) {
-	s = &server{service: &service{goods: goods}, trace: new(trace)}
+	s = &server{service: &service{goods: goods}}
 	defer func() {
 		if err != nil {
 			s.stop()
 		}
 	}()
-	l, err := locker.NewSingle(client, locker.WithObserver(s.trace.observer())) // the option turns tracing on
+	l, err := locker.NewSingle(client)
 	if err != nil {
 		return s, err
 	}
 	s.locks = l
 	rules := grpclock.FromDescriptors()
-	options, err := grpclock.ServerOptions(l, rules, grpclock.WithDelegation())
+	options, err := grpclock.ServerOptions(l, rules)
 	if err != nil {
 		return s, err
 	}
@@ -86,14 +84,6 @@ func (s *server) stop() {
 	for _, end := range slices.Backward(s.ends) {
 		end()
 	}
-}
-
-// delegating returns an option for a client of the server target. With this option, the client's
-// calls run under the locks of their caller. The parameter sender makes the delegations of
-// these locks.
-func delegating(target *server, sender *delegate.Sender) (grpc.DialOption, error) {
-	delegated, err := grpclock.UnaryClientInterceptor(grpclock.WithDelegated(sender, target.addr))
-	return grpc.WithUnaryInterceptor(delegated), err
 }
 
 // dial returns a client that calls the server target.

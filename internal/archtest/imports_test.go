@@ -42,8 +42,6 @@ var mayImport = []struct{ importer, what, why string }{
 	{"locker/polling", "github.com/bsm/redislock ./locker", "it makes a Locker that locks through redislock"},
 
 	{"locker/key", "golang.org/x/text/unicode/norm", "the filter |nfc needs Unicode's tables, which are not in the standard library"},
-	{"locker/delegate", "./locker", "it passes a Locker's lease to a call in another process"},
-	{"locker/delegate", "net/http", "it has a RoundTripper for clients, and reads the header on the server"},
 	{"locker/optimistic", "./locker", "pauses are a Backoff, and an Observer sees updates"},
 	{"locker/optimistic locker/lead", "./internal/typednil", "they refuse a nil client and a nil Locker"},
 	{"locker/optimistic", "github.com/redis/go-redis/v9", "it changes values in Redis"},
@@ -58,7 +56,6 @@ var mayImport = []struct{ importer, what, why string }{
 
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker", "an adapter turns a request, a task or a transaction into a Rule and runs it"},
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker/key", "all adapters share the grammar of keys"},
-	{"httplock ginlock grpclock", "./locker/delegate", "a lease may travel with a call"},
 	{"httplock ginlock grpclock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
 	{"httplock ginlock", "net/http", "the framework"},

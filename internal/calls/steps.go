@@ -90,13 +90,6 @@ func Await(ctx context.Context, c store.Claim, start Start) (g store.Grant, err 
 	return g, err
 }
 
-// Joins begins calls of the method Join of a store.Joiner.
-type Joins interface {
-	// BeginJoin begins a Join. It calls the function onAnswer once, with the answer. The function
-	// onAnswer must not block.
-	BeginJoin(ctx context.Context, c store.Claim, onAnswer func(store.Grant, error))
-}
-
 // A Chore is a release for which no caller waits. The release is repeated until it is answered or
 // useless.
 type Chore struct {

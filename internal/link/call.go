@@ -18,7 +18,7 @@ type Class uint8
 // The classes, the most urgent first. No class starves: there are at most as many renewals and
 // releases as holds, and every flight has room for some undos.
 const (
-	Renewal Class = iota // renewals, confirmations, extensions, and the calls of joined processes
+	Renewal Class = iota // renewals, confirmations, extensions
 	Release              // releases
 	Step                 // acquires and administrative calls
 	Undo                 // undos and repeated releases

@@ -110,10 +110,6 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 		"Extend":    func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) },
 		"Downgrade": lease.Downgrade,
 		"Inspect":   func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
-		"Join": func(ctx context.Context) error {
-			_, err := lease.Delegate(ctx, [32]byte{}, time.Minute, 0)
-			return err
-		},
 		"Release": func(context.Context) error {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()

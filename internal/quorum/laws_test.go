@@ -31,7 +31,7 @@ func TestReadWriteOnAQuorumObeysTheLaws(t *testing.T) {
 // Nodes can disagree about the waiters, so no node hands a key over.
 var quorumCan = func() storetest.Capabilities {
 	can := storetest.All
-	can.Queue, can.Notify, can.Join, can.Next = false, false, false, false
+	can.Queue, can.Notify, can.Next = false, false, false
 	return can
 }()
 

@@ -17,7 +17,6 @@ const (
 	usesPrefix      = store.ReservedPrefix + "u:{" // latchkit:u:{tag}:L, a hash with the use of each of these permits
 	tombstonePrefix = store.ReservedPrefix + "x:{" // latchkit:x:{tag}:token, "undone" or "revoked:reason"
 	donePrefix      = store.ReservedPrefix + "d:{" // latchkit:d:{tag}:L, exists while Rule.Once marks the work as done
-	joinsPrefix     = store.ReservedPrefix + "j:{" // latchkit:j:{tag}:L, a hash of the delegations and joins of a lease
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
 	// The key latchkit:w:{tag}:L has the token of the waiter for which a node of a quorum keeps
 	// its vote.
@@ -64,9 +63,6 @@ func WakeKey(l string) string { return wakePrefix + store.HashTag(l) + "}:" + l 
 
 // DoneKey returns the key of the done mark for the lease l.
 func DoneKey(l string) string { return donePrefix + store.HashTag(l) + "}:" + l }
-
-// JoinsKey returns the key of the joins for the lease l.
-func JoinsKey(l string) string { return joinsPrefix + store.HashTag(l) + "}:" + l }
 
 // CounterKey returns the key of the fence counter for the lease l.
 func CounterKey(l string) string { return counters()[SlotOf(l)] }

@@ -90,7 +90,6 @@ func checkLawsOn(t *testing.T, newSite func(t *testing.T) site, backend func(c l
 		if _, can.Permits = under.(store.Permitter); can.Permits {
 			can.Metadata, can.Next = false, false // L does not have the data of a single permit
 		}
-		_, can.Join = under.(store.Joiner)
 		h := storetest.Harness{
 			Store: under,
 			Can:   can,

@@ -198,13 +198,6 @@ var (
 	//go:embed lua/sem_inspect.lua
 	semInspectLua string
 
-	//go:embed lua/delegate.lua
-	delegateLua string
-	//go:embed lua/join.lua
-	joinLua string
-	//go:embed lua/leave.lua
-	leaveLua string
-
 	acquireScript    = NewScript(acquireLua, grantLua, handLua, queueLua)
 	acquireAllScript = NewScript(acquireAllLua, grantLua)
 	renewScript      = NewScript(renewLua).withClass(link.Renewal)
@@ -219,9 +212,6 @@ var (
 	leasesScript     = NewScript(leasesLua)
 	waitersScript    = NewScript(waitersLua, grantLua, handLua)
 	raiseFenceScript = NewScript(raiseFenceLua)
-	delegateScript   = NewScript(delegateLua)
-	joinScript       = NewScript(joinLua).withClass(link.Renewal)
-	leaveScript      = NewScript(leaveLua).withClass(link.Release)
 
 	rwAcquireScript   = NewScript(rwAcquireLua, grantLua, handLua, queueLua, readersLua)
 	rwRenewScript     = NewScript(rwRenewLua).withClass(link.Renewal)

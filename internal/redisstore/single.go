@@ -273,7 +273,7 @@ func (s Single) release(c store.Claim) *question {
 }
 
 // releaseQuestion returns a question that calls a script with the given words. No replica needs to
-// acknowledge this call, which is a release or a join.
+// acknowledge this call, which is a release.
 func releaseQuestion(script Script, words []any) *question {
 	q := &question{read: readRelease}
 	q.Script, q.Words, q.Class = script.Script, words, script.class

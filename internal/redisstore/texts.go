@@ -14,6 +14,4 @@ var ScriptTexts = map[string]string{
 
 	"sem_acquire": semAcquireScript.Text, "sem_renew": semRenewScript.Text, "sem_release": semReleaseScript.Text,
 	"sem_break": semBreakScript.Text, "sem_inspect": semInspectScript.Text, "sem_part": semPartScript.Text, "sem_use": semUseScript.Text,
-
-	"delegate": delegateScript.Text, "join": joinScript.Text, "leave": leaveScript.Text,
 }

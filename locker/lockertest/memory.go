@@ -24,7 +24,6 @@ type Memory struct {
 	queues    map[string]queue
 	notes     map[keyOwner]note    // tombstones
 	doneMarks map[string]time.Time // until when each done mark lasts
-	joins     map[string]joins     // the delegated leases, by key
 	counter   uint64               // the last fence
 	clockLead time.Duration        // how far the server's clock is ahead of time.Now
 	releaser  string               // the traceparent of the lease that is being released
@@ -69,7 +68,6 @@ func NewMemory() *Memory {
 func (m *Memory) forget() {
 	m.leases, m.queues = make(map[string]lease), make(map[string]queue)
 	m.notes, m.doneMarks = make(map[keyOwner]note), make(map[string]time.Time)
-	m.joins = make(map[string]joins)
 }
 
 // now returns the time of the server's clock. The caller holds m.mu.

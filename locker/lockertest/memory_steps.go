@@ -20,7 +20,6 @@ var _ interface {
 	store.Revoker
 	store.Fencer
 	store.Notifier
-	store.Joiner
 	store.Carrier
 } = (*Process)(nil)
 

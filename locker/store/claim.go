@@ -41,8 +41,6 @@ type Claim struct {
 	Complete     bool          // Release: set the done mark
 	TombstoneTTL time.Duration // Release: > 0: refuse a late Acquire of Owner for this long
 	Next         *Claim        // Release by a Carrier: an Acquire of the same key in the same step, behind all waiters
-
-	Delegation *Delegation // all steps of a Joiner: the lease that Owner joins, and the proof
 }
 
 // Format prints the claim without its Owner, which is a secret.
@@ -67,15 +65,4 @@ func (m Mode) String() string {
 		return "shared"
 	}
 	return "exclusive"
-}
-
-// A Delegation lets a call in another process join a lease. Package delegate sends delegations and
-// protects them against forgery. Only a few programs use this type directly.
-type Delegation struct {
-	// Secret is the SHA-256 of a random secret that Lease.Delegate has registered. All zero: there
-	// is no secret, and a signature proves that the other fields come from the holder.
-	Secret [32]byte
-	Fence  uint64 // the fence of the lease
-	Hold   uint64 // the fence by which the server knows the lease's holder
-	Depth  int    // how many more times the lease may be delegated by calls that join
 }

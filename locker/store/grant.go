@@ -23,8 +23,6 @@ type Grant struct {
 	Reason    string // Revoked: the reason given to Revoke
 	Err       error  // Renew: why this claim has no answer; the Engine renews the claim again later
 	Next      *Grant // Released with Claim.Next: the answer to Next: Granted or Busy; Undone when Next was refused
-
-	Left time.Duration // Granted by a Joiner: how long the joined lease lasts. Otherwise 0: the lease lasts for Claim.TTL
 }
 
 // Holder is what a Store knows about the holder of a key.

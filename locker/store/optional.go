@@ -148,21 +148,6 @@ type Warning struct {
 	Text string // the problem, and what to do
 }
 
-// A Joiner is a Store whose leases can be joined by calls in other processes.
-type Joiner interface {
-	// Delegate registers p.Secret if c.Owner holds c.Key, or has joined the lease of c.Key and may
-	// delegate it. A call must use the secret for its first Join before timeout is
-	// over. Delegate returns Granted or NotOurs.
-	Delegate(ctx context.Context, c Claim, p Delegation, timeout time.Duration) (Grant, error)
-	// Join makes c.Owner join the lease of c.Delegation, or checks whether that lease is still
-	// held. Join returns Granted, with the lease's Fence and the time that the lease has left,
-	// or NotOurs. Join never lengthens the lease.
-	Join(ctx context.Context, c Claim) (Grant, error)
-	// Leave ends the use of the joined lease by c.Owner. It returns Released, or NotOurs when
-	// the lease is over.
-	Leave(ctx context.Context, c Claim) (Grant, error)
-}
-
 // A Closer is a Store that works in the background. [Engine.Close] calls the Store's Close once,
 // after the last other call, and waits until it returns, at most until ctx ends. If ctx ends first,
 // the Store's Close returns the error of ctx. The client belongs to the caller and stays open.

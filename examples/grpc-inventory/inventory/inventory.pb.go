@@ -261,7 +261,7 @@ func (x *PackRequest) GetSku() string {
 type PackReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Fence         uint64                 `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`                                   // the fence of the lock under which the box was packed
-	ReserveFence  uint64                 `protobuf:"varint,2,opt,name=reserve_fence,json=reserveFence,proto3" json:"reserve_fence,omitempty"` // the fence of the lock under which the items were reserved: the same
+	ReserveFence  uint64                 `protobuf:"varint,2,opt,name=reserve_fence,json=reserveFence,proto3" json:"reserve_fence,omitempty"` // the fence of the lock under which the items were reserved
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

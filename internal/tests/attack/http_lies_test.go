@@ -16,7 +16,6 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
@@ -140,28 +139,6 @@ func TestABodyWithTwoReadingsLocksNothing(t *testing.T) {
 		for _, media := range []string{"application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x", "application/json;;"} {
 			if w := exchange(h, "/orders/1", `{"sku":"decoy","x":"&sku=GPU&"}`, "Content-Type", media); w.Code != 415 || l.take() != "" {
 				t.Errorf("%s, %s: %d", name, media, w.Code)
-			}
-		}
-	}
-}
-
-// Without WithDelegation, the guard removes a forged delegation before the handler runs. With
-// this option, the guard refuses the request.
-func TestAForgedDelegationIsTakenAway(t *testing.T) {
-	for _, forged := range [][]string{{"x"}, {"AQEB"}, {"x", "y"}, {""}, {strings.Repeat("A", 100_000)}} {
-		var header []string
-		for _, f := range forged {
-			header = append(header, delegate.Header, f)
-		}
-		h := func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header[delegate.Header])) }
-		for name, door := range guarded(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", h) {
-			if w := exchange(door, "/orders/1", "", header...); w.Code != 200 || w.Body.String() != "0" {
-				t.Errorf("%s, %.20q: %d %s", name, forged, w.Code, w.Body)
-			}
-		}
-		for name, door := range guarded(lockertest.NewLocker(t, lockertest.NewMemory()), "order:{param.id}", h, httplock.WithDelegation()) {
-			if w := exchange(door, "/orders/1", "", header...); w.Code != 400 && w.Code != 412 {
-				t.Errorf("%s with delegation, %.20q: %d %s", name, forged, w.Code, w.Body)
 			}
 		}
 	}

@@ -179,38 +179,6 @@ func (f far) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPi
 	}
 }
 
-func TestEngineD9JoinsAreAskedAboutTogether(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	holder := newEngine(t, s.Client(t))
-	lease := acquire(t, holder, locker.Rule{Key: "joined", TTL: time.Minute})
-	pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client := s.Client(t)
-	e := newEngine(t, client)
-	var joined []*locker.Lease
-	for range 400 {
-		l, err := e.Join(t.Context(), locker.Rule{Key: "joined"}, pass)
-		if err != nil {
-			t.Fatal(err)
-		}
-		joined = append(joined, l)
-	}
-	client.AddHook(far{50 * time.Millisecond})
-	time.Sleep(6 * time.Second)
-	lost := 0
-	for _, l := range joined {
-		if l.Context().Err() != nil {
-			lost++
-		}
-	}
-	if lost > 0 {
-		t.Errorf("%d of 400 joins have ended although the lease is held", lost)
-	}
-}
-
 func TestEngineD12AFirstAcquireThatHangsEndsAfterASecond(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -290,10 +258,6 @@ func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free stri
 	t.Helper()
 	lease := acquire(t, e, locker.Rule{Key: held, TTL: 30 * time.Second})
 	second := acquire(t, e, locker.Rule{Key: free, TTL: 30 * time.Second})
-	pass, err := lease.Delegate(t.Context(), [32]byte{}, time.Minute, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	leaving := newEngine(t, c) // an Engine whose acquire must be undone
 	short := acquire(t, e, locker.Rule{Key: free + "3{" + free + "}", TTL: time.Second})
 	s.Pause()
@@ -310,13 +274,8 @@ func standstill(t *testing.T, c locker.Client, e *locker.Engine, held, free stri
 			_, err := e.Acquire(context.Background(), locker.Rule{Key: free + "2{" + free + "}", Wait: patience})
 			return err
 		}, patience},
-		"Extend":  {func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) }, patience},
-		"Inspect": {func(ctx context.Context) error { _, err := e.Inspect(ctx, held); return err }, patience},
-		"Join":    {func(ctx context.Context) error { _, err := e.Join(ctx, locker.Rule{Key: held}, pass); return err }, patience},
-		"Delegate": {func(ctx context.Context) error {
-			_, err := lease.Delegate(ctx, [32]byte{1}, time.Minute, 0)
-			return err
-		}, patience},
+		"Extend":     {func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) }, patience},
+		"Inspect":    {func(ctx context.Context) error { _, err := e.Inspect(ctx, held); return err }, patience},
 		"Revoke":     {func(ctx context.Context) error { return e.Revoke(ctx, held, lease.Fence(), "stuck") }, patience},
 		"RaiseFence": {func(ctx context.Context) error { return e.RaiseFence(ctx, held, 1) }, patience},
 		"Release":    {second.Release, 2 * time.Second},

@@ -3,8 +3,6 @@ package otellock_test
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +28,6 @@ import (
 	"github.com/latchkit/latchkit/ginlock"
 	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
-	"github.com/latchkit/latchkit/locker/delegate"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 
@@ -79,13 +76,6 @@ func occupied(_ *testing.T, w *stage) { w.store.Occupy("customer:canary", 1500*t
 
 func rule(set func(r *locker.Rule)) []httplock.Option {
 	return []httplock.Option{httplock.WithRule(func(_ *http.Request, r *locker.Rule) { set(r) })}
-}
-
-// strangersDelegation returns a forged delegation: its maker knows the key, but not the secret
-// with which delegations are signed.
-func strangersDelegation(key string) string {
-	hint := sha256.Sum256([]byte("latchkit key\x00" + key))
-	return base64.RawURLEncoding.EncodeToString(slices.Concat([]byte{1, 1}, hint[:8], make([]byte, 16)))
 }
 
 // exchanges has a request for each reply in httplock's table of replies, by the name of the
@@ -138,13 +128,6 @@ var exchanges = map[string]exchange{
 	},
 	"a body that is too large": {
 		key: "customer:{body.id}", opts: []httplock.Option{httplock.WithMaxBody(5)}, body: `{"id": 1}`, status: 413, code: "body-too-large",
-	},
-	"a delegation that is none": {
-		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, "canary"}, status: 400, code: "delegation-invalid",
-	},
-	"a delegation that lets nobody in": { // its secret was not registered for this key
-		opts: []httplock.Option{httplock.WithDelegation()}, header: []string{delegate.Header, strangersDelegation("customer:canary")}, status: 412, code: "delegation-refused",
-		spans: []string{"acquire customer: Error(refused) error.type=refused mode=exclusive name=customer result=error ttl=3 wait.attempts=1"},
 	},
 	"a rule that cannot be": {
 		opts: rule(func(r *locker.Rule) { r.TTL = -1 }), status: 500, code: "lock-misconfigured", failed: true,

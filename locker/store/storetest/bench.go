@@ -3,7 +3,6 @@ package storetest
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"testing"
 	"time"
@@ -179,58 +178,6 @@ func (b *bench) checkHolds(c store.Claim, step string) {
 
 // sleep waits until the duration d has passed on the server's clock.
 func (b *bench) sleep(d time.Duration) { <-time.After(d + d/10) }
-
-// delegate registers the Delegation p for the lease of c, valid for timeout, and returns the
-// answer.
-func (b *bench) delegate(c store.Claim, p locker.Delegation, timeout time.Duration) store.Grant {
-	b.Helper()
-	g, err := b.Store.(store.Joiner).Delegate(b.Context(), c, p, timeout)
-	if err != nil {
-		b.Fatalf("delegate: %v", err)
-	}
-	return g
-}
-
-// delegatedFor delegates the lease of c with secret for timeout, and returns the Delegation that a
-// caller must present to join.
-func (b *bench) delegatedFor(c store.Claim, p locker.Delegation, secret string, timeout time.Duration) locker.Delegation {
-	b.Helper()
-	p.Secret = sha256.Sum256([]byte(secret))
-	b.checkState(b.delegate(c, p, timeout), store.Granted, "delegation by the holder")
-	return locker.Delegation{Secret: p.Secret}
-}
-
-// delegated does the work of delegatedFor with a time-out that does not end before the law has
-// ended.
-func (b *bench) delegated(c store.Claim, p locker.Delegation, secret string) locker.Delegation {
-	b.Helper()
-	return b.delegatedFor(c, p, secret, ttl)
-}
-
-// joiner returns the claim of a new owner that presents the Delegation p.
-func (b *bench) joiner(p locker.Delegation) store.Claim {
-	c := b.claim(owner())
-	c.Delegation = &p
-	return c
-}
-
-func (b *bench) join(c store.Claim) store.Grant {
-	b.Helper()
-	g, err := b.Store.(store.Joiner).Join(b.Context(), c)
-	if err != nil {
-		b.Fatalf("join: %v", err)
-	}
-	return g
-}
-
-func (b *bench) leave(c store.Claim) store.Grant {
-	b.Helper()
-	g, err := b.Store.(store.Joiner).Leave(b.Context(), c)
-	if err != nil {
-		b.Fatalf("leave: %v", err)
-	}
-	return g
-}
 
 // endedAsLost reports whether err is ErrLost.
 func endedAsLost(err error) bool { return errors.Is(err, locker.ErrLost) }

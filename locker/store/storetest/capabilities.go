@@ -19,12 +19,11 @@ type Capabilities struct {
 	Notify    bool // is a Notifier: it notifies the waiters in the queue when they are granted the key
 	Next      bool // is a Carrier: a release can carry a claim
 	Permits   bool // is a Permitter: claims with a Limit share a key
-	Join      bool // is a Joiner: its leases can be joined by calls in other processes
 }
 
 // All is what a Store on Redis with scripts can do, without readers.
 var All = Capabilities{
-	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Join: true, Next: true,
+	Fence: true, Tombstone: true, Once: true, AtLeast: true, Revoke: true, Metadata: true, Left: true, Raise: true, Queue: true, Notify: true, Next: true,
 }
 
 // Each function below stands for a need of some laws, and reports whether a Harness meets this
@@ -36,7 +35,6 @@ func marksDone(h Harness) bool    { return h.Can.Once }
 func breaks(h Harness) bool       { return h.Can.Revoke && h.Can.Fence }
 func metadata(h Harness) bool     { return h.Can.Metadata }
 func showsLeft(h Harness) bool    { return h.Can.Left }
-func joinable(h Harness) bool     { return h.Can.Join && h.Can.Fence }
 func raises(h Harness) bool       { return h.Can.Raise }
 func foreign(h Harness) bool      { return h.Occupy != nil }
 func losesReplies(h Harness) bool { return h.LoseReply != nil }
