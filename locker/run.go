@@ -58,21 +58,3 @@ func settle(ctx context.Context, lease *Lease, err error) error {
 func endedEarly(err error) bool {
 	return errors.Is(err, ErrLost) || errors.Is(err, ErrExpired)
 }
-
-// A Guard turns a request into a Rule and runs a function under its lock. The adapters use Guards.
-// The zero value of a Guard is not usable: both fields must be set.
-type Guard[T any] struct {
-	Locker Locker
-	// Rule makes the Rule that guards a request. If Rule fails, Run returns its error unchanged
-	// and does not call fn.
-	Rule func(ctx context.Context, request T) (Rule, error)
-}
-
-// Run calls fn under the lock for request, as the function [Run] does.
-func (g Guard[T]) Run(ctx context.Context, request T, fn func(ctx context.Context) error) error {
-	rule, err := g.Rule(ctx, request)
-	if err != nil {
-		return err
-	}
-	return Run(ctx, g.Locker, rule, fn)
-}

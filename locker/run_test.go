@@ -157,29 +157,3 @@ func TestOnceRunsOnce(t *testing.T) {
 		store.Fail(locker.OpRelease, nil)
 	})
 }
-
-func TestGuardDerivesTheRule(t *testing.T) {
-	virtual(t, func(t *testing.T, store *lockertest.Memory) {
-		bad := errors.New("no id")
-		g := locker.Guard[string]{
-			Locker: lockertest.NewLocker(t, store),
-			Rule: func(_ context.Context, id string) (locker.Rule, error) {
-				if id == "" {
-					return locker.Rule{}, bad
-				}
-				return locker.Rule{Key: "order:" + id}, nil
-			},
-		}
-		if err := g.Run(t.Context(), "42", func(ctx context.Context) error {
-			if lease, _ := locker.FromContext(ctx); lease.Key() != "order:42" {
-				t.Errorf("key %q", lease.Key())
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Run(t.Context(), "", func(context.Context) error { t.Error("ran"); return nil }); err != bad {
-			t.Fatal(err)
-		}
-	})
-}
