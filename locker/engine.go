@@ -104,10 +104,11 @@ func newEngine(s Store, cfg config) *Engine {
 
 var _ Locker = (*Engine)(nil)
 
-// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, the wait
-// ends at once, even while a call to the server hangs. Then a call without an answer is undone in
-// the background. The end of ctx does not end a lease that was granted. For work that must end with
-// the lease, use [Run] or Lease.Context.
+// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, Acquire
+// returns within 250 ms, even while a call to the server hangs: at once, except for a call that
+// runs on this goroutine. A call without an answer is undone in the background. The end of ctx does
+// not end a lease that was granted. For work that must end with the lease, use [Run] or
+// Lease.Context.
 //
 // The error is an [*Error]: ErrBusy, ErrDone, ErrTooManyWaiters, ErrUnavailable, ErrUnsupported,
 // ErrInvalidKey, ErrInvalidRule or ErrClosed. When ctx ended the wait, the error is ctx.Err(),

@@ -8,9 +8,9 @@ import (
 // A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns a Locker. A
 // Locker is safe for concurrent use.
 type Locker interface {
-	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends, the
-	// wait ends at once, even while a call to the server hangs. The end of ctx does not end a
-	// lease that was granted. The error is an [*Error].
+	// Acquire takes the lock that rule describes, and waits as rule.Wait says. When ctx ends,
+	// Acquire returns within 250 ms, even while a call to the server hangs. The end of ctx does not
+	// end a lease that was granted. The error is an [*Error].
 	Acquire(ctx context.Context, rule Rule) (*Lease, error)
 }
 

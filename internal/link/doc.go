@@ -1,7 +1,8 @@
 // Package link sends calls to Redis nodes. The package knows nothing of locks. A call is a script
 // or a command, with a class for its urgency and a way to receive the answer.
 //
-// One rule holds: a caller waits only for the answer to its own call, and can leave at any time.
+// One rule holds: a caller waits only for the answer to its own call. It can leave at any time, but
+// a caller that makes its call on its own goroutine leaves within 250 ms.
 //
 //	links    all calls of one Locker through one client: one link, or on a Cluster one for each
 //	         master

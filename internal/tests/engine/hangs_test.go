@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -249,6 +252,50 @@ func TestEveryCallIsBackInTimeWhileItsNodeHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// spy is a hook that counts the calls which run on a goroutine of a test's functions.
+type spy struct{ direct atomic.Int64 }
+
+func (*spy) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (s *spy) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.Contains(string(debug.Stack()), "locker.(*Engine).Acquire") {
+			s.direct.Add(1)
+		}
+		return next(ctx, cmd)
+	}
+}
+func (*spy) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestACallOnItsCallersGoroutineIsBackWithin250MillisecondsOfItsContext(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := chaos.NewProxy(t, s.Addr())
+	client := s.Client(t, func(o *redis.Options) { o.Addr, o.ContextTimeoutEnabled = proxy.Addr(), true })
+	seen := &spy{}
+	client.AddHook(seen)
+	e := newEngine(t, client)
+	const patience = 100 * time.Millisecond
+	// On a busy machine an answer may take 20 ms, and then the next call gets a flight.
+	await(t, "a call on its caller's goroutine meets the server that hangs", func() bool {
+		release(t, acquire(t, e, locker.Rule{Key: "warm"}))
+		hole := proxy.BlackHole()
+		defer hole.Lift()
+		seen.direct.Store(0)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		began := time.Now()
+		if _, err := e.Acquire(ctx, locker.Rule{Key: "k"}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the acquire at a server that hangs ended with %v", err)
+		}
+		if took := time.Since(began); took > patience+promised+busy {
+			t.Errorf("the caller is back after %v", took)
+		}
+		return seen.direct.Load() > 0 && hole.Hits() > 0
+	})
 }
 
 // standstill pauses s, the server that has the keys held and free, and then makes calls to this
