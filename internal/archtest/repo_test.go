@@ -22,12 +22,13 @@ const modulePath = "github.com/latchkit/latchkit"
 func TestRules(t *testing.T) {
 	t.Parallel()
 	for name, check := range map[string]func(testing.TB, fs.FS) []string{
-		"imports": checkImports,
-		"readme":  checkReadme,
-		"links":   checkLinks,
-		"lua":     checkLua,
-		"columns": checkColumns,
-		"hygiene": checkHygiene,
+		"imports":  checkImports,
+		"readme":   checkReadme,
+		"links":    checkLinks,
+		"lua":      checkLua,
+		"columns":  checkColumns,
+		"comments": checkComments,
+		"hygiene":  checkHygiene,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
