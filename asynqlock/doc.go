@@ -73,7 +73,9 @@
 // # Schedules
 //
 // [RunScheduler] and [RunPeriodicTaskManager] run a schedule in one of several processes. [CatchUp]
-// makes up ticks that were due while no process led.
+// makes up ticks that were due while no process led. Use them when the job is a task of asynq: one
+// process enqueues each tick, and any worker runs it. For other jobs, see "A job once" in
+// docs/choosing.md.
 //
 // # Keys of this package
 //

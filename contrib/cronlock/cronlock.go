@@ -15,6 +15,9 @@
 //
 // A tick runs at most once. If the process that runs a tick dies, the tick is lost. With [MakeUp],
 // another process runs this tick again.
+//
+// Use cronlock when a schedule of robfig/cron names the times: each tick runs in one process, even
+// if clocks differ. For other jobs, see "A job once" in docs/choosing.md.
 package cronlock
 
 import (

@@ -16,6 +16,9 @@
 // With [NewElector], only the leader runs jobs. When the leader changes, a tick can run twice or
 // not at all, because the clocks of processes differ. When a scheduler has an Elector, gocron uses
 // no Locker. [WhileLeading] is a Locker that also does the work of an Elector.
+//
+// Use gocronlock when the program uses gocron already; otherwise use contrib/cronlock. "A job once"
+// in docs/choosing.md compares them with leaders and plain Rules.
 package gocronlock
 
 import (

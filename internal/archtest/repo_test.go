@@ -26,6 +26,7 @@ func TestRules(t *testing.T) {
 		"readme":   checkReadme,
 		"links":    checkLinks,
 		"lua":      checkLua,
+		"names":    checkNames,
 		"columns":  checkColumns,
 		"comments": checkComments,
 		"hygiene":  checkHygiene,

@@ -13,4 +13,7 @@
 //
 // Some programs ask whether they lead, watch the leader, or let another process lead. For these
 // programs, [New] makes a [Leader]. For all other programs, [Run] is enough.
+//
+// Use lead when a loop runs all the time in one process. For jobs at a time, use contrib/cronlock:
+// "A job once" in docs/choosing.md compares all ways.
 package lead
