@@ -72,7 +72,7 @@ soak: tools ## lock on quorums for half an hour while servers and the ways to th
 	go test -count=1 -timeout 1h ./internal/quorum -run Membership -v -seeds 500
 
 .PHONY: check
-check: format vet lint tidy arch generated ## everything else that CI wants to be so
+check: format vet systems lint tidy arch generated ## everything else that CI wants to be so
 
 .PHONY: format
 format: ## is all code as gofmt writes it?
@@ -83,6 +83,13 @@ format: ## is all code as gofmt writes it?
 .PHONY: vet
 vet: ## go vet, in all modules
 	go vet work
+
+# What users import, on the systems on which no test runs: files for other systems than Linux are
+# compiled nowhere else. The tests, and latchctl, need processes of Unix.
+.PHONY: systems
+systems: ## do all modules build on macOS, tests included, and the packages for users on Windows?
+	GOOS=darwin GOARCH=arm64 go vet work
+	GOOS=windows GOARCH=amd64 go build $$(go list -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' work | grep -v /internal/)
 
 .PHONY: lint
 lint: ## the linters of .golangci.yml, in all modules
