@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 	"unicode/utf8"
-
-	"github.com/latchkit/latchkit/internal/calls"
 )
 
 // acquisition is one call of Acquire. It first waits among the callers of this process (see
@@ -24,27 +22,10 @@ import (
 //	          queue and is undone in the background, so that a late execution takes nothing. If the
 //	          server grants the key meanwhile, the grant goes to the next waiter
 type acquisition struct {
-	engine   *Engine
-	rule     Rule
-	adaptive bool            // the Engine chose the TTL
-	caller   context.Context // the caller's own context; the lease's contexts descend from it
-	ctx      context.Context // the context of the calls: caller plus the Observer's additions
-	began    time.Time
-	expiry   <-chan time.Time // fires when rule.Wait is over
-	meta     string           // the signed metadata
-	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
-	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
-	sighting *sighting
-	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
-	// of keys. If there is such a key, this acquire must not wait. "" means that there is no such
-	// key.
-	laterKey string
-	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
-	// not wait for a writer, because the writer waits for the caller.
-	alreadyReads bool
-
-	*ticket        // the token of the next question
-	own     ticket // the first ticket; the field ticket points to it in most cases
+	caller  caller
+	ticket  *ticket // the token of the next question
+	own     ticket  // the first ticket; the field ticket points to it in most cases
+	waiting waiting
 
 	cohort *cohort   // nil: the caller shares no hold with other callers
 	turn   chan turn // ends the wait in the cohort; made when the wait begins
@@ -52,34 +33,106 @@ type acquisition struct {
 	leads  bool      // the cohort waits until this acquisition gets a hold or abdicates
 
 	recalled *departure // the background release whose hold this acquisition takes back; nil: none
+}
 
-	calls        int
-	rounds       int           // how many round trips a quorum needed
-	busySince    time.Time     // zero: no holder was seen
-	heldSince    time.Time     // when the holder got the key; zero: unknown
-	expectedWait time.Duration // the expected length of the wait
-	failure      error         // the error of the last call that gave no answer
-	admitted     bool          // the caller is counted as a waiter
-	polled       bool          // the last question was sent after a pause of the Backoff
-	pauses       func() (time.Duration, bool)
-	stop         func() // ends pauses
+// caller is what one call of Acquire wants, and how long it waits.
+type caller struct {
+	engine   *Engine
+	rule     Rule
+	adaptive bool            // the Engine chose the TTL
+	ctx      context.Context // the caller's own context; the lease's contexts descend from it
+	observed context.Context // the context of the calls: ctx plus the Observer's additions
+	began    time.Time
+	expiry   <-chan time.Time // fires when rule.Wait is over
+	meta     string           // the signed metadata
+	finish   func(Outcome)    // ends what the Observer has begun; nil: there is no Observer
+	// laterKey is a key that the caller's RunAll holds and that comes after rule.Key in the order
+	// of keys. If there is such a key, this acquire must not wait. "" means that there is no such
+	// key.
+	laterKey string
+	// alreadyReads is true if the caller already holds the key as a reader. Then this acquire must
+	// not wait for a writer, because the writer waits for the caller.
+	alreadyReads bool
+}
+
+// awaited are events for which a caller waits. A nil channel has no event.
+type awaited struct {
+	answer  <-chan struct{}  // an answer has come, or a call has ended
+	bell    <-chan struct{}  // the mailbox of the ticket has news
+	timer   <-chan time.Time // it is time to act without an event
+	silence <-chan time.Time // an answer takes too long
+	turns   <-chan turn      // the cohort serves the caller; await stores the turn
+
+	turn turn
+}
+
+// An event ends one call of await.
+type event uint8
+
+const (
+	waitOver event = iota // the caller does not wait any longer
+	answerCame
+	bellRang
+	timerFired
+	silenceOver
+	turnCame
+)
+
+// await waits until one of the events w happens, or until the caller must not wait any longer:
+// because its context or its Wait has ended, or because the Locker is closing. In the latter case
+// it returns waitOver, and the reason for giveUp.
+func (c *caller) await(w *awaited) (event, error) {
+	select {
+	case <-w.answer:
+		return answerCame, nil
+	case <-w.bell:
+		return bellRang, nil
+	case <-w.timer:
+		return timerFired, nil
+	case <-w.silence:
+		return silenceOver, nil
+	case w.turn = <-w.turns:
+		return turnCame, nil
+	case <-c.ctx.Done():
+		return waitOver, c.ctx.Err()
+	case <-c.expiry:
+		return waitOver, errWaitOver
+	case <-c.engine.closing:
+		return waitOver, ErrClosed
+	}
+}
+
+// waiting is what one call of Acquire has seen while it waited.
+type waiting struct {
+	calls     int
+	rounds    int           // how many round trips a quorum needed
+	busySince time.Time     // zero: no holder was seen
+	heldSince time.Time     // when the holder got the key; zero: unknown
+	expected  time.Duration // the expected length of the wait
+	failure   error         // the error of the last call that gave no answer
+	admitted  bool          // the caller is counted as a waiter
+	polled    bool          // the last question was sent after a pause of the Backoff
+	pauses    func() (time.Duration, bool)
+	stop      func() // ends pauses
+	// sighting is what the Observer learns about the holder; nil: no holder was seen yet.
+	sighting *sighting
 }
 
 // observe notifies the Observer that the acquire begins.
-func (a *acquisition) observe() {
-	a.ctx, a.finish = a.engine.cfg.observe(a.ctx, OpAcquire, a.rule)
+func (c *caller) observe() {
+	c.observed, c.finish = c.engine.cfg.observe(c.observed, OpAcquire, c.rule)
 }
 
 // end notifies the Observer of the result (lease, err), and returns the same values.
 func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
-	if end := a.finish; end != nil {
-		a.finish = nil
+	if end := a.caller.finish; end != nil {
+		a.caller.finish = nil
 		finish(end, a.outcome(lease, err))
 	}
 	if err != nil {
 		return nil, err
 	}
-	a.engine.examine.Do(func() { calls.Ask(&a.engine.calls, a.engine.warn) })
+	a.caller.engine.examine.Do(func() { a.caller.engine.calls.Do(a.caller.engine.warn) })
 	return lease, nil
 }
 
@@ -89,7 +142,7 @@ func (a *acquisition) end(lease *Lease, err error) (*Lease, error) {
 // claim. isPrivate returns false for readers and permits, because several acquisitions share
 // their leases. It also returns false when the ticket is part of another acquisition.
 func (a *acquisition) isPrivate() bool {
-	return a.rule.Mode == Exclusive && a.rule.Limit == 0 && a.ticket == &a.own
+	return a.caller.rule.Mode == Exclusive && a.caller.rule.Limit == 0 && a.ticket == &a.own
 }
 
 // recycle keeps the memory of an ended acquisition for a later acquisition of the same Engine. This
@@ -97,7 +150,7 @@ func (a *acquisition) isPrivate() bool {
 // made in a testing/synctest bubble must stay in the bubble, so each Engine reuses only its own
 // channels.
 func (a *acquisition) recycle() {
-	e, spare := a.engine, a.spare
+	e, spare := a.caller.engine, a.spare
 	if a.turn != nil {
 		spare = a.turn // the channel is empty, because the waiter has received its only turn
 	}
@@ -115,36 +168,36 @@ func (a *acquisition) expectTurn() {
 // run does the work of Acquire: it waits for the lease, and returns the lease or an error.
 func (a *acquisition) run() (lease *Lease, err error) {
 	a.ticket = &a.own
-	if err := a.caller.Err(); err != nil {
+	if err := a.caller.ctx.Err(); err != nil {
 		return nil, a.fail(err, 0)
 	}
-	if a.engine.isClosing() {
+	if a.caller.engine.isClosing() {
 		return nil, a.fail(ErrClosed, 0)
 	}
-	within, err := a.checkNested()
+	within, err := a.caller.checkNested()
 	if err != nil {
-		return nil, err
+		return nil, a.fail(err, 0)
 	}
-	if within != nil && a.rule.hasOwnTerms() {
-		a.alreadyReads, a.rule.Wait = true, NoWait
+	if within != nil && a.caller.rule.hasOwnTerms() {
+		a.caller.alreadyReads, a.caller.rule.Wait = true, NoWait
 	}
-	if a.rule.Wait > 0 {
-		timer := a.engine.timers.Start(a.rule.Wait)
-		defer a.engine.timers.Stop(timer)
-		a.expiry = timer.C
+	if a.caller.rule.Wait > 0 {
+		timer := a.caller.engine.timers.Start(a.caller.rule.Wait)
+		defer a.caller.engine.timers.Stop(timer)
+		a.caller.expiry = timer.C
 	}
-	a.describe()
+	a.caller.describe()
 	defer func() { a.close(lease, err) }() // deferred, so that close also runs when a Backoff panics
-	if within != nil && !a.alreadyReads {
+	if within != nil && !a.caller.alreadyReads {
 		if l := a.readAlong(within); l != nil {
 			return l, nil
 		} // the lease was lost meanwhile
 	}
-	t, ok := a.engine.cohorts.share(a.rule, a.adaptive)
+	t, ok := a.caller.engine.cohorts.share(a.caller.rule, a.caller.adaptive)
 	switch {
 	case ok:
 		return a.waitInCohort(t)
-	case a.rule.Mode == Shared:
+	case a.caller.rule.Mode == Shared:
 		a.cohort = &cohort{terms: t} // no lease to share, so the caller gets a cohort of its own
 	}
 	return a.start()
@@ -155,7 +208,7 @@ func (a *acquisition) start() (*Lease, error) {
 	if err := a.awaitDeparture(); err != nil {
 		return nil, err
 	}
-	if a.rule.Mode == Shared {
+	if a.caller.rule.Mode == Shared {
 		if err := a.subscribeFirst(); err != nil {
 			return nil, err
 		}
@@ -165,14 +218,14 @@ func (a *acquisition) start() (*Lease, error) {
 }
 
 // describe determines the metadata of the lease, once, and signs it.
-func (a *acquisition) describe() {
-	if a.meta != "" {
+func (c *caller) describe() {
+	if c.meta != "" {
 		return
 	}
-	if a.meta = a.rule.Metadata; a.meta == "" && a.engine.cfg.metadata != nil {
-		a.meta = a.engine.cfg.metadata(a.ctx)
+	if c.meta = c.rule.Metadata; c.meta == "" && c.engine.cfg.metadata != nil {
+		c.meta = c.engine.cfg.metadata(c.observed)
 	}
-	a.meta = a.engine.cfg.sign(a.ctx, shorten(a.meta, maxMetadataBytes))
+	c.meta = c.engine.cfg.sign(c.observed, shorten(c.meta, maxMetadataBytes))
 }
 
 // shorten cuts text to at most n bytes, and not within a character.
@@ -191,26 +244,26 @@ func shorten(text string, n int) string {
 // close cleans up after the acquire, whose result is (lease, err). If there is no lease, close also
 // gives up the token and the lead of the cohort.
 func (a *acquisition) close(lease *Lease, err error) {
-	defer a.endWait()
+	defer a.waiting.endWait()
 	if lease == nil {
 		if a.leads {
-			a.engine.cohorts.abdicate(a, err)
+			a.caller.engine.cohorts.abdicate(a, err)
 		}
-		a.giveBack()
+		a.ticket.giveBack(a.caller.engine)
 	}
-	if a.admitted {
-		a.engine.waiters.dismiss(a.key())
+	if a.waiting.admitted {
+		a.caller.engine.waiters.dismiss(a.caller.key())
 	}
-	if a.stop != nil {
-		a.stop()
+	if a.waiting.stop != nil {
+		a.waiting.stop()
 	}
 }
 
 // admit counts the caller as a waiter. It returns false if too many callers wait already.
 func (a *acquisition) admit() bool {
-	a.admitted = a.admitted || a.engine.waiters.enter(a.key(), a.engine.cfg.maxWaiters)
-	return a.admitted
+	a.waiting.admitted = a.waiting.admitted || a.caller.engine.waiters.enter(a.caller.key(), a.caller.engine.cfg.maxWaiters)
+	return a.waiting.admitted
 }
 
 // key returns the key on the server, with the Locker's prefix.
-func (a *acquisition) key() string { return a.engine.cfg.prefix + a.rule.Key }
+func (c *caller) key() string { return c.engine.cfg.prefix + c.rule.Key }

@@ -29,38 +29,37 @@ func (a *acquisition) goOn(lease *Lease, err error) (*Lease, error) {
 // ask asks the Store once. If ask returns neither a lease nor an error, the caller of ask asks
 // again.
 func (a *acquisition) ask() (*Lease, error) {
-	a.calls++
-	a.sentAt = a.began
+	a.waiting.calls++
+	a.ticket.sentAt = a.caller.began
 	// If the caller has waited, or may have subscribed, this call is sent later than a.began.
-	if a.calls > 1 || a.turn != nil || a.rule.Mode == Shared {
-		a.sentAt = time.Now()
+	if a.waiting.calls > 1 || a.turn != nil || a.caller.rule.Mode == Shared {
+		a.ticket.sentAt = time.Now()
 	}
-	if a.token.ask() {
-		a.firstSent = a.sentAt
+	if a.ticket.token.ask() {
+		a.ticket.firstSent = a.ticket.sentAt
 	}
-	return a.awaitAnswer(a.engine.steps.BeginAcquire(a.ctx, a.claim))
+	return a.awaitAnswer(a.caller.engine.steps.BeginAcquire(a.caller.observed, a.ticket.claim))
 }
 
 // awaitAnswer waits for the answer to the question q, and acts on it. It may return neither a lease
 // nor an error, as ask does.
 func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
-	wasCurrent := a.current
-	a.current = false
-	var reason error
-	bell, late, rung := a.box.bell, (<-chan time.Time)(nil), false
-	silence, end := a.engine.silence()
+	wasCurrent := a.ticket.current
+	a.ticket.current = false
+	silence, end := a.caller.engine.silence()
 	defer end()
+	w, rung := awaited{answer: q.Answered(), bell: a.ticket.box.bell, silence: silence}, false
 	defer func() {
 		if rung {
-			a.box.ring() // rings again, because the mailbox was not read yet
+			a.ticket.box.ring() // rings again, because the mailbox was not read yet
 		}
 	}()
-	for reason == nil {
-		select {
-		case <-q.Answered():
+	for {
+		switch e, over := a.caller.await(&w); e {
+		case answerCame:
 			g, err := q.Answer()
 			if err == errNotQueued {
-				a.token.endCall(callNotSent)
+				a.ticket.token.endCall(callNotSent)
 				return a.ask()
 			}
 			if err != nil {
@@ -69,30 +68,25 @@ func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
 			return a.handleAnswer(g)
 		// The message of a grant may come before the answer, which usually follows at once. So it
 		// is cheaper to wait for the answer than to abandon the call.
-		case <-bell:
+		case bellRang:
 			rung = true
-			if _, granted := a.engine.post.grantIn(&a.box); granted {
-				timer := a.engine.timers.Start(freshGrant / 2)
-				defer a.engine.timers.Stop(timer)
-				late, bell = timer.C, nil
+			if _, granted := a.caller.engine.post.grantIn(&a.ticket.box); granted {
+				timer := a.caller.engine.timers.Start(freshGrant / 2)
+				defer a.caller.engine.timers.Stop(timer)
+				w.timer, w.bell = timer.C, nil
 			}
-		case <-late:
-			if e, granted := a.engine.post.grantIn(&a.box); granted && a.isCertain(e) {
+		case timerFired:
+			if e, granted := a.caller.engine.post.grantIn(&a.ticket.box); granted && a.isCertain(e) {
 				q.Abandon()
-				a.token.endCall(callLost)
+				a.ticket.token.endCall(callLost)
 				return a.takeGrant(e)
 			}
-		case <-silence:
-			reason = errNoAnswer
-		case <-a.caller.Done():
-			reason = a.caller.Err()
-		case <-a.expiry:
-			reason = errWaitOver
-		case <-a.engine.closing:
-			reason = ErrClosed
+		case silenceOver:
+			return nil, a.abandonQuestion(q, errNoAnswer, wasCurrent)
+		default:
+			return nil, a.abandonQuestion(q, over, wasCurrent)
 		}
 	}
-	return nil, a.abandonQuestion(q, reason, wasCurrent)
 }
 
 // abandonQuestion gives up the question q, which has no answer yet, for the given reason. It
@@ -100,17 +94,17 @@ func (a *acquisition) awaitAnswer(q calls.Question) (*Lease, error) {
 // still recent when this question was sent.
 func (a *acquisition) abandonQuestion(q calls.Question, reason error, wasCurrent bool) error {
 	if q.Abandon() {
-		a.token.endCall(callLost)
+		a.ticket.token.endCall(callLost)
 	} else {
-		a.token.endCall(callNotSent)
+		a.ticket.token.endCall(callNotSent)
 	}
 	if reason == errNoAnswer {
 		return a.handleNoAnswer(reason)
 	}
-	if time.Since(a.sentAt) > freshGrant {
-		a.failure = errNoAnswer
+	if time.Since(a.ticket.sentAt) > freshGrant {
+		a.waiting.failure = errNoAnswer
 	} else {
-		a.current = wasCurrent // the last answer is recent enough for the error
+		a.ticket.current = wasCurrent // the last answer is recent enough for the error
 	}
 	return a.giveUp(reason)
 }
@@ -118,19 +112,19 @@ func (a *acquisition) abandonQuestion(q calls.Question, reason error, wasCurrent
 // handleAnswer acts on g, the Store's answer to an acquire. It may return neither a lease nor an
 // error, as ask does.
 func (a *acquisition) handleAnswer(g store.Grant) (*Lease, error) {
-	a.rounds += g.Rounds
-	if a.polled {
-		a.polled = false
-		a.engine.times.recordAttempt(a.rule.Name, g.State == store.Granted)
+	a.waiting.rounds += g.Rounds
+	if a.waiting.polled {
+		a.waiting.polled = false
+		a.caller.engine.times.recordAttempt(a.caller.rule.Name, g.State == store.Granted)
 	}
-	a.token.endCall(a.eventOf(g))
+	a.ticket.token.endCall(a.ticket.eventOf(g))
 	switch g.State {
 	case store.Granted:
 		a.confirmHandoff(g.Fence)
-		return a.newLease(g, a.sentAt, 0)
+		return a.newLease(g, a.ticket.sentAt, 0)
 	case store.Busy:
 		a.noteBusy(g)
-		if a.rule.Wait == NoWait {
+		if a.caller.rule.Wait == NoWait {
 			return nil, a.giveUp(errWaitOver)
 		}
 		return nil, nil
@@ -146,13 +140,13 @@ func (a *acquisition) handleAnswer(g store.Grant) (*Lease, error) {
 }
 
 // eventOf converts g, an answer of the Store, to an event of the token.
-func (a *acquisition) eventOf(g store.Grant) tokenEvent {
+func (t *ticket) eventOf(g store.Grant) tokenEvent {
 	switch {
 	case g.State == store.Granted:
 		return answerGranted
 	case g.State != store.Busy:
 		return answerOver
-	case a.claim.Queue:
+	case t.claim.Queue:
 		return answerQueued
 	case g.Unsettled:
 		return answerParts
@@ -162,28 +156,28 @@ func (a *acquisition) eventOf(g store.Grant) tokenEvent {
 
 // noteBusy records what the answer g shows: the holder and the place in the queue.
 func (a *acquisition) noteBusy(g store.Grant) {
-	a.holder, a.place, a.notListening, a.current = g.Holder, g.Place, g.NotListening, true
-	a.clock = anchor{local: a.sentAt, server: g.At}
+	a.ticket.holder, a.ticket.place, a.ticket.notListening, a.ticket.current = g.Holder, g.Place, g.NotListening, true
+	a.ticket.clock = anchor{local: a.ticket.sentAt, server: g.At}
 	// A semaphore has several holders, and the first of them is not always the first to release
 	// its permit.
-	if a.rule.Limit == 0 {
-		a.heldSince = holdsSince(g.Holder, g.At, a.sentAt)
+	if a.caller.rule.Limit == 0 {
+		a.waiting.heldSince = holdsSince(g.Holder, g.At, a.ticket.sentAt)
 	}
-	a.noteMet(peer(g.Holder.Fence, g.Holder.Metadata))
-	if a.rule.Wait != NoWait {
-		a.noteWait(g.Place)
+	a.waiting.noteMet(&a.caller, peer(g.Holder.Fence, g.Holder.Metadata))
+	if a.caller.rule.Wait != NoWait {
+		a.waiting.noteWait(&a.caller, g.Place)
 	}
-	if a.busySince.IsZero() {
-		a.busySince = a.sentAt
-		if d, ok := a.engine.times.estimate(a.rule.Name); ok {
-			a.expectedWait = d * time.Duration(max(a.place, 1)) / time.Duration(a.rule.maxHolders())
+	if a.waiting.busySince.IsZero() {
+		a.waiting.busySince = a.ticket.sentAt
+		if d, ok := a.caller.engine.times.estimate(a.caller.rule.Name); ok {
+			a.waiting.expected = d * time.Duration(max(a.ticket.place, 1)) / time.Duration(a.caller.rule.maxHolders())
 		}
 	}
 	if a.cohort != nil {
-		a.engine.cohorts.noteBusy(a)
+		a.caller.engine.cohorts.noteBusy(a)
 	}
-	if a.notListening {
-		a.engine.post.resubscribe(a.claim.Inbox)
+	if a.ticket.notListening {
+		a.caller.engine.post.resubscribe(a.ticket.claim.Inbox)
 	}
 }
 
@@ -192,14 +186,14 @@ func (a *acquisition) noteBusy(g store.Grant) {
 // If the grant came in a reply, handoffTTL is 0. If the caller has left before the grant arrives,
 // newLease gives the lock back.
 func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.Duration) (*Lease, error) {
-	e := a.engine
-	ttl := a.rule.leaseTTL()
+	e := a.caller.engine
+	ttl := a.caller.rule.leaseTTL()
 	life := ttl
 	if handoffTTL > 0 {
 		life = handoffTTL
 	}
 	deadline := start.Add(life - e.cfg.drift(life))
-	if gone := a.caller.Err(); gone != nil {
+	if gone := a.caller.ctx.Err(); gone != nil {
 		return nil, a.fail(gone, 0)
 	}
 	now := time.Now()
@@ -209,18 +203,18 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 	}
 	f := new(holdWithLease)
 	f.hold = hold{
-		engine: e, claim: a.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
+		engine: e, claim: a.ticket.claim, fence: g.Fence, block: int32(g.FenceCount), ttl: ttl, start: instantOf(start), received: instantOf(now),
 
-		unclear: a.token.state == tokenUnclear, posted: a.expected, cohort: a.cohort, signed: a.meta, contended: !a.busySince.IsZero() || handoffTTL > 0,
-		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.adaptive},
+		unclear: a.ticket.token.state == tokenUnclear, posted: a.ticket.expected, cohort: a.cohort, signed: a.caller.meta, contended: !a.waiting.busySince.IsZero() || handoffTTL > 0,
+		renewal: renewal{renewTTL: ttl, longest: ttl, deadline: instantOf(deadline), handoffTTL: handoffTTL, adaptive: a.caller.adaptive},
 	}
-	if a.rule.AtMost != 0 {
-		f.hold.atMostEnd = instantOf(start).plus(a.rule.AtMost)
+	if a.caller.rule.AtMost != 0 {
+		f.hold.atMostEnd = instantOf(start).plus(a.caller.rule.AtMost)
 	}
-	if a.rule.AtLeast != 0 {
-		f.hold.keepUntil = instantOf(now).plus(a.rule.AtLeast)
+	if a.caller.rule.AtLeast != 0 {
+		f.hold.keepUntil = instantOf(now).plus(a.caller.rule.AtLeast)
 	}
-	if a.rule.Mode == Shared {
+	if a.caller.rule.Mode == Shared {
 		f.hold.claim.Fence = g.Fence
 	}
 	f.lease.init(a, &f.hold, g.Fence)
@@ -228,17 +222,17 @@ func (a *acquisition) newLease(g store.Grant, start time.Time, handoffTTL time.D
 		// This call must come before the hold is in the schedule, because the keeper may then
 		// report a loss of the hold to the cohort.
 		e.cohorts.setHold(&f.hold)
-		a.leads = a.leads && a.rule.Limit == 0
+		a.leads = a.leads && a.caller.rule.Limit == 0
 	}
 	writer := g.Writer
-	if a.expected {
-		writer = e.post.ignore(a.claim.Owner) || writer
+	if a.ticket.expected {
+		writer = e.post.ignore(a.ticket.claim.Owner) || writer
 	}
 	if !e.keeper.add(&f.hold, &f.lease) {
 		f.lease.notifyObserver(ErrClosed)
 		return nil, a.fail(ErrClosed, 0)
 	}
-	if a.rule.Mode == Shared {
+	if a.caller.rule.Mode == Shared {
 		e.cohorts.letIn(&f.hold, writer)
 	}
 	return &f.lease, nil

@@ -23,15 +23,15 @@ func (a *acquisition) handleError(err error) error {
 	var no *store.Refusal
 	switch {
 	case errors.Is(err, store.ErrNotReplicated): // the server has written the grant, so it must be undone
-		a.token.endCall(callLost)
+		a.ticket.token.endCall(callLost)
 		return a.fail(err, 0)
 	case !errors.As(err, &no):
-		a.token.endCall(callLost)
+		a.ticket.token.endCall(callLost)
 	case !no.Temporary:
-		a.token.endCall(callRefused)
+		a.ticket.token.endCall(callRefused)
 		return a.fail(asUnavailable(err), 0)
 	default:
-		a.token.endCall(callRefused)
+		a.ticket.token.endCall(callRefused)
 	}
 	return a.handleNoAnswer(err)
 }
@@ -41,56 +41,56 @@ func (a *acquisition) handleError(err error) error {
 // always ask again. A waiter that has seen no holder may ask again until unansweredFor has passed.
 // During a move of the key's data to another server, it may also ask again after that.
 func (a *acquisition) handleNoAnswer(err error) error {
-	a.failure = err
+	a.waiting.failure = err
 	if a.cohort != nil {
-		a.engine.cohorts.noteFailure(a)
+		a.caller.engine.cohorts.noteFailure(a)
 	}
-	if a.busySince.IsZero() && a.overdue() && !errors.Is(err, store.ErrMoving) || a.rule.Wait == NoWait {
+	if a.waiting.busySince.IsZero() && a.caller.overdue() && !errors.Is(err, store.ErrMoving) || a.caller.rule.Wait == NoWait {
 		return a.fail(asUnavailable(err), 0)
 	}
 	return nil
 }
 
 // overdue reports whether the caller has waited too long for the first answer.
-func (a *acquisition) overdue() bool {
+func (c *caller) overdue() bool {
 	bound := unansweredFor
-	if a.rule.Wait != 0 {
-		bound = min(bound, max(a.rule.Wait, 0))
+	if c.rule.Wait != 0 {
+		bound = min(bound, max(c.rule.Wait, 0))
 	}
-	return time.Since(a.began) >= bound
+	return time.Since(c.began) >= bound
 }
 
 // neverAnswered reports whether the acquire failed with err before the server gave its first
 // answer.
-func (a *acquisition) neverAnswered(err error) bool {
-	return a.busySince.IsZero() && errors.Is(err, ErrUnavailable)
+func (w *waiting) neverAnswered(err error) bool {
+	return w.busySince.IsZero() && errors.Is(err, ErrUnavailable)
 }
 
 // giveUp ends the wait because of reason. The returned error contains reason. It also contains
 // ErrBusy if a holder was seen, or ErrUnavailable if the server gave no answer.
 func (a *acquisition) giveUp(reason error) error {
-	seen := !a.busySince.IsZero()
+	seen := !a.waiting.busySince.IsZero()
 	switch {
 	case reason == ErrClosed:
 		return a.fail(ErrClosed, 0)
 	// The last call failed, so the holder that was seen before may have left.
-	case seen && reason == errWaitOver && !a.current && a.failure != nil:
-		return a.fail(asUnavailable(a.failure), 0)
-	case seen && reason == errWaitOver && a.laterKey != "":
-		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, printable(a.laterKey)), a.retryAfter())
-	case seen && reason == errWaitOver && a.alreadyReads:
+	case seen && reason == errWaitOver && !a.ticket.current && a.waiting.failure != nil:
+		return a.fail(asUnavailable(a.waiting.failure), 0)
+	case seen && reason == errWaitOver && a.caller.laterKey != "":
+		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already holds %s, which sorts behind this key, and two such callers could deadlock; acquire all keys in one RunAll", ErrBusy, printable(a.caller.laterKey)), a.retryAfter())
+	case seen && reason == errWaitOver && a.caller.alreadyReads:
 		return a.fail(fmt.Errorf("%w; this caller did not wait, because it already reads under the key, and a waiting writer waits for this caller; set AtLeast, AtMost and Once on the outer lease", ErrBusy), a.retryAfter())
 	case seen && reason == errWaitOver:
 		return a.fail(ErrBusy, a.retryAfter())
 	case seen:
 		return a.fail(fmt.Errorf("%w: %w", reason, ErrBusy), a.retryAfter())
-	case reason == errWaitOver && a.failure != nil:
-		return a.fail(asUnavailable(a.explainFailure()), 0)
-	case reason == errWaitOver && a.explainFailure() != nil:
-		return a.fail(asUnavailable(a.explainFailure()), 0)
+	case reason == errWaitOver && a.waiting.failure != nil:
+		return a.fail(asUnavailable(a.waiting.explainFailure(a.caller.engine)), 0)
+	case reason == errWaitOver && a.waiting.explainFailure(a.caller.engine) != nil:
+		return a.fail(asUnavailable(a.waiting.explainFailure(a.caller.engine)), 0)
 	case reason == errWaitOver:
-		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.rule.Wait), 0)
-	case errors.Is(reason, context.DeadlineExceeded) && a.calls > 0:
+		return a.fail(fmt.Errorf("%w: no answer within the wait of %v", ErrUnavailable, a.caller.rule.Wait), 0)
+	case errors.Is(reason, context.DeadlineExceeded) && a.waiting.calls > 0:
 		return a.fail(fmt.Errorf("%w: %w: no answer in time", reason, ErrUnavailable), 0)
 	}
 	return a.fail(reason, 0)
@@ -98,22 +98,22 @@ func (a *acquisition) giveUp(reason error) error {
 
 // explainFailure returns the error of the last call. If the last call got no answer and the Store
 // knows why, explainFailure returns the Store's reason.
-func (a *acquisition) explainFailure() error {
-	if x, ok := a.engine.store.(store.Explainer); ok && (a.failure == nil || a.failure == errNoAnswer) {
+func (w *waiting) explainFailure(e *Engine) error {
+	if x, ok := e.store.(store.Explainer); ok && (w.failure == nil || w.failure == errNoAnswer) {
 		if err := x.Explain(); err != nil {
 			return err
 		}
 	}
-	return a.failure
+	return w.failure
 }
 
 // fail returns err as the Error of this acquire. If retryAfter is 0, the RetryAfter of err is used,
 // if it has one.
 func (a *acquisition) fail(err error, retryAfter time.Duration) error {
-	e := &Error{Op: OpAcquire, Key: a.rule.Key, RetryAfter: retryAfter, Err: err}
+	e := &Error{Op: OpAcquire, Key: a.caller.rule.Key, RetryAfter: retryAfter, Err: err}
 	var later interface{ RetryAfter() time.Duration }
 	if retryAfter > 0 {
-		e.HolderMetadata = unsigned(a.holder.Metadata)
+		e.HolderMetadata = unsigned(a.ticket.holder.Metadata)
 	} else if errors.As(err, &later) {
 		e.RetryAfter = later.RetryAfter()
 	}
@@ -123,17 +123,17 @@ func (a *acquisition) fail(err error, retryAfter time.Duration) error {
 // outcome returns the outcome for the Observer, when the acquire returns l and err.
 func (a *acquisition) outcome(l *Lease, err error) Outcome {
 	o := Outcome{
-		Result: resultOf(OpAcquire, err), Err: err, Calls: a.calls, Rounds: a.rounds, HolderMetadata: unsigned(a.holder.Metadata),
-		TTL: a.rule.leaseTTL(), Expected: a.expectedWait,
+		Result: resultOf(OpAcquire, err), Err: err, Calls: a.waiting.calls, Rounds: a.waiting.rounds, HolderMetadata: unsigned(a.ticket.holder.Metadata),
+		TTL: a.caller.rule.leaseTTL(), Expected: a.waiting.expected,
 	}
 	if l != nil {
 		o.Fence = l.fence
 	}
-	if !a.busySince.IsZero() {
-		o.Waited = time.Since(a.busySince)
+	if !a.waiting.busySince.IsZero() {
+		o.Waited = time.Since(a.waiting.busySince)
 	}
-	a.sighting.copyTo(&o)
-	if o.Result == ResultBusy && a.rule.Wait != NoWait {
+	a.waiting.sighting.copyTo(&o)
+	if o.Result == ResultBusy && a.caller.rule.Wait != NoWait {
 		o.Result = ResultTimeout
 	}
 	return o

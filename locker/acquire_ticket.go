@@ -39,24 +39,24 @@ type ticket struct {
 // allows that and this process receives messages. It also queues at a Store without messages, which
 // may keep its waiters in order too. A waiter asks such a Store again and again.
 func (a *acquisition) prepare() {
-	a.claim = store.Claim{
-		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,
-		Limit: a.rule.Limit, Weight: a.rule.Weight, Metadata: a.meta, Once: a.rule.Once,
+	a.ticket.claim = store.Claim{
+		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
+		Limit: a.caller.rule.Limit, Weight: a.caller.rule.Weight, Metadata: a.caller.meta, Once: a.caller.rule.Once,
 	}
-	if a.cohort != nil && a.rule.Mode == Exclusive {
-		a.claim.FenceCount = a.engine.cfg.handoffs
+	if a.cohort != nil && a.caller.rule.Mode == Exclusive {
+		a.ticket.claim.FenceCount = a.caller.engine.cfg.handoffs
 	}
-	if !a.engine.cfg.queue {
+	if !a.caller.engine.cfg.queue {
 		return
 	}
-	p := &a.engine.post
-	if a.rule.Wait == NoWait {
-		if a.rule.Mode == Shared {
-			a.expectAt(p.inbox(a.claim.Key))
+	p := &a.caller.engine.post
+	if a.caller.rule.Wait == NoWait {
+		if a.caller.rule.Mode == Shared {
+			a.ticket.expectAt(a.caller.engine, p.inbox(a.ticket.claim.Key))
 		}
 		return
 	}
-	if inbox := p.inbox(a.claim.Key); p.notifier == nil || inbox != "" {
+	if inbox := p.inbox(a.ticket.claim.Key); p.notifier == nil || inbox != "" {
 		a.prepareQueue(inbox) // otherwise listen subscribes when the first question finds the key busy
 	}
 }
@@ -64,22 +64,22 @@ func (a *acquisition) prepare() {
 // prepareQueue prepares the ticket for the queue at the server. It makes the post expect the
 // ticket's grant at inbox. "" means no inbox.
 func (a *acquisition) prepareQueue(inbox string) {
-	c := &a.claim
+	c := &a.ticket.claim
 	c.Queue, c.HandoffTTL = true, c.TTL
 	// If the holder will renew the lease, the server first hands it over for a short time. But a
 	// lease with AtLeast is handed over for its full time, because it must outlast a crash of its
 	// holder.
-	if a.engine.cfg.renewal && a.rule.AtLeast == 0 && (a.rule.AtMost == 0 || a.rule.AtMost > c.TTL) {
+	if a.caller.engine.cfg.renewal && a.caller.rule.AtLeast == 0 && (a.caller.rule.AtMost == 0 || a.caller.rule.AtMost > c.TTL) {
 		c.HandoffTTL = min(c.TTL, longestHand)
 	}
-	a.expectAt(inbox)
+	a.ticket.expectAt(a.caller.engine, inbox)
 }
 
 // expectAt makes the post expect the events about the ticket at inbox. "" means no inbox.
-func (a *acquisition) expectAt(inbox string) {
-	if a.claim.Inbox = inbox; inbox != "" {
-		a.box.key, a.box.inbox, a.expected = a.claim.Key, inbox, true
-		a.engine.post.register(a.claim.Owner, &a.box)
+func (t *ticket) expectAt(e *Engine, inbox string) {
+	if t.claim.Inbox = inbox; inbox != "" {
+		t.box.key, t.box.inbox, t.expected = t.claim.Key, inbox, true
+		e.post.register(t.claim.Owner, &t.box)
 	}
 }
 
@@ -90,10 +90,10 @@ func (a *acquisition) listen() error {
 	if err != nil {
 		return err
 	}
-	if a.rule.Mode == Shared && inbox != a.claim.Inbox {
+	if a.caller.rule.Mode == Shared && inbox != a.ticket.claim.Inbox {
 		a.renewTicket() // the server has registered the token as a reader with the old inbox
 	}
-	if !a.claim.Queue {
+	if !a.ticket.claim.Queue {
 		a.prepareQueue(inbox)
 	}
 	return nil
@@ -101,62 +101,59 @@ func (a *acquisition) listen() error {
 
 // open subscribes, and returns the inbox, or "" when there is none.
 func (a *acquisition) open() (string, error) {
-	e, key := a.engine, a.key()
-	ch := calls.Ask(&e.calls, func() (string, error) {
+	e, key := a.caller.engine, a.caller.key()
+	var inbox string
+	var failed error
+	opened := make(chan struct{})
+	e.calls.Do(func() {
+		defer close(opened)
 		ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
 		defer cancel()
-		return e.post.open(ctx, key)
+		inbox, failed = e.post.open(ctx, key)
 	})
 	timer := e.timers.Start(unansweredFor)
 	defer e.timers.Stop(timer)
-	select {
-	case r := <-ch:
-		if r.Err == nil {
-			return r.Value, nil
-		}
-	case <-timer.C: // the subscription takes too long, so the caller waits without notifications
-	case <-a.caller.Done():
-		return "", a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		return "", a.giveUp(errWaitOver)
-	case <-e.closing:
-		return "", a.giveUp(ErrClosed)
+	switch ready, over := a.caller.await(&awaited{answer: opened, timer: timer.C}); {
+	case ready == waitOver:
+		return "", a.giveUp(over)
+	case ready == answerCame && failed == nil:
+		return inbox, nil
 	}
-	return "", nil
+	return "", nil // the subscription has failed or takes too long, so the caller waits without messages
 }
 
 // giveBack gives up the token in the background. After that, the token cannot get the key
 // through an unanswered call or through its place in the queue. If the token already holds a
 // lease, the key goes to the next waiter.
-func (a *acquisition) giveBack() {
-	a.stopExpecting()
-	if a.token.state == tokenNowhere {
+func (t *ticket) giveBack(e *Engine) {
+	t.stopExpecting(e)
+	if t.token.state == tokenNowhere {
 		return
 	}
-	claim := a.claim
-	claim.TombstoneTTL = calls.UndoFor(a.token.state == tokenUnclear, claim.TTL)
+	claim := t.claim
+	claim.TombstoneTTL = calls.UndoFor(t.token.state == tokenUnclear, claim.TTL)
 	lives := max(claim.TTL, claim.TombstoneTTL)
 	if claim.Queue {
 		lives = max(lives, calls.QueueLife)
 	}
-	a.engine.steps.Undo(calls.Chore{Claim: claim, Useless: time.Now().Add(lives)})
-	a.token = token{}
+	e.steps.Undo(calls.Chore{Claim: claim, Useless: time.Now().Add(lives)})
+	t.token = token{}
 }
 
 // stopExpecting makes the post forget the token. It is called when the ticket does not wait any
 // more.
-func (a *acquisition) stopExpecting() {
-	if a.expected {
-		a.expected = false
-		a.engine.post.unregister(a.claim.Owner)
+func (t *ticket) stopExpecting(e *Engine) {
+	if t.expected {
+		t.expected = false
+		e.post.unregister(t.claim.Owner)
 	}
 }
 
 // renewTicket continues with another token, because a token is used for one hold only, and the time
 // of this hold is over.
 func (a *acquisition) renewTicket() {
-	a.giveBack()
-	a.own = ticket{holder: a.holder}
+	a.ticket.giveBack(a.caller.engine)
+	a.own = ticket{holder: a.ticket.holder}
 	a.ticket = &a.own
 	a.prepare()
 }

@@ -30,14 +30,14 @@ func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 				return l, nil
 			}
 		}
-		if !a.engine.cohorts.enter(a, t, inFront) {
+		if !a.caller.engine.cohorts.enter(a, t, inFront) {
 			return nil, a.fail(ErrTooManyWaiters, a.retryAfter())
 		}
-		if a.leads || a.rule.Wait == NoWait {
+		if a.leads || a.caller.rule.Wait == NoWait {
 			return a.start()
 		}
-		if a.engine.cfg.queue && a.recalled == nil {
-			a.engine.post.warm(a.key())
+		if a.caller.engine.cfg.queue && a.recalled == nil {
+			a.caller.engine.post.warm(a.caller.key())
 		}
 		turn, err := a.awaitTurn()
 		recalled := a.endDeparture()
@@ -50,15 +50,15 @@ func (a *acquisition) waitInCohort(t terms) (*Lease, error) {
 			return a.becomeLeader(turn)
 		}
 		if !recalled {
-			a.busySince = a.began
+			a.waiting.busySince = a.caller.began
 		}
 		if turn.streak > 0 {
-			a.noteHandoff(turn.releaser, HandoffLocal, turn.streak)
+			a.waiting.noteHandoff(&a.caller, turn.releaser, HandoffLocal, turn.streak)
 		}
 		if l := a.takeOver(turn); l != nil {
 			return l, nil
 		}
-		if a.engine.isClosing() {
+		if a.caller.engine.isClosing() {
 			return nil, a.fail(ErrClosed, 0)
 		}
 		// The hold was lost meanwhile, so the caller tries again.
@@ -80,23 +80,17 @@ func (a *acquisition) endDeparture() bool {
 // awaitTurn waits in the cohort until the caller gets its turn, and returns the turn.
 func (a *acquisition) awaitTurn() (turn, error) {
 	if len(a.turn) == 0 {
-		a.noteWait(0)
+		a.waiting.noteWait(&a.caller, 0)
 	}
-	var reason error
-	select {
-	case t := <-a.turn:
-		return t, nil
-	case <-a.caller.Done():
-		reason = a.caller.Err()
-	case <-a.expiry:
-		reason = errWaitOver
-	case <-a.engine.closing:
-		reason = ErrClosed
+	w := awaited{turns: a.turn}
+	e, over := a.caller.await(&w)
+	if e == turnCame {
+		return w.turn, nil
 	}
-	if !a.engine.cohorts.leave(a) {
+	if !a.caller.engine.cohorts.leave(a) {
 		a.passTurn(<-a.turn)
 	}
-	return turn{}, a.giveUp(reason)
+	return turn{}, a.giveUp(over)
 }
 
 // takeOver makes a Lease of the hold in t, which was handed over or is shared. It returns nil when
@@ -110,10 +104,10 @@ func (a *acquisition) takeOver(t turn) *Lease {
 	}()
 	l := new(Lease)
 	l.init(a, t.hold, t.fence)
-	if taken = a.engine.keeper.attach(t.hold, l); taken {
+	if taken = a.caller.engine.keeper.attach(t.hold, l); taken {
 		return l
 	}
-	if a.engine.isClosing() {
+	if a.caller.engine.isClosing() {
 		l.notifyObserver(ErrClosed)
 	} else {
 		l.notifyObserver(ErrLost)
@@ -125,8 +119,8 @@ func (a *acquisition) takeOver(t turn) *Lease {
 // leader.
 func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 	a.leads = true
-	if t.sawHolder && a.busySince.IsZero() {
-		a.busySince = a.began
+	if t.sawHolder && a.waiting.busySince.IsZero() {
+		a.waiting.busySince = a.caller.began
 	}
 	switch {
 	case t.ticket != nil: // the ticket of the previous leader waits in the queue
@@ -141,16 +135,16 @@ func (a *acquisition) becomeLeader(t turn) (*Lease, error) {
 // passTurn is called when the caller gets the turn t but has left already. It gives the turn to the
 // next caller.
 func (a *acquisition) passTurn(t turn) {
-	a.busySince = a.began
+	a.waiting.busySince = a.caller.began
 	switch {
 	case t.err != nil:
 	case t.hold != nil:
-		passed, rest := a.engine.cohorts.release(t.hold)
+		passed, rest := a.caller.engine.cohorts.release(t.hold)
 		if !passed {
 			t.hold.releaseUnused()
 		}
 		if rest != nil {
-			a.engine.cohorts.leadAfterRelease(rest)
+			a.caller.engine.cohorts.leadAfterRelease(rest)
 		}
 	default:
 		a.leads = true
@@ -158,12 +152,12 @@ func (a *acquisition) passTurn(t turn) {
 			a.ticket = t.ticket
 		}
 		if t.follow != nil {
-			a.token.endCall(callLost)
+			a.ticket.token.endCall(callLost)
 		}
 	}
 }
 
 // noteHolder records h, the holder for which the caller waits in this process.
 func (a *acquisition) noteHolder(h store.Holder) {
-	a.busySince, a.holder, a.current = a.began, h, true
+	a.waiting.busySince, a.ticket.holder, a.ticket.current = a.caller.began, h, true
 }

@@ -42,15 +42,15 @@ func (c anchor) toLocal(server time.Time) (earliest time.Time, uncertainty time.
 
 // wait waits until there is a lease, or a reason to ask again, and then asks.
 func (a *acquisition) wait() (*Lease, error) {
-	if !a.busySince.IsZero() && a.current && a.hopeless() {
+	if !a.waiting.busySince.IsZero() && a.ticket.current && a.hopeless() {
 		return nil, a.giveUp(errWaitOver)
 	}
-	if !a.busySince.IsZero() && !a.admit() {
-		if refused := a.fail(ErrTooManyWaiters, a.retryAfter()); !a.engine.cohorts.makeRoom(a, refused) {
+	if !a.waiting.busySince.IsZero() && !a.admit() {
+		if refused := a.fail(ErrTooManyWaiters, a.retryAfter()); !a.caller.engine.cohorts.makeRoom(a, refused) {
 			return nil, refused
 		}
 	}
-	if !a.claim.Queue && a.current && a.engine.cfg.queue {
+	if !a.ticket.claim.Queue && a.ticket.current && a.caller.engine.cfg.queue {
 		if err := a.listen(); err != nil {
 			return nil, err
 		}
@@ -60,10 +60,10 @@ func (a *acquisition) wait() (*Lease, error) {
 	if !ok {
 		return nil, a.giveUp(errWaitOver)
 	}
-	turns := a.engine.cohorts.park(a)
+	turns := a.caller.engine.cohorts.park(a)
 	lease, err := a.listenFor(d, turns)
 	if turns != nil {
-		lease, err = a.engine.cohorts.unpark(a, lease, err)
+		lease, err = a.caller.engine.cohorts.unpark(a, lease, err)
 	}
 	if lease == nil && err == nil {
 		return a.ask()
@@ -76,24 +76,21 @@ func (a *acquisition) wait() (*Lease, error) {
 // this time.
 func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, error) {
 	until := time.Now().Add(d)
-	timer := a.engine.timers.Start(d)
-	defer a.engine.timers.Stop(timer)
+	timer := a.caller.engine.timers.Start(d)
+	defer a.caller.engine.timers.Stop(timer)
+	w := awaited{timer: timer.C, bell: a.ticket.box.bell, turns: turns}
 	for {
-		select {
-		case <-timer.C:
+		switch e, over := a.caller.await(&w); e {
+		case timerFired:
 			return nil, nil
-		case <-a.box.bell:
+		case bellRang:
 			if lease, again, err := a.handleEvents(timer, until); lease != nil || err != nil || again {
 				return lease, err
 			}
-		case t := <-turns:
-			return a.takePermit(t), nil
-		case <-a.caller.Done():
-			return nil, a.giveUp(a.caller.Err())
-		case <-a.expiry:
-			return nil, a.giveUp(errWaitOver)
-		case <-a.engine.closing:
-			return nil, a.giveUp(ErrClosed)
+		case turnCame:
+			return a.takePermit(w.turn), nil
+		default:
+			return nil, a.giveUp(over)
 		}
 	}
 }
@@ -101,45 +98,45 @@ func (a *acquisition) listenFor(d time.Duration, turns <-chan turn) (*Lease, err
 // handleEvents acts on the events in the mailbox. The timer is for the next question, which is due
 // at askAt.
 func (a *acquisition) handleEvents(timer *time.Timer, askAt time.Time) (lease *Lease, again bool, err error) {
-	n := a.engine.post.takeNews(&a.box)
+	n := a.caller.engine.post.takeNews(&a.ticket.box)
 	switch {
 	case n.workDone:
-		a.token.readMessage(readDone)
+		a.ticket.token.readMessage(readDone)
 		return nil, false, a.fail(ErrDone, 0)
 	case n.reopened: // another server, with another clock, may answer now
-		a.clock, a.firstSent = anchor{}, time.Time{}
+		a.ticket.clock, a.ticket.firstSent = anchor{}, time.Time{}
 		return nil, true, nil
 	case n.granted:
-		a.token.readMessage(readGrant)
+		a.ticket.token.readMessage(readGrant)
 		lease, err = a.takeGrant(n.grant)
 		return lease, lease == nil, err
 	case n.isHead:
-		a.place = 1
+		a.ticket.place = 1
 		// The event only makes the waiter ask its next question sooner.
 		timer.Reset(min(time.Until(n.freeBy)+time.Millisecond, headAsks, time.Until(askAt)))
 	}
 	// A hint that the key may be free is ignored after an error or a late grant, because the undo
 	// of this token may have caused the hint. If such a hint counted, the waiter would ask again
 	// and again without a pause.
-	return nil, n.maybeFree && a.current, nil
+	return nil, n.maybeFree && a.ticket.current, nil
 }
 
 // takeGrant takes e, a grant that came by message, if the time of the grant is certain. Then the
 // waiter does not ask the server again. Otherwise the waiter sends an acquire, whose answer
 // shows whether the token holds the key.
 func (a *acquisition) takeGrant(e store.Event) (*Lease, error) {
-	since, ok := a.grantTime(e)
+	since, ok := a.ticket.grantTime(a.caller.engine, e)
 	if !ok {
-		a.noteMessage(e)
+		a.waiting.noteMessage(&a.caller, e)
 		return nil, nil
 	}
-	a.noteHandoff(Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)
+	a.waiting.noteHandoff(&a.caller, Peer{Traceparent: e.ReleasedBy}, HandoffRemote, 0)
 	return a.newLease(store.Grant{State: store.Granted, Fence: e.Fence, FenceCount: e.FenceCount, At: e.At, Writer: e.Writer}, since, e.HandoffTTL)
 }
 
 // isCertain reports whether takeGrant would take the grant e.
 func (a *acquisition) isCertain(e store.Event) bool {
-	_, ok := a.grantTime(e)
+	_, ok := a.ticket.grantTime(a.caller.engine, e)
 	return ok
 }
 
@@ -149,15 +146,15 @@ func (a *acquisition) isCertain(e store.Event) bool {
 // The result is the local time at which the anchor's call was sent, plus the time from that call to
 // the grant by the server's clock. If no call was answered yet, the result is the time at which the
 // first call was sent.
-func (a *acquisition) grantTime(e store.Event) (earliest time.Time, ok bool) {
-	if a.engine.confirms {
+func (t *ticket) grantTime(engine *Engine, e store.Event) (earliest time.Time, ok bool) {
+	if engine.confirms {
 		// The message does not show that a replica has acknowledged the grant. So the waiter
 		// sends an acquire, which finds the grant and waits for the replica.
 		return time.Time{}, false
 	}
-	earliest, off := a.firstSent, time.Duration(0)
-	if !a.clock.server.IsZero() {
-		earliest, off = a.clock.toLocal(e.At)
+	earliest, off := t.firstSent, time.Duration(0)
+	if !t.clock.server.IsZero() {
+		earliest, off = t.clock.toLocal(e.At)
 	}
 	age := time.Since(earliest)
 	return earliest, !earliest.IsZero() && age >= 0 && age <= freshGrant+off
@@ -166,25 +163,25 @@ func (a *acquisition) grantTime(e store.Event) (earliest time.Time, ok bool) {
 // patience returns how long the waiter waits for an event before it asks again. It returns false
 // when the Backoff has ended.
 func (a *acquisition) patience() (d time.Duration, ok bool) {
-	left := a.holder.Left
+	left := a.ticket.holder.Left
 	// notified is false if the process has no subscription, because then it receives no messages.
-	notified := a.claim.Inbox != "" && !a.notListening && a.engine.post.inbox(a.claim.Key) != ""
-	if a.current && a.place > 0 && notified && (a.place > 1 || !a.holder.Foreign) {
-		a.rechecks++
+	notified := a.ticket.claim.Inbox != "" && !a.ticket.notListening && a.caller.engine.post.inbox(a.ticket.claim.Key) != ""
+	if a.ticket.current && a.ticket.place > 0 && notified && (a.ticket.place > 1 || !a.ticket.holder.Foreign) {
+		a.ticket.rechecks++
 		if left > rushFrom {
-			a.rushed = 0
+			a.ticket.rushed = 0
 		}
 		switch {
-		case a.place == 1 && left >= 0 && left <= rushFrom && a.rushed < mostRushes:
-			a.rushed++
+		case a.ticket.place == 1 && left >= 0 && left <= rushFrom && a.ticket.rushed < mostRushes:
+			a.ticket.rushed++
 			return 0, true
-		case a.place == 1 && left >= 0:
+		case a.ticket.place == 1 && left >= 0:
 			return min(headAsks, max(left-rushFrom/2, time.Millisecond)), true
-		case a.place == 1 || a.rechecks == 1:
+		case a.ticket.place == 1 || a.ticket.rechecks == 1:
 			return headAsks + rand.N(headAsks/4), true
 		// A foreign holder frees the key without a message. The head of the queue polls for it
 		// but may have died, so other waiters ask too.
-		case a.holder.Foreign:
+		case a.ticket.holder.Foreign:
 			return headAsks + rand.N(headAsks), true
 		case left >= 0:
 			return min(max(left+rand.N(headAsks), headAsks), othersAsk), true
@@ -193,20 +190,20 @@ func (a *acquisition) patience() (d time.Duration, ok bool) {
 	}
 	// Here the waiter cannot be notified: the holder is foreign, the subscription is lost, the
 	// Store sends no messages, or a call failed.
-	if d, ok = a.pause(); a.current && left >= 0 {
+	if d, ok = a.waiting.pause(&a.caller); a.ticket.current && left >= 0 {
 		d = min(d, left+time.Millisecond)
 	}
-	a.polled = a.current
+	a.waiting.polled = a.ticket.current
 	return d, ok
 }
 
 // pause returns the next pause of the Backoff.
-func (a *acquisition) pause() (time.Duration, bool) {
-	if b := a.engine.cfg.adaptive; b != nil {
-		return b.pause(a.engine.times.advise(a.rule.Name)), true
+func (w *waiting) pause(c *caller) (time.Duration, bool) {
+	if b := c.engine.cfg.adaptive; b != nil {
+		return b.pause(c.engine.times.advise(c.rule.Name)), true
 	}
-	if a.pauses == nil {
-		a.pauses, a.stop = iter.Pull(a.engine.cfg.backoff)
+	if w.pauses == nil {
+		w.pauses, w.stop = iter.Pull(c.engine.cfg.backoff)
 	}
-	return a.pauses()
+	return w.pauses()
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -162,12 +161,19 @@ func inquire[T any](ctx context.Context, e *Engine, op Op, key string, call func
 	if err := ctx.Err(); err != nil {
 		return none, &Error{Op: op, Key: key, Err: err}
 	}
+	var value T
+	var err error
+	answered := make(chan struct{})
+	e.calls.Do(func() {
+		defer close(answered)
+		value, err = call()
+	})
 	select {
-	case a := <-calls.Ask(&e.calls, call):
-		if a.Err != nil {
-			return none, &Error{Op: op, Key: key, Err: asUnavailable(a.Err)}
+	case <-answered:
+		if err != nil {
+			return none, &Error{Op: op, Key: key, Err: asUnavailable(err)}
 		}
-		return a.Value, nil
+		return value, nil
 	case <-ctx.Done():
 		return none, &Error{Op: op, Key: key, Err: ctx.Err()}
 	}

@@ -137,7 +137,7 @@ func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 		}
 		return true
 	}
-	if a.rule.Wait == NoWait {
+	if a.caller.rule.Wait == NoWait {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
@@ -155,7 +155,7 @@ func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 	a.cohort = c
 	a.expectTurn()
 	if p := c.blocker(); p != (Peer{}) {
-		a.noteMet(p)
+		a.waiting.noteMet(&a.caller, p)
 	}
 	if inFront {
 		c.waiting = slices.Insert(c.waiting, 0, a)
@@ -185,14 +185,14 @@ func (c *cohort) copyTo(a *acquisition) {
 	switch {
 	case c.hold != nil:
 		a.noteHolder(c.hold.holder())
-		a.heldSince = c.hold.received.time()
+		a.waiting.heldSince = c.hold.received.time()
 	case c.sawHolder:
 		r := c.lastAnswer()
 		if r.holder.Left > 0 {
 			r.holder.Left = max(r.holder.Left-time.Since(r.received), 0)
 		}
 		a.noteHolder(r.holder)
-		a.current, a.failure, a.heldSince = r.failure == nil, r.failure, r.heldSince
+		a.ticket.current, a.waiting.failure, a.waiting.heldSince = r.failure == nil, r.failure, r.heldSince
 	}
 }
 
@@ -201,14 +201,14 @@ func (cs *cohorts) noteBusy(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c := a.cohort
-	c.sawHolder, c.last = true, &leaderAnswer{holder: a.holder, received: time.Now(), heldSince: a.heldSince}
+	c.sawHolder, c.last = true, &leaderAnswer{holder: a.ticket.holder, received: time.Now(), heldSince: a.waiting.heldSince}
 }
 
 // noteFailure is called when the leader a has got no answer.
 func (cs *cohorts) noteFailure(a *acquisition) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	a.cohort.noteError(a.failure)
+	a.cohort.noteError(a.waiting.failure)
 }
 
 // makeRoom is called when the leader a must wait and WithMaxWaiters is reached. The leader counts
@@ -222,13 +222,13 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	defer cs.mu.Unlock()
 	c := a.cohort
 	n := len(c.waiting)
-	if n == 0 || c.waiting[n-1].began.Before(a.began) {
+	if n == 0 || c.waiting[n-1].caller.began.Before(a.caller.began) {
 		return false
 	}
 	last := c.waiting[n-1]
 	c.waiting = slices.Delete(c.waiting, n-1, n)
 	c.copyTo(last)
-	a.admitted, last.admitted = true, false
+	a.waiting.admitted, last.waiting.admitted = true, false
 	last.turn <- turn{err: refused}
 	return true
 }
@@ -284,7 +284,7 @@ func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 // cs.mu.
 func (a *acquisition) useHold(h *hold) {
 	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)}
-	h.signed = a.meta
+	h.signed = a.caller.meta
 	h.used++
 	a.turn <- t
 }
@@ -343,7 +343,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	defer cs.mu.Unlock()
 	c := a.cohort
 	next := cs.newLeader(c)
-	for next != nil && a.neverAnswered(err) && next.overdue() {
+	for next != nil && a.waiting.neverAnswered(err) && next.caller.overdue() {
 		next.turn <- turn{err: err}
 		next = cs.newLeader(c)
 	}
@@ -352,7 +352,7 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	}
 	t := turn{sawHolder: c.sawHolder}
 	c.copyTo(next) // the new leader's wait may end before its first answer
-	if a.token.state == tokenQueued {
+	if a.ticket.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}
 	next.turn <- t

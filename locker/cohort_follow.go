@@ -38,14 +38,14 @@ func (e *Engine) canFollow(key string) bool {
 // subscription was lost after the call of canFollow, newFollow returns nil, and next asks by itself
 // at once.
 func newFollow(next *acquisition, now time.Time) *follow {
-	if next.prepare(); !next.claim.Queue {
+	if next.prepare(); !next.ticket.claim.Queue {
 		next.turn <- turn{sawHolder: true}
 		return nil
 	}
-	next.token.ask()
-	next.firstSent, next.sentAt = now, now
-	next.calls++
-	f := &follow{claim: next.claim, ready: make(chan struct{})}
+	next.ticket.token.ask()
+	next.ticket.firstSent, next.ticket.sentAt = now, now
+	next.waiting.calls++
+	f := &follow{claim: next.ticket.claim, ready: make(chan struct{})}
 	next.turn <- turn{follow: f, sawHolder: true}
 	return f
 }

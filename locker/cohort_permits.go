@@ -104,8 +104,8 @@ func (a *acquisition) takePermit(t turn) *Lease {
 	if l == nil {
 		return nil
 	}
-	a.engine.cohorts.abdicate(a, nil)
+	a.caller.engine.cohorts.abdicate(a, nil)
 	a.leads = false
-	a.giveBack()
+	a.ticket.giveBack(a.caller.engine)
 	return l
 }

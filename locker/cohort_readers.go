@@ -32,13 +32,13 @@ const unnotifiedRenewals = time.Second
 // readShared returns a Lease that shares the hold of this process's readers with the terms t, or
 // nil if their phase is not open.
 func (a *acquisition) readShared(t terms) *Lease {
-	h := a.engine.cohorts.enterPhase(a, t)
+	h := a.caller.engine.cohorts.enterPhase(a, t)
 	if h == nil {
 		return nil
 	}
 	l := a.takeOver(turn{hold: h, fence: h.fence})
 	if l == nil {
-		a.engine.cohorts.closePhase(h) // the hold was lost meanwhile
+		a.caller.engine.cohorts.closePhase(h) // the hold was lost meanwhile
 	}
 	return l
 }
@@ -46,7 +46,7 @@ func (a *acquisition) readShared(t terms) *Lease {
 // readAlong returns a Lease that uses the same hold as outer, the lease under which the caller
 // already reads. readAlong returns nil if the caller cannot share this hold.
 func (a *acquisition) readAlong(outer *Lease) *Lease {
-	if h := outer.hold; a.engine.cohorts.enterAgain(a, h) {
+	if h := outer.hold; a.caller.engine.cohorts.enterAgain(a, h) {
 		return a.takeOver(turn{hold: h, fence: h.fence})
 	}
 	return nil
@@ -55,27 +55,27 @@ func (a *acquisition) readAlong(outer *Lease) *Lease {
 // checkNested checks whether the caller's context holds this key already. It refuses an acquire
 // that would wait for its own caller, and an acquire with Shared if the Store has no readers. The
 // result outer is the lease under which the caller already reads, or nil.
-func (a *acquisition) checkNested() (outer *Lease, err error) {
-	readers := a.engine.readers != nil
-	if !readers && a.rule.Mode == Shared {
-		return nil, a.fail(fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported), 0)
+func (c *caller) checkNested() (outer *Lease, err error) {
+	readers := c.engine.readers != nil
+	if !readers && c.rule.Mode == Shared {
+		return nil, fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
 	}
-	for h := heldIn(a.caller); h != nil; h = h.outer {
+	for h := heldIn(c.ctx); h != nil; h = h.outer {
 		l := h.lease
-		if l == nil || l.engine != a.engine || l.rule.Key != a.rule.Key || l.endError() != nil {
+		if l == nil || l.engine != c.engine || l.rule.Key != c.rule.Key || l.endError() != nil {
 			continue
 		}
-		if l.rule.Limit > 0 && a.rule.Limit > 0 {
+		if l.rule.Limit > 0 && c.rule.Limit > 0 {
 			return nil, nil // a semaphore: the caller takes further units with a permit of its own
 		}
 		if l.Mode() == Exclusive {
-			return nil, a.fail(fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
+			return nil, fmt.Errorf("%w: self-deadlock: the context of this call already holds the key, so a wait for it would never end; "+
 				"wrap the Locker with NewReentrant to enter again, use sqllock.Within for a transaction under the lease that is held, "+
-				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported), 0)
+				"or give locker.Detach(ctx) to a goroutine that must wait for its turn", ErrUnsupported)
 		}
-		if a.rule.Mode == Exclusive {
-			return nil, a.fail(fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
-				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported), 0)
+		if c.rule.Mode == Exclusive {
+			return nil, fmt.Errorf("%w: the caller reads under this key already, and two readers that wait to write would deadlock; "+
+				"release the Shared lease first, or take the key Exclusive from the start and Downgrade", ErrUnsupported)
 		}
 		return l, nil
 	}
@@ -85,7 +85,7 @@ func (a *acquisition) checkNested() (outer *Lease, err error) {
 // subscribeFirst subscribes before the first question, so that the server can notify this process
 // of a waiting writer.
 func (a *acquisition) subscribeFirst() error {
-	if p := &a.engine.post; p.notifier == nil || !a.engine.cfg.queue || p.inbox(a.key()) != "" {
+	if p := &a.caller.engine.post; p.notifier == nil || !a.caller.engine.cfg.queue || p.inbox(a.caller.key()) != "" {
 		return nil
 	}
 	_, err := a.open()

@@ -119,7 +119,7 @@ func (e *Engine) Acquire(ctx context.Context, rule Rule) (*Lease, error) {
 		return nil, err
 	}
 	defer e.acquires.Leave() // Close waits for this call before it stops the undos
-	a.observe()
+	a.caller.observe()
 	lease, err := a.end(a.run())
 	if err == nil && a.isPrivate() {
 		a.recycle()
@@ -139,10 +139,10 @@ func (e *Engine) newAcquisition(ctx context.Context, rule Rule) (*acquisition, e
 	if !used {
 		a = new(acquisition)
 	}
-	a.engine, a.rule, a.adaptive, a.began, a.caller, a.ctx = e, rule, adaptive, time.Now(), ctx, ctx
+	a.caller.engine, a.caller.rule, a.caller.adaptive, a.caller.began, a.caller.ctx, a.caller.observed = e, rule, adaptive, time.Now(), ctx, ctx
 	a.ticket = &a.own // set at once, because the acquire may end before its first question
 	if err == nil {
-		err = a.mindOrder(ctx)
+		err = a.caller.mindOrder(ctx)
 	}
 	if err == nil && !e.acquires.Enter() {
 		err = ErrClosed
@@ -231,17 +231,16 @@ func (e *Engine) isClosing() bool {
 
 // warn reports, once, the settings of the server that are unsafe. The first acquire that
 // succeeds starts warn in the background, and does not wait for it.
-func (e *Engine) warn() (struct{}, error) {
+func (e *Engine) warn() {
 	x, ok := e.store.(store.ServerChecker)
 	if !ok {
-		return struct{}{}, nil
+		return
 	}
 	ctx, cancel := context.WithTimeout(e.background, calls.Timeout)
 	defer cancel()
 	for _, w := range x.CheckServer(ctx) {
 		e.cfg.warn(w)
 	}
-	return struct{}{}, nil
 }
 
 // warn sends the warning w to the Observer, or to the log.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/internal/errtype"
 )
 
@@ -50,8 +49,8 @@ type Lease struct {
 // init makes l the Lease of the caller a. The Lease uses h and the given fence, which is one of the
 // fences in h's block.
 func (l *Lease) init(a *acquisition, h *hold, fence uint64) {
-	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.engine, h, a.rule, a.rule.Mode, fence, time.Now()
-	l.base, l.endHold = a.engine.cfg.observe(a.caller, OpHold, a.rule)
+	l.engine, l.hold, l.rule, l.mode, l.fence, l.began = a.caller.engine, h, a.caller.rule, a.caller.rule.Mode, fence, time.Now()
+	l.base, l.endHold = a.caller.engine.cfg.observe(a.caller.ctx, OpHold, a.caller.rule)
 }
 
 // String returns, for example, "lease of order:42, fence 1763688000123456". It never shows the
@@ -109,41 +108,23 @@ func (l *Lease) Expires() time.Time {
 // or an [*Error] for ErrLost, ErrRevoked, ErrExpired or ErrClosed.
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
+	own := l.own
+	l.mu.Unlock()
+	if own != nil {
+		return own
+	}
+	own = l.derive(withLease(context.WithoutCancel(l.base), l))
+	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.own == nil {
-		l.own = l.derive(context.WithoutCancel(l.base))
+		l.own = own
 	}
 	return l.own
 }
 
-// runContext returns the context for Run's function. It ends when the caller's context or the lease
-// ends, whichever ends first.
-func (l *Lease) runContext() context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.derive(l.base)
-}
-
-// derive returns a context like parent that ends with the lease. The caller holds l.mu.
+// derive returns a context like parent that ends with the lease. The parent may contain the lease:
+// see withLease.
 func (l *Lease) derive(parent context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(withLease(parent, l))
-	if l.cause != nil {
-		cancel(l.cause)
-	} else {
-		l.cancels = append(l.cancels, cancel)
-	}
-	return ctx
-}
-
-// nestedContext returns a context like parent that contains the lease and ends with it.
-func (l *Lease) nestedContext(parent context.Context) context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.derive(parent)
-}
-
-// guardedContext returns a context like parent that ends with the lease but does not contain it.
-func (l *Lease) guardedContext(parent context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(parent)
 	l.onEnd(cancel)
 	return ctx
@@ -183,7 +164,7 @@ func (l *Lease) lose(reason error) bool {
 	}
 	// The Observer is not called on the keeper's goroutine, because a slow Observer must not
 	// delay the deadlines of other leases.
-	calls.Ask(&l.engine.calls, func() (struct{}, error) { l.notifyObserver(reason); return struct{}{}, nil })
+	l.engine.calls.Do(func() { l.notifyObserver(reason) })
 	return true
 }
 

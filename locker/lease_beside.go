@@ -250,24 +250,19 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 // awaitDeparture waits for this process's background release of the key, so that the acquisition's
 // question does not overtake the release.
 func (a *acquisition) awaitDeparture() error {
-	if a.engine.departures.steps == nil {
+	if a.caller.engine.departures.steps == nil {
 		return nil
 	}
-	d := a.engine.cohorts.departureOf(a.key())
+	d := a.caller.engine.cohorts.departureOf(a.caller.key())
 	if d == nil {
 		return nil
 	}
 	d.sendNow()
-	select {
-	case <-d.finished: // the release was answered, has failed, or was taken back
-		return nil
-	case <-a.caller.Done():
-		return a.giveUp(a.caller.Err())
-	case <-a.expiry:
-		return a.giveUp(errWaitOver)
-	case <-a.engine.closing:
-		return a.giveUp(ErrClosed)
+	// The release was answered, has failed, or was taken back.
+	if e, over := a.caller.await(&awaited{answer: d.finished}); e == waitOver {
+		return a.giveUp(over)
 	}
+	return nil
 }
 
 // isHeld reports whether h has time left.

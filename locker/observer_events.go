@@ -97,51 +97,51 @@ type sighting struct {
 
 // ensureSighting returns the sighting of the acquire, and makes it if there is none. If there
 // is no Observer, ensureSighting returns nil.
-func (a *acquisition) ensureSighting() *sighting {
-	if a.engine.cfg.observer == nil {
+func (w *waiting) ensureSighting(c *caller) *sighting {
+	if c.engine.cfg.observer == nil {
 		return nil
 	}
-	if a.sighting == nil {
-		a.sighting = new(sighting)
+	if w.sighting == nil {
+		w.sighting = new(sighting)
 	}
-	return a.sighting
+	return w.sighting
 }
 
 // noteMet records p, the holder for which the acquire waits. Only the first such holder is
 // recorded.
-func (a *acquisition) noteMet(p Peer) {
-	if s := a.ensureSighting(); s != nil && s.met == (Peer{}) {
+func (w *waiting) noteMet(c *caller, p Peer) {
+	if s := w.ensureSighting(c); s != nil && s.met == (Peer{}) {
 		s.met = p
 	}
 }
 
 // noteWait is called when the acquire begins to wait at the given place in the queue, and notifies
 // the Observer.
-func (a *acquisition) noteWait(place int) {
-	s := a.ensureSighting()
+func (w *waiting) noteWait(c *caller, place int) {
+	s := w.ensureSighting(c)
 	if s == nil || s.waiting {
 		return
 	}
 	s.waiting = true
-	if o, ok := a.engine.cfg.observer.(WaitObserver); ok {
+	if o, ok := c.engine.cfg.observer.(WaitObserver); ok {
 		defer absorb("Waiting")
-		s.end = o.Waiting(a.ctx, a.rule, WaitEvent{Place: place, Met: s.met})
+		s.end = o.Waiting(c.observed, c.rule, WaitEvent{Place: place, Met: s.met})
 	}
 }
 
 // noteHandoff records the hand-off by which the acquire gets the lock: the holder p that released
 // it, the kind of the hand-off, and its number in the streak.
-func (a *acquisition) noteHandoff(p Peer, kind Handoff, streak int) {
-	if s := a.ensureSighting(); s != nil {
+func (w *waiting) noteHandoff(c *caller, p Peer, kind Handoff, streak int) {
+	if s := w.ensureSighting(c); s != nil {
 		s.freed, s.handoff, s.streak = p, kind, streak
-		a.noteMet(p)
+		w.noteMet(c, p)
 	}
 }
 
 // noteMessage records e, a grant that came by message. The grant is not in use yet, because an
 // acquire must confirm it.
-func (a *acquisition) noteMessage(e store.Event) {
-	if s := a.ensureSighting(); s != nil {
+func (w *waiting) noteMessage(c *caller, e store.Event) {
+	if s := w.ensureSighting(c); s != nil {
 		s.message = e
 	}
 }
@@ -151,21 +151,21 @@ func (a *acquisition) noteMessage(e store.Event) {
 // names the caller that released the key. If no message came, the acquire reached the server just
 // after the release, and confirmHandoff records nothing.
 func (a *acquisition) confirmHandoff(fence uint64) {
-	s := a.sighting
+	s := a.waiting.sighting
 	if s == nil {
 		return // the acquire met no holder
 	}
-	if e, ok := a.engine.post.grantIn(&a.box); ok {
+	if e, ok := a.caller.engine.post.grantIn(&a.ticket.box); ok {
 		s.message = e
 	}
 	if fence != 0 && s.message.Fence == fence && s.handoff == "" {
-		a.noteHandoff(Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
+		a.waiting.noteHandoff(&a.caller, Peer{Traceparent: s.message.ReleasedBy}, HandoffRemote, 0)
 	}
 }
 
 // endWait ends the wait for the Observer, if the acquire has waited.
-func (a *acquisition) endWait() {
-	if s := a.sighting; s != nil && s.end != nil {
+func (w *waiting) endWait() {
+	if s := w.sighting; s != nil && s.end != nil {
 		over := s.end
 		s.end = nil
 		defer absorb("the function that Waiting returned")

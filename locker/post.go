@@ -92,12 +92,11 @@ func (p *post) warm(key string) {
 	if p.notifier == nil || p.notifier.Inbox(key) != "" || p.warming.Swap(true) {
 		return
 	}
-	calls.Ask(&p.engine.calls, func() (struct{}, error) {
+	p.engine.calls.Do(func() {
 		defer p.warming.Store(false)
 		ctx, cancel := context.WithTimeout(p.engine.background, calls.Timeout)
 		defer cancel()
-		_, err := p.notifier.Open(ctx, key)
-		return struct{}{}, err // the error does not matter here, because a caller that needs the inbox subscribes itself
+		_, _ = p.notifier.Open(ctx, key) // a caller that needs the inbox subscribes itself
 	})
 }
 

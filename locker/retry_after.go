@@ -19,10 +19,10 @@ const firstGuess = 50 * time.Millisecond
 // remaining TTL is a poor estimate, because the lease is renewed. Only for a key that Rule.AtLeast
 // keeps locked, the remaining time is certain.
 func (a *acquisition) retryAfter() time.Duration {
-	if a.holder.Kept && a.holder.Left > 0 {
-		return a.holder.Left
+	if a.ticket.holder.Kept && a.ticket.holder.Left > 0 {
+		return a.ticket.holder.Left
 	}
-	after := min(a.remaining(), a.engine.cfg.maxRetryAfter)
+	after := min(a.remaining(), a.caller.engine.cfg.maxRetryAfter)
 	after += rand.N(after/4 + 1)
 	return max(after, time.Millisecond)
 }
@@ -37,21 +37,21 @@ func (a *acquisition) retryAfter() time.Duration {
 // time, and comes late by about the length of one hold.
 func (a *acquisition) remaining() time.Duration {
 	var held time.Duration
-	if !a.heldSince.IsZero() {
-		held = max(time.Since(a.heldSince), 0)
+	if !a.waiting.heldSince.IsZero() {
+		held = max(time.Since(a.waiting.heldSince), 0)
 	}
 	guess := max(held, firstGuess)
 	rest, each := guess, 2*guess
-	if usual, ok := a.engine.times.meanHold(a.rule.Name); ok {
+	if usual, ok := a.caller.engine.times.meanHold(a.caller.rule.Name); ok {
 		each = max(usual, held)
 		if rest = usual - held; rest <= usual/8 {
 			rest = max(held/2, usual/8)
 		}
 	}
-	if a.holder.Left >= 0 {
-		rest = min(rest, a.holder.Left)
+	if a.ticket.holder.Left >= 0 {
+		rest = min(rest, a.ticket.holder.Left)
 	}
-	return rest + each*time.Duration(max(a.place-1, 0))/time.Duration(a.rule.maxHolders())
+	return rest + each*time.Duration(max(a.ticket.place-1, 0))/time.Duration(a.caller.rule.maxHolders())
 }
 
 // holdsSince returns the local time at which the holder h got the key. The parameter clock is
@@ -72,9 +72,9 @@ func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 // hopeless reports whether the caller's wait would probably be over before its turn comes.
 // hopeless returns false until this process has held enough leases for an estimate.
 func (a *acquisition) hopeless() bool {
-	if !a.engine.cfg.refuseEarly || a.rule.Wait <= 0 {
+	if !a.caller.engine.cfg.refuseEarly || a.caller.rule.Wait <= 0 {
 		return false
 	}
-	_, known := a.engine.times.estimate(a.rule.Name)
-	return known && a.remaining() > a.rule.Wait-time.Since(a.began)
+	_, known := a.caller.engine.times.estimate(a.caller.rule.Name)
+	return known && a.remaining() > a.caller.rule.Wait-time.Since(a.caller.began)
 }

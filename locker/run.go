@@ -34,7 +34,7 @@ func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) 
 			_ = lease.Release(ctx)
 		}
 	}()
-	err = fn(lease.runContext())
+	err = fn(lease.derive(withLease(lease.base, lease)))
 	returned = true
 	return settle(ctx, lease, err)
 }

@@ -72,7 +72,7 @@ func RunAll(ctx context.Context, l Locker, rules []Rule, fn func(ctx context.Con
 func contextOfAll(leases []*Lease) context.Context {
 	ctx := leases[len(leases)-1].base // base ends with the caller's context
 	for _, l := range leases {
-		ctx = l.nestedContext(ctx)
+		ctx = l.derive(withLease(ctx, l))
 	}
 	return ctx
 }
@@ -222,5 +222,5 @@ func gather(ctx context.Context, collect func(*gathering) error) (leases []*Leas
 func (g *gathering) add(l *Lease) {
 	g.leases = append(g.leases, l)
 	g.takes.add(l)
-	g.ctx = l.guardedContext(g.ctx)
+	g.ctx = l.derive(g.ctx)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/calls"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -38,7 +37,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 		all = append(all, a)
 	}
 	for _, a := range all {
-		a.observe()
+		a.caller.observe()
 	}
 	return gather(ctx, func(g *gathering) error {
 		for rest := all; len(rest) > 0; {
@@ -47,7 +46,7 @@ func (e *Engine) acquireAll(ctx context.Context, rules []Rule) (leases []*Lease,
 				return err
 			}
 			for _, a := range rest[:alone] {
-				a.caller, a.rule, a.began = g.ctx, a.rule.withRemainingWait(began), time.Now()
+				a.caller.ctx, a.caller.rule, a.caller.began = g.ctx, a.caller.rule.withRemainingWait(began), time.Now()
 				lease, err := a.end(a.run())
 				if err != nil {
 					return err
@@ -72,14 +71,14 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 	for _, a := range all {
 		// A step for all keys does not suit readers and permits, and must not overtake a release
 		// that is under way.
-		if a.rule.Mode == Shared || a.rule.Limit > 0 || e.cohorts.departureOf(a.key()) != nil {
+		if a.caller.rule.Mode == Shared || a.caller.rule.Limit > 0 || e.cohorts.departureOf(a.caller.key()) != nil {
 			return len(all), nil
 		}
 		j.prepare(a)
 	}
 	// The call may continue after this function has returned, so these acquisitions are not
 	// recycled.
-	grants, failure, err := j.await(g, calls.Ask(&e.calls, func() ([]store.Grant, error) { return s.AcquireAll(all[0].ctx, j.claims) }))
+	grants, failure, err := j.ask(g, s)
 	switch no := (*store.Refusal)(nil); {
 	case err != nil:
 		return 0, err
@@ -93,7 +92,7 @@ func (e *Engine) takeTogether(g *gathering, all []*acquisition, began time.Time)
 		if g.State == store.Done {
 			return 0, cmp.Or(j.forget(), all[i].fail(ErrDone, 0))
 		}
-		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.rule.Wait == NoWait {
+		if a := all[i]; g.State == store.Busy && g.Holder.Left != 0 && a.caller.rule.Wait == NoWait {
 			a.noteBusy(g)
 			return 0, cmp.Or(j.forget(), a.giveUp(errWaitOver))
 		}
@@ -116,56 +115,56 @@ type joint struct {
 
 // prepare adds the claim of a, which wants one of the keys.
 func (j *joint) prepare(a *acquisition) {
-	a.describe()
+	a.caller.describe()
 	a.ticket = &a.own
-	a.claim = store.Claim{
-		Key: a.key(), Owner: rand.Text(), Mode: a.rule.Mode, TTL: a.rule.leaseTTL(), FenceCount: 1,
-		Metadata: a.meta, Once: a.rule.Once,
+	a.ticket.claim = store.Claim{
+		Key: a.caller.key(), Owner: rand.Text(), Mode: a.caller.rule.Mode, TTL: a.caller.rule.leaseTTL(), FenceCount: 1,
+		Metadata: a.caller.meta, Once: a.caller.rule.Once,
 	}
-	a.calls++
-	a.token.ask()
-	a.firstSent, a.sentAt = j.sentAt, j.sentAt
-	j.claims = append(j.claims, a.claim)
+	a.waiting.calls++
+	a.ticket.token.ask()
+	a.ticket.firstSent, a.ticket.sentAt = j.sentAt, j.sentAt
+	j.claims = append(j.claims, a.ticket.claim)
 }
 
-// await waits for answers. If the call fails, failure is its error. If the end of ctx, the shortest
-// Wait or Close ends the wait, waitErr is the error for the caller.
-func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) (grants []store.Grant, failure, waitErr error) {
-	e, first := j.all[0].engine, j.all[0]
+// ask makes the call and waits for its answer. If the call fails, failure is its error. If the end
+// of ctx, the shortest Wait or Close ends the wait, waitErr is the error for the caller.
+func (j *joint) ask(g *gathering, s store.BatchAcquirer) (grants []store.Grant, failure, waitErr error) {
+	first := j.all[0]
 	for _, a := range j.all {
-		if a.rule.Wait > 0 && (first.rule.Wait <= 0 || a.rule.Wait < first.rule.Wait) {
+		if a.caller.rule.Wait > 0 && (first.caller.rule.Wait <= 0 || a.caller.rule.Wait < first.caller.rule.Wait) {
 			first = a
 		}
 	}
-	var expiry <-chan time.Time
-	if first.rule.Wait > 0 {
-		timer := e.timers.Start(max(first.rule.Wait-time.Since(j.began), 0))
+	e, all := first.caller.engine, caller{engine: first.caller.engine, ctx: g.ctx}
+	if first.caller.rule.Wait > 0 {
+		timer := e.timers.Start(max(first.caller.rule.Wait-time.Since(j.began), 0))
 		defer e.timers.Stop(timer)
-		expiry = timer.C
+		all.expiry = timer.C
 	}
+	var answers []store.Grant
+	var failed error
+	answered, calling, claims := make(chan struct{}), j.all[0].caller.observed, j.claims
+	e.calls.Do(func() {
+		defer close(answered)
+		if answers, failed = s.AcquireAll(calling, claims); failed == nil && len(answers) != len(claims) {
+			failed = fmt.Errorf("the Store answered %d of %d claims", len(answers), len(claims))
+		}
+	})
 	silence, end := e.silence()
 	defer end()
-	var reason error
-	select {
-	case <-silence:
+	switch ready, over := all.await(&awaited{answer: answered, silence: silence}); ready {
+	case answerCame:
+		return answers, failed, nil
+	case silenceOver:
 		return nil, errNoAnswer, nil
-	case r := <-answers:
-		if r.Err == nil && len(r.Value) != len(j.all) {
-			r.Err = fmt.Errorf("the Store answered %d of %d claims", len(r.Value), len(j.all))
+	default:
+		if time.Since(j.sentAt) > freshGrant {
+			first.waiting.failure = errNoAnswer
 		}
-		return r.Value, r.Err, nil
-	case <-g.ctx.Done():
-		reason = g.ctx.Err()
-	case <-expiry:
-		reason = errWaitOver
-	case <-e.closing:
-		reason = ErrClosed
+		_ = j.undo(errNoAnswer)
+		return nil, nil, first.giveUp(over)
 	}
-	if time.Since(j.sentAt) > freshGrant {
-		first.failure = errNoAnswer
-	}
-	_ = j.undo(errNoAnswer)
-	return nil, nil, first.giveUp(reason)
 }
 
 // undo undoes a call that has ended with failure and without an answer, so that the caller may ask
@@ -174,9 +173,9 @@ func (j *joint) await(g *gathering, answers <-chan calls.Answer[[]store.Grant]) 
 // undo, err is not nil.
 func (j *joint) undo(failure error) (err error) {
 	for _, a := range j.all {
-		a.token.endCall(callLost)
-		a.giveBack()
-		if a.rule.Wait == NoWait && err == nil {
+		a.ticket.token.endCall(callLost)
+		a.ticket.giveBack(a.caller.engine)
+		if a.caller.rule.Wait == NoWait && err == nil {
 			err = a.fail(asUnavailable(failure), 0)
 		}
 	}
@@ -186,7 +185,7 @@ func (j *joint) undo(failure error) (err error) {
 // forget drops the tokens, which hold nothing.
 func (j *joint) forget() error {
 	for _, a := range j.all {
-		a.own = ticket{holder: a.holder, place: a.place}
+		a.own = ticket{holder: a.ticket.holder, place: a.ticket.place}
 		a.ticket = &a.own
 	}
 	return nil
@@ -195,16 +194,16 @@ func (j *joint) forget() error {
 // newLeases makes the leases of the grants, and adds them to g.
 func (j *joint) newLeases(g *gathering, grants []store.Grant) error {
 	for _, a := range j.all {
-		a.token.endCall(answerGranted)
+		a.ticket.token.endCall(answerGranted)
 	}
 	for i, a := range j.all {
-		a.caller = g.ctx
+		a.caller.ctx = g.ctx
 		lease, err := a.newLease(grants[i], j.sentAt, 0)
 		if lease == nil {
 			for _, a := range j.all[i:] {
-				a.giveBack()
+				a.ticket.giveBack(a.caller.engine)
 			}
-			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.failure, errNoAnswer)), 0))
+			return cmp.Or(err, a.fail(asUnavailable(cmp.Or(a.waiting.failure, errNoAnswer)), 0))
 		}
 		if lease, err = a.end(lease, nil); err != nil {
 			return err

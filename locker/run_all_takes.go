@@ -66,23 +66,23 @@ func (t *takeState) allLeases(ctx context.Context) []*Lease {
 // mindOrder prevents a RunAll from waiting for itself, or for a caller that may wait for the
 // RunAll. No circle of waits can form if every caller waits only for keys that sort after all keys
 // that it holds. So an acquire of an earlier key makes one attempt, and does not wait.
-func (a *acquisition) mindOrder(ctx context.Context) error {
+func (c *caller) mindOrder(ctx context.Context) error {
 	t := takesIn(ctx)
 	if t == nil {
 		return nil
 	}
-	key := a.key()
+	key := c.key()
 	for _, l := range t.allLeases(ctx) {
 		switch {
-		case l.engine != a.engine || l.endError() != nil:
-		case l.hold.claim.Key == key && l.Mode() == Shared && a.rule.Mode == Shared: // the caller reads with the same hold
+		case l.engine != c.engine || l.endError() != nil:
+		case l.hold.claim.Key == key && l.Mode() == Shared && c.rule.Mode == Shared: // the caller reads with the same hold
 		// Another caller may hold units too, and wait for the units of this caller.
-		case l.hold.claim.Key == key && l.rule.Limit > 0 && a.rule.Limit > 0:
-			a.laterKey, a.rule.Wait = l.rule.Key, NoWait
+		case l.hold.claim.Key == key && l.rule.Limit > 0 && c.rule.Limit > 0:
+			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		case l.hold.claim.Key == key:
 			return fmt.Errorf("%w: self-deadlock: the context given to RunAll already has a lease of this key; leave the key out, or take both through a Locker of NewReentrant", ErrUnsupported)
 		case l.hold.claim.Key > key:
-			a.laterKey, a.rule.Wait = l.rule.Key, NoWait
+			c.laterKey, c.rule.Wait = l.rule.Key, NoWait
 		}
 	}
 	return nil

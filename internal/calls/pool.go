@@ -118,23 +118,6 @@ func (r refusedQuestion) Answered() <-chan struct{}  { return r }
 func (refusedQuestion) Answer() (store.Grant, error) { return store.Grant{}, errHanging }
 func (refusedQuestion) Abandon() (sent bool)         { return false }
 
-// Answer has the results of a call to a Store.
-type Answer[T any] struct {
-	Value T
-	Err   error
-}
-
-// Ask runs a call that is not a step, and returns the channel of the answer. If its caller does not
-// receive the answer, the answer is dropped.
-func Ask[T any](cs *Pool, call func() (T, error)) <-chan Answer[T] {
-	ch := make(chan Answer[T], 1)
-	cs.Do(func() {
-		v, err := call()
-		ch <- Answer[T]{v, err}
-	})
-	return ch
-}
-
 // Do runs job on a goroutine of its own.
 func (cs *Pool) Do(job func()) {
 	c := cs.takeWorker()
