@@ -26,13 +26,12 @@ cache = $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/latchkit
 redis-6.2 = $(cache)/redis-6.2
 
 # The tests stop and restart real servers, and a busy machine can be late for a bound that an idle
-# machine keeps. So a failed test runs once more, alone. It must pass then, and the report names
-# it: such a test has a defect, or the product has. A data race, a panic and more than five
+# machine keeps. So a failed test runs once more, alone. It must pass then, and the summary
+# names it: such a test has a defect, or the product has. A data race, a panic and more than five
 # failures are final.
 gotestsum = $(cache)/gotestsum
 test-go = $(gotestsum) --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-abort-on-data-race --rerun-fails-run-root-test --rerun-fails-report $(rerun)
-rerun = $(cache)/rerun
+	--rerun-fails-abort-on-data-race --rerun-fails-run-root-test
 
 .PHONY: help
 help: ## list the commands
@@ -53,14 +52,11 @@ gotestsum:
 .PHONY: test
 test: tools clients gotestsum ## run all tests, in all modules, on real servers, with the newest and the oldest versions
 	$(test-go) --packages work -- -race -shuffle=on -timeout 20m
-	@cat $(rerun)
 	@echo "the root once more, with the oldest Go and the oldest dependencies"
 	$(alone) $(oldest) $(test-go) --packages ./... -- -shuffle=on -timeout 20m
-	@cat $(rerun)
 	@echo "the laws of all Stores on Redis 6.2, and a former master that serves on"
 	@.ci/install-servers redis-6.2 $(redis-6.2)
 	PATH="$(redis-6.2):$$PATH" $(test-go) --packages ./... -- -race -count=1 -run 'ObeysTheLaws|FormerMaster'
-	@cat $(rerun)
 	@set -e; for module in $(modules); do \
 		echo "$$module builds and vets alone"; \
 		(cd $$module && $(alone) go build ./... && $(alone) go vet ./...); \
