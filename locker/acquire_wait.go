@@ -42,9 +42,6 @@ func (c anchor) toLocal(server time.Time) (earliest time.Time, uncertainty time.
 
 // wait waits until there is a lease, or a reason to ask again, and then asks.
 func (a *acquisition) wait() (*Lease, error) {
-	if !a.waiting.busySince.IsZero() && a.ticket.current && a.hopeless() {
-		return nil, a.giveUp(errWaitOver)
-	}
 	if !a.waiting.busySince.IsZero() && !a.admit() {
 		if refused := a.fail(ErrTooManyWaiters, a.retryAfter()); !a.caller.engine.cohorts.makeRoom(a, refused) {
 			return nil, refused

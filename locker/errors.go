@@ -62,9 +62,12 @@ func (revoked) Is(target error) bool { return target == ErrLost }
 type Error struct {
 	Op  Op
 	Key string
-	// RetryAfter is the estimated time after which another try may succeed. It is at least 1 ms,
-	// and has jitter: see [WithMaxRetryAfter]. RetryAfter is set with ErrBusy and
-	// ErrTooManyWaiters, and 0 with all other errors.
+	// RetryAfter is the time after which another try may succeed. If Rule.AtLeast keeps the key,
+	// RetryAfter is the time for which the key is kept. Otherwise it is an estimate of at most 2 s,
+	// to which up to a quarter is added as jitter. The estimate uses how long the holder has held
+	// the key, how long leases with this Rule.Name were held in this process, and the place in the
+	// queue. RetryAfter is at least 1 ms with ErrBusy and ErrTooManyWaiters, and 0 with all other
+	// errors.
 	RetryAfter time.Duration
 	// HolderMetadata is the metadata of the holder that the acquire saw last: the holder's
 	// [Rule.Metadata] or [WithMetadata]. HolderMetadata is set with ErrBusy if the holder has

@@ -27,9 +27,6 @@ type config struct {
 	limit      int    // the units of a key; 0: the Locker is no semaphore
 	noUnits    string // why no Rule may have a Limit; "": Rules may have a Limit
 
-	maxRetryAfter time.Duration
-	refuseEarly   bool
-
 	nodeTimeout time.Duration
 	background  bool
 
@@ -51,8 +48,6 @@ func newConfig() config {
 		renewal:  true,
 		queue:    true,
 		handoffs: DefaultHandoffs,
-
-		maxRetryAfter: DefaultMaxRetryAfter,
 
 		maxSkew:     DefaultMaxSkew,
 		nodeTimeout: DefaultNodeTimeout,
@@ -90,8 +85,6 @@ func (c *config) validate() error {
 		return errors.New("latchkit: WithAdaptiveTTL needs renewals, and WithoutRenewal forbids them; leave one of the two out")
 	case c.renewApart && typednil.Is(c.renewClient):
 		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
-	case c.maxRetryAfter < time.Millisecond || c.maxRetryAfter > longestTime:
-		return fmt.Errorf("latchkit: WithMaxRetryAfter(%v); give 1ms to 10 years", c.maxRetryAfter)
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which means no hand-offs inside the process", c.handoffs)
 	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:
@@ -139,21 +132,6 @@ func WithoutRenewal() Option { return anyOption(func(c *config) { c.renewal = fa
 // WithMaxWaiters limits the waiters of a key in this process to n. Each further caller is refused
 // with ErrTooManyWaiters. Default: 0, no limit.
 func WithMaxWaiters(n int) Option { return anyOption(func(c *config) { c.maxWaiters = n }) }
-
-// WithMaxRetryAfter limits [Error.RetryAfter] to d where it is an estimate. The estimate uses three
-// values: how long the holder has held the key, how long leases with this Rule.Name were held in
-// this process, and the place in the queue. The time for which Rule.AtLeast keeps a key is no
-// estimate, so it may be larger than d. Default: [DefaultMaxRetryAfter]. As jitter, up to a
-// quarter of the result is added to it.
-func WithMaxRetryAfter(d time.Duration) Option {
-	return anyOption(func(c *config) { c.maxRetryAfter = d })
-}
-
-// WithEarlyRefusal refuses an Acquire at once, with ErrBusy, if its Wait will probably be over
-// before its turn comes. Under overload, callers are then refused early instead of late. The
-// refusals begin when this process has held ten leases of the Rule.Name, because the estimate needs
-// to know how long leases are held. Default: every caller waits as long as its Wait allows.
-func WithEarlyRefusal() Option { return anyOption(func(c *config) { c.refuseEarly = true }) }
 
 // WithAdaptiveBackoff learns the pauses between attempts from the leases with the same Rule.Name in
 // this process. It measures how long the leases were held, and how often another attempt

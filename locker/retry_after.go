@@ -7,8 +7,9 @@ import (
 	"github.com/latchkit/latchkit/locker/store"
 )
 
-// DefaultMaxRetryAfter is the default of [WithMaxRetryAfter].
-const DefaultMaxRetryAfter = 2 * time.Second
+// maxRetryAfter is the largest estimate of [Error.RetryAfter], without its jitter. A longer pause
+// would cost more time than it saves questions.
+const maxRetryAfter = 2 * time.Second
 
 // firstGuess is the least time for which a holder is assumed to have held the key. Without this
 // minimum, callers would ask again and again when nothing is known about the holder.
@@ -22,7 +23,7 @@ func (a *acquisition) retryAfter() time.Duration {
 	if a.ticket.holder.Kept && a.ticket.holder.Left > 0 {
 		return a.ticket.holder.Left
 	}
-	after := min(a.remaining(), a.caller.engine.cfg.maxRetryAfter)
+	after := min(a.remaining(), maxRetryAfter)
 	after += rand.N(after/4 + 1)
 	return max(after, time.Millisecond)
 }
@@ -67,14 +68,4 @@ func holdsSince(h store.Holder, clock, sentAt time.Time) time.Time {
 		return time.Time{}
 	}
 	return sentAt.Add(-held)
-}
-
-// hopeless reports whether the caller's wait would probably be over before its turn comes.
-// hopeless returns false until this process has held enough leases for an estimate.
-func (a *acquisition) hopeless() bool {
-	if !a.caller.engine.cfg.refuseEarly || a.caller.rule.Wait <= 0 {
-		return false
-	}
-	_, known := a.caller.engine.times.estimate(a.caller.rule.Name)
-	return known && a.remaining() > a.caller.rule.Wait-time.Since(a.caller.began)
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -119,47 +118,4 @@ func refused(t *testing.T, e *locker.Engine, rule locker.Rule) time.Duration {
 		t.Fatal(err)
 	}
 	return busy.RetryAfter
-}
-
-// With WithEarlyRefusal, a caller is refused at once if its wait would probably end before it
-// gets the lock. Without this option, or with a wait that is long enough, the caller waits.
-func TestEarlyRefusal(t *testing.T) {
-	t.Parallel()
-	for _, early := range []bool{false, true} {
-		t.Run(fmt.Sprint(early), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var opts []locker.Option
-				if early {
-					opts = append(opts, locker.WithEarlyRefusal())
-				}
-				memory := lockertest.NewMemory()
-				e, err := locker.New(memory.NewProcess(), opts...)
-				if err != nil {
-					t.Fatal(err)
-				}
-				other, err := locker.New(memory.NewProcess())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _, _ = e.Close(context.Background()), other.Close(context.Background()) }()
-				for range 10 {
-					lease := acquire(t, e, locker.Rule{Key: "k"})
-					time.Sleep(4 * time.Second)
-					release(t, lease)
-				}
-				lease := acquire(t, other, locker.Rule{Key: "k"})
-				began := time.Now()
-				_, err = e.Acquire(t.Context(), locker.Rule{Key: "k", Wait: time.Second})
-				if !errors.Is(err, locker.ErrBusy) {
-					t.Error(err)
-				}
-				if waited := time.Since(began); early != (waited == 0) {
-					t.Errorf("refused after %v", waited)
-				}
-				time.AfterFunc(4*time.Second, func() { release(t, lease) })
-				release(t, acquire(t, e, locker.Rule{Key: "k", Wait: 10 * time.Second}))
-			})
-		})
-	}
 }
