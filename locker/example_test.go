@@ -51,11 +51,9 @@ func ExampleRule() {
 
 func ExampleNewSingle_options() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-	apart := redis.NewClient(&redis.Options{Addr: "localhost:6379", PoolSize: 2})
 	l, err := locker.NewSingle(client,
 		locker.WithMaxWaiters(100),                            // for each key; then ErrTooManyWaiters, at once
 		locker.WithAdaptiveTTL(2*time.Second, 30*time.Second), // after a crash, the next waiter waits for 2 s on a healthy network
-		locker.WithRenewClient(apart),                         // another client of the same server
 	)
 	if err != nil {
 		log.Fatal(err)

@@ -319,12 +319,8 @@ func newQuorumConfig[O comparable](constructor string, cs []Client, opts []O, ap
 // checkForQuorum refuses the options for one server that NewReadWrite accepts only with one
 // client.
 func (c *config) checkForQuorum() error {
-	const who = "NewReadWrite"
-	switch {
-	case c.renewClient != nil:
-		return fmt.Errorf("latchkit: %s: WithRenewClient is for a Locker on one server, and this Locker has several; leave the option out, and give clients with a PoolSize that leaves room for renewals", who)
-	case c.acked:
-		return fmt.Errorf("latchkit: %s: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave the option out: in a quorum such a node does not vote until its leases are over", who)
+	if c.acked {
+		return errors.New("latchkit: NewReadWrite: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave the option out: in a quorum such a node does not vote until its leases are over")
 	}
 	return nil
 }
@@ -363,7 +359,7 @@ func NewScriptless(c redis.UniversalClient, opts ...Option) (*Engine, error) {
 
 // redis returns the settings for a Store on Redis.
 func (c *config) redis() redisstore.Settings {
-	s := redisstore.Settings{RenewClient: c.renewClient, Warn: c.undoEnded}
+	s := redisstore.Settings{Warn: c.undoEnded}
 	if c.acked {
 		s.Acks = redisstore.Acks{Replicas: c.replicas, Within: c.ackedWithin}
 	}

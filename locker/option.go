@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/latchkit/latchkit/internal/typednil"
 	"github.com/latchkit/latchkit/locker/store"
 )
 
@@ -32,8 +31,6 @@ type config struct {
 
 	adaptive    *adaptiveBackoff
 	adaptiveTTL bounds
-	renewClient Client
-	renewApart  bool
 	maxSkew     time.Duration
 	failsOver   bool // a failover to another server is possible, whose clock may differ by maxSkew
 	acked       bool // WithReplicaAck was given
@@ -83,8 +80,6 @@ func (c *config) validate() error {
 		return fmt.Errorf("latchkit: WithMaxTTL(%v) is shorter than the longest TTL of WithAdaptiveTTL, %v; raise WithMaxTTL, or lower the longest TTL", c.maxTTL, c.adaptiveTTL.most)
 	case c.adaptiveTTL.most > 0 && !c.renewal:
 		return errors.New("latchkit: WithAdaptiveTTL needs renewals, and WithoutRenewal forbids them; leave one of the two out")
-	case c.renewApart && typednil.Is(c.renewClient):
-		return errors.New("latchkit: WithRenewClient(nil); leave the option out to renew through the Locker's client")
 	case c.handoffs < 1:
 		return fmt.Errorf("latchkit: WithHandoffs(%d); give at least 1, which means no hand-offs inside the process", c.handoffs)
 	case c.nodeTimeout < time.Millisecond || c.nodeTimeout > longestTime:

@@ -19,7 +19,6 @@ func TestAnOptionSuitsOnlyTheLockersThatUseIt(t *testing.T) {
 		"WithTTL":         {locker.WithTTL(time.Second), kinds{true, true, true, true}},
 		"WithOptions":     {locker.WithOptions(), kinds{true, true, true, true}},
 		"WithObserver":    {locker.WithObserver(nil), kinds{true, true, true, true}},
-		"WithRenewClient": {locker.WithRenewClient(nil), kinds{single: true, readWrite: true}},
 		"WithReplicaAck":  {locker.WithReplicaAck(1, 1), kinds{single: true, readWrite: true}},
 		"WithNodeTimeout": {locker.WithNodeTimeout(1), kinds{quorum: true, readWrite: true}},
 	} {

@@ -18,13 +18,6 @@ func WithReplicaAck(n int, timeout time.Duration) SingleOption {
 	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
 }
 
-// WithRenewClient sends renewals through a separate client, so that they do not wait for
-// connections behind other traffic of the service. The client must connect to the same server, or
-// the same cluster. Default: the Locker's client.
-func WithRenewClient(client Client) SingleOption {
-	return singleOption(func(c *config) { c.renewClient, c.renewApart = client, true })
-}
-
 // WithBackgroundRelease lets [Run] and [RunAll] return without waiting for the server's answer to
 // the release. A program that ends without [Engine.Close] may leave keys locked until their TTL: do
 // not use it for command-line tools.

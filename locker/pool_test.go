@@ -2,6 +2,10 @@ package locker_test
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,54 +15,105 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// The other traffic of the service uses all connections of the client for longer than a lease
-// lasts. Renewals wait for a connection, and the lease is lost. Renewals through a client of their
-// own do not have to wait.
-func TestRenewalsThroughTheirOwnClientSurviveAFullPool(t *testing.T) {
+// narrow lets a client have two connections.
+func narrow(o *redis.Options) { o.PoolSize = 2 }
+
+// onClient returns a Locker on client, which is closed when the test ends, even with calls that
+// hang.
+func onClient(t *testing.T, client *redis.Client) *locker.Engine {
+	t.Helper()
+	l, err := locker.NewSingle(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = l.Close(ctx)
+	})
+	return l
+}
+
+// The service blocks all connections of its client for longer than a lease lasts. A Locker on the
+// same client cannot renew its lease.
+func TestALockerWithItsOwnClientKeepsItsLeasesWhileTheServicesPoolIsExhausted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	direct := server.Client(t)
-	const ttl, connections = time.Second, 2
-	start := func(opts ...locker.SingleOption) (*redis.Client, *locker.Lease) {
-		client := server.Client(t, func(o *redis.Options) { o.PoolSize = connections })
-		l, err := locker.NewSingle(client, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			_ = l.Close(ctx)
-		})
-		key := "pool:with"
-		if len(opts) == 0 {
-			key = "pool:without"
-		}
-		return client, acquire(t, l, locker.Rule{Key: key, TTL: ttl})
-	}
-	apart, kept := start(locker.WithRenewClient(server.Client(t)))
-	together, doomed := start()
+	direct, service := server.Client(t), server.Client(t, narrow)
+	const ttl = time.Second
+	doomed := acquire(t, onClient(t, service), locker.Rule{Key: "pool:shared", TTL: ttl})
+	kept := acquire(t, onClient(t, server.Client(t, narrow)), locker.Rule{Key: "pool:own", TTL: ttl})
 
 	traffic, stop := context.WithCancel(t.Context())
 	defer stop()
-	for _, client := range []*redis.Client{apart, together} {
-		for range connections {
-			go func() { client.BLPop(traffic, 0, "pool:empty") }()
-		}
+	for range 2 {
+		go func() { service.BLPop(traffic, 0, "pool:empty") }()
 	}
 	blocked := func() string { return field(direct.Info(t.Context(), "clients").Val(), "blocked_clients") }
-	eventually(t, "all connections are taken", func() bool { return blocked() == "4" })
+	eventually(t, "all connections of the service are taken", func() bool { return blocked() == "2" })
 
-	lost(t, doomed, locker.ErrLost) // positive control: this lease is lost, because its Locker has no client for renewals
+	lost(t, doomed, locker.ErrLost) // positive control: the lease on the service's client is lost
 	expires := kept.Expires()
 	eventually(t, "the other lease outlives this by two TTLs", func() bool { return kept.Expires().After(expires.Add(2 * ttl)) })
 	if kept.Context().Err() != nil {
 		t.Error(context.Cause(kept.Context()))
 	}
-	if blocked() != "4" {
+	if blocked() != "2" {
 		t.Errorf("positive control: %s connections are blocked", blocked())
 	}
-	// End the calls that use up the pools, because otherwise the leases cannot be released.
-	direct.RPush(t.Context(), "pool:empty", 1, 2, 3, 4)
+	direct.RPush(t.Context(), "pool:empty", 1, 2) // otherwise the Locker on this client cannot be closed
 	release(t, kept)
+}
+
+// farConn is a connection to a distant server.
+type farConn struct{ net.Conn }
+
+func (c farConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(10 * time.Millisecond) // the trip of the reply
+	return n, err
+}
+
+func TestTheLockersOwnAcquiresDoNotStarveItsRenewals(t *testing.T) {
+	t.Parallel()
+	for _, byContext := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ContextTimeoutEnabled=%v", byContext), func(t *testing.T) {
+			t.Parallel()
+			client := redistest.Start(t).Client(t, narrow, func(o *redis.Options) {
+				o.ContextTimeoutEnabled = byContext
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					c, err := new(net.Dialer).DialContext(ctx, network, addr)
+					return farConn{c}, err
+				}
+			})
+			l := onClient(t, client)
+			const ttl, callers = time.Second, 300
+			kept := acquire(t, l, locker.Rule{Key: "pool:kept", TTL: ttl})
+			traffic, stop := context.WithCancel(t.Context())
+			var under atomic.Int32 // the acquires under way
+			var all sync.WaitGroup
+			for i := range callers {
+				all.Go(func() {
+					for round := 0; traffic.Err() == nil; round++ {
+						under.Add(1)
+						lease, err := l.Acquire(traffic, locker.Rule{Key: fmt.Sprintf("pool:%d:%d", i, round)})
+						under.Add(-1)
+						if err == nil {
+							go func() { _ = lease.Release(context.WithoutCancel(traffic)) }()
+						}
+					}
+				})
+			}
+			eventually(t, "most callers wait for a connection", func() bool { return under.Load() > callers/2 })
+			expires := kept.Expires()
+			eventually(t, "the lease outlives this by three TTLs", func() bool {
+				return kept.Context().Err() != nil || kept.Expires().After(expires.Add(3*ttl))
+			})
+			if kept.Context().Err() != nil {
+				t.Error(context.Cause(kept.Context()))
+			}
+			stop()
+			all.Wait()
+		})
+	}
 }

@@ -145,12 +145,12 @@ func (s Single) beginRenewal(ctx context.Context, b *Batch, grants []store.Grant
 			onAnswer(b.Places, grants)
 			return
 		}
-		s.renewals.Go(func() {
+		s.links.Go(func() {
 			complete()
 			onAnswer(b.Places, grants)
 		})
 	}
-	s.renewals.Put(ctx, call)
+	s.links.Put(ctx, call)
 }
 
 // fillAnswer puts the answer to the batch's call, text or err, into the grants.
@@ -181,14 +181,7 @@ func (s Single) Close(ctx context.Context) error {
 	if s.links == nil {
 		return nil
 	}
-	err := s.links.Close(ctx)
-	if s.renewals == s.links {
-		return err
-	}
-	if closed := s.renewals.Close(ctx); err == nil {
-		err = closed
-	}
-	return err
+	return s.links.Close(ctx)
 }
 
 // multiQuestion is a Question that several calls answer.

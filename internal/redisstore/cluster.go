@@ -107,7 +107,7 @@ func (s Cluster) renewAlone(ctx context.Context, b *Batch, grants []store.Grant)
 	plain.handed = false
 	s.renew(ctx, &plain, grants)
 	if b.handed && grants[b.Places[0]].State == store.Granted {
-		if _, err := runCommand(ctx, s.Renewals, link.Renewal, "zremrangebyscore", QueueKey(b.firstClaim().Key), "-inf", "(0"); err != nil {
+		if _, err := runCommand(ctx, s.Client, link.Renewal, "zremrangebyscore", QueueKey(b.firstClaim().Key), "-inf", "(0"); err != nil {
 			b.Fail(grants, Refused(err)) // not confirmed; the lease is renewed again later
 		}
 	}
@@ -172,23 +172,23 @@ func (s Cluster) continueRelease(ctx context.Context, q *question, c store.Claim
 func (s Cluster) releaseAlone(ctx context.Context, c store.Claim) (store.Grant, error) {
 	tombstone := TombstoneKey(c.Key, c.Owner)
 	if c.TombstoneTTL > 0 {
-		if _, err := undoneScript.Run(ctx, s.Steps, []string{tombstone}, Millis(c.TombstoneTTL)); err != nil {
+		if _, err := undoneScript.Run(ctx, s.Client, []string{tombstone}, Millis(c.TombstoneTTL)); err != nil {
 			return store.Grant{}, err
 		}
 	}
 	if c.Queue {
-		if _, err := runCommand(ctx, s.Steps, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
+		if _, err := runCommand(ctx, s.Client, link.Release, "zrem", QueueKey(c.Key), QueueEntry(c)); err != nil {
 			return store.Grant{}, Refused(err)
 		}
 	}
-	freed, err := freeScript.Run(ctx, s.Steps, []string{c.Key}, c.Owner, Millis(c.KeepFor))
+	freed, err := freeScript.Run(ctx, s.Client, []string{c.Key}, c.Owner, Millis(c.KeepFor))
 	if err != nil {
 		return store.Grant{}, err
 	}
 	if freed == "1" {
 		return store.Grant{State: store.Released}, nil
 	}
-	if note, err := runCommand(ctx, s.Steps, link.Release, "getex", tombstone); err == nil {
+	if note, err := runCommand(ctx, s.Client, link.Release, "getex", tombstone); err == nil {
 		if reason, ok := strings.CutPrefix(note, "revoked:"); ok {
 			return store.Grant{State: store.Revoked, Reason: reason}, nil
 		}

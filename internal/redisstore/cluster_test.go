@@ -3,7 +3,6 @@ package redisstore_test
 import (
 	"context"
 	"crypto/rand"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,22 +14,6 @@ import (
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/store"
 )
-
-func TestTheClientsOfALockerLeadToTheSamePlace(t *testing.T) {
-	t.Parallel()
-	server := redistest.Shared(t).Client(t)
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
-	t.Cleanup(func() { _ = cluster.Close() })
-	for _, pair := range [][2]locker.Client{{server, cluster}, {cluster, server}} {
-		_, err := locker.NewSingle(pair[0], locker.WithRenewClient(pair[1]))
-		if err == nil || !strings.Contains(err.Error(), "two of one cluster") {
-			t.Error(err)
-		}
-	}
-	if _, err := locker.NewSingle(cluster, locker.WithRenewClient(cluster)); err != nil {
-		t.Error(err)
-	}
-}
 
 func TestANodeOfAClusterIsWarnedOf(t *testing.T) {
 	t.Parallel()

@@ -113,7 +113,7 @@ func PhaseNoteKey(key string, fence uint64) string {
 
 // Acquire runs rw_acquire.lua for the claim c, and returns the grant in its answer.
 func (s readWrite) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.acquire(c).ask(ctx, s.Steps)
+	return s.acquire(c).ask(ctx, s.Client)
 }
 
 func (s readWrite) acquire(c store.Claim) *question {
@@ -221,7 +221,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	part := "0"
 	if c.Fence != 0 {
 		var err error
-		if part, err = rwPartScript.Run(ctx, s.Renewals, []string{ReadersKey(c.Key)}, ReaderEntry(c), Millis(c.TTL)); err != nil {
+		if part, err = rwPartScript.Run(ctx, s.Client, []string{ReadersKey(c.Key)}, ReaderEntry(c), Millis(c.TTL)); err != nil {
 			b.Fail(grants, err)
 			return
 		}
@@ -233,7 +233,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 	c.Owner = fmt.Sprintf("%s:%d", SharedToken, c.Fence)
 	s.renew(ctx, &Batch{all: []store.Claim{c}, Places: []int{0}}, grants[i:i+1])
 	if g := &grants[i]; g.State == store.Granted {
-		queued, err := runCommand(ctx, s.Renewals, link.Renewal, "exists", QueueKey(c.Key))
+		queued, err := runCommand(ctx, s.Client, link.Renewal, "exists", QueueKey(c.Key))
 		g.Writer = err == nil && queued == "1"
 	}
 }
@@ -241,7 +241,7 @@ func (s readWrite) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 // Release runs rw_release.lua. If the claim keeps the key for some time, the script ignores Next,
 // because no token gets the key before this time is over.
 func (s readWrite) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.release(c).ask(ctx, s.Steps)
+	return s.release(c).ask(ctx, s.Client)
 }
 
 func (s readWrite) release(c store.Claim) *question {
@@ -287,7 +287,7 @@ func (s readWrite) Downgrade(ctx context.Context, c store.Claim) (store.Grant, e
 	words := rwDowngradeScript.Words(
 		[]string{c.Key, QueueKey(c.Key), CounterKey(c.Key), ReadersKey(c.Key)},
 		c.Owner, Millis(c.TTL), ReaderEntry(c), strconv.FormatUint(c.Fence, 10))
-	g, err := s.question(rwDowngradeScript, words, readDowngrade, 0).ask(ctx, s.Steps)
+	g, err := s.question(rwDowngradeScript, words, readDowngrade, 0).ask(ctx, s.Client)
 	switch g.State {
 	case store.Granted:
 		g.Fence, g.FenceCount = c.Fence, 1

@@ -132,7 +132,7 @@ func (s Single) Renew(ctx context.Context, cs []store.Claim) ([]store.Grant, err
 func (s Single) renew(ctx context.Context, b *Batch, grants []store.Grant) {
 	call := b.call().link()
 	call.Acked = s.acks.required()
-	text, err := s.Renewals.Do(ctx, call)
+	text, err := s.Client.Do(ctx, call)
 	b.fillAnswer(call, text, err, s.acks, grants)
 }
 
@@ -193,7 +193,7 @@ func (s Single) Revoked(ctx context.Context, c store.Claim) (reason string, ok b
 }
 
 func (s Single) readNote(ctx context.Context, note string) (reason string, ok bool) {
-	v, err := runCommand(ctx, s.Renewals, link.Renewal, "getex", note)
+	v, err := runCommand(ctx, s.Client, link.Renewal, "getex", note)
 	if err != nil {
 		return "", false
 	}

@@ -91,7 +91,7 @@ func withLimit(c store.Claim) store.Claim {
 // Acquire runs sem_acquire.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
 	if q := s.acquire(c); q != nil {
-		return q.ask(ctx, s.single.Steps)
+		return q.ask(ctx, s.single.Client)
 	}
 	return store.Grant{}, weightError(c)
 }
@@ -193,7 +193,7 @@ func (s semaphore) singleKeySteps() Cluster { return Cluster{s.single, s.cluster
 // key was handed to this token alone, or the permit is lost.
 func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Grant) {
 	c, i := *b.firstClaim(), b.Places[0]
-	part, err := semPartScript.Run(ctx, s.single.Renewals, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
+	part, err := semPartScript.Run(ctx, s.single.Client, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.TTL), "1")
 	if err != nil {
 		b.Fail(grants, err)
 		return
@@ -202,7 +202,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 		s.singleKeySteps().renewAlone(ctx, b, grants)
 		return
 	}
-	if _, err := semUseScript.Run(ctx, s.single.Renewals, []string{UsesKey(c.Key)}, c.Owner, Millis(c.TTL)); err != nil {
+	if _, err := semUseScript.Run(ctx, s.single.Client, []string{UsesKey(c.Key)}, c.Owner, Millis(c.TTL)); err != nil {
 		b.Fail(grants, err)
 		return
 	}
@@ -212,7 +212,7 @@ func (s semaphore) renewAlone(ctx context.Context, b *Batch, grants []store.Gran
 
 // Release runs sem_release.lua for the claim c, and returns the grant in its answer.
 func (s semaphore) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	g, err := s.release(c).ask(ctx, s.single.Steps)
+	g, err := s.release(c).ask(ctx, s.single.Client)
 	if !slotMoves(err) || c.Complete && c.Once > 0 {
 		return g, err
 	}
@@ -286,10 +286,10 @@ func (s semaphore) releaseAlone(ctx context.Context, c store.Claim) (store.Grant
 	if err != nil || g.State != store.NotOurs {
 		return g, err
 	}
-	if _, err := semUseScript.Run(ctx, s.single.Steps, []string{UsesKey(c.Key)}, c.Owner, int64(0)); err != nil {
+	if _, err := semUseScript.Run(ctx, s.single.Client, []string{UsesKey(c.Key)}, c.Owner, int64(0)); err != nil {
 		return store.Grant{}, err
 	}
-	part, err := semPartScript.Run(ctx, s.single.Steps, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.KeepFor), "0")
+	part, err := semPartScript.Run(ctx, s.single.Client, []string{PermitsKey(c.Key)}, c.Owner, Millis(c.KeepFor), "0")
 	if err != nil {
 		return store.Grant{}, err
 	}

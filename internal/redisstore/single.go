@@ -5,7 +5,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -18,21 +17,11 @@ import (
 // New returns the Store of one server or of a cluster. The Store is also a Notifier if the client
 // can subscribe.
 func New(c Client, cfg Settings) (store.Store, error) {
-	clients := []Client{c}
-	if cfg.RenewClient != nil {
-		clients = append(clients, cfg.RenewClient)
+	if err := cfg.Acks.checkClient(c); err != nil {
+		return nil, err
 	}
-	cluster, isCluster := c.(ClusterClient)
-	for _, other := range clients {
-		if _, ok := other.(ClusterClient); ok != isCluster {
-			return nil, fmt.Errorf("latchkit: WithRenewClient: a %T and a %T do not lead to the same server; give two clients of one server, or two of one cluster", other, c)
-		}
-		if err := cfg.Acks.checkClient(other); err != nil {
-			return nil, err
-		}
-	}
-	s := singleWithLinks(clients, cfg)
-	if isCluster {
+	s := singleWithLinks(c, cfg)
+	if cluster, ok := c.(ClusterClient); ok {
 		return listeningCluster{*NewCluster(s, cluster), NewShardSubscriptions(cluster)}, nil
 	}
 	if sub, ok := SubscriberOf(c); ok {
@@ -43,40 +32,29 @@ func New(c Client, cfg Settings) (store.Store, error) {
 
 // Settings are the settings of a Store on Redis.
 type Settings struct {
-	RenewClient Client      // the client for renewals; nil: the Store's client
-	Acks        Acks        // the acknowledgements that each lease needs
-	Warn        func(error) // called with the refusal that ends an undo; may be nil
+	Acks Acks        // the acknowledgements that each lease needs
+	Warn func(error) // called with the refusal that ends an undo; may be nil
 }
 
 // NewSingle returns the Store of one server without a subscription. The Store sends its calls over
 // the given links, which lead to the server of c.
 func NewSingle(c Client, links *link.Links) Single {
-	return Single{Client: links, Steps: links, Renewals: links, server: c}
+	return Single{Client: links, server: c}
 }
 
-// singleWithLinks returns a Store that makes links to the server of the clients, and sends its
-// calls over these links. Renewals use the links of the last client.
-func singleWithLinks(clients []Client, cfg Settings) Single {
-	options := link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn}
-	s := Single{server: clients[0], acks: cfg.Acks, links: link.New(clients[0], options)}
-	s.renewals = s.links
-	if len(clients) > 1 {
-		s.renewals = link.New(clients[1], options)
-	}
-	s.Client, s.Steps, s.Renewals = s.links, s.links, s.renewals
-	return s
+// singleWithLinks returns a Store that makes links to the server of c, and sends its calls over
+// these links.
+func singleWithLinks(c Client, cfg Settings) Single {
+	links := link.New(c, link.Options{Replicas: cfg.Acks.Replicas, Within: cfg.Acks.Within, Warn: cfg.Warn})
+	return Single{Client: links, server: c, acks: cfg.Acks, links: links}
 }
 
-// Single is the Store of one server. Each step is a script, sent once. All its clients lead to the
-// same server.
+// Single is the Store of one server. Each step is a script, sent once.
 type Single struct {
-	Client   link.Sender // for administrative calls
-	Steps    link.Sender // for acquires and releases
-	Renewals link.Sender // for renewals; with WithRenewClient, it leads to another pool of connections
-	server   Client
-	acks     Acks // the acknowledgements that leases need
-
-	links, renewals *link.Links // the links behind Steps and Renewals; nil: there are none
+	Client link.Sender // sends the calls
+	server Client
+	acks   Acks        // the acknowledgements that leases need
+	links  *link.Links // the links that this Store has made, and closes; nil: the links of NewSingle
 }
 
 var _ interface {
@@ -97,7 +75,7 @@ func (s Single) CarriesNext() {}
 
 // Acquire runs acquire.lua for the claim c, and returns the grant in its answer.
 func (s Single) Acquire(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.acquire(c).ask(ctx, s.Steps)
+	return s.acquire(c).ask(ctx, s.Client)
 }
 
 func (s Single) acquire(c store.Claim) *question {
@@ -154,7 +132,7 @@ func (s Single) acquireAll(ctx context.Context, cs []store.Claim) ([]store.Grant
 		args = append(args, c.Owner, Millis(c.TTL), int64(max(c.FenceCount, 1)), AsksOnce(c), c.Metadata)
 	}
 	q := s.question(acquireAllScript, acquireAllScript.Words(keys, args...), nil, 0)
-	v, err := s.Steps.Do(ctx, &q.Call)
+	v, err := s.Client.Do(ctx, &q.Call)
 	if err != nil {
 		return nil, Refused(err)
 	}
@@ -250,7 +228,7 @@ func grantOf(text string) (g store.Grant, ok bool) {
 // Release runs release.lua. If the claim keeps the key for some time, the script ignores Next,
 // because no token gets the key before this time is over.
 func (s Single) Release(ctx context.Context, c store.Claim) (store.Grant, error) {
-	return s.release(c).ask(ctx, s.Steps)
+	return s.release(c).ask(ctx, s.Client)
 }
 
 func (s Single) release(c store.Claim) *question {
