@@ -58,7 +58,7 @@ func (p *Problem) Error() string {
 	text := p.err
 	op := ""
 	if e, ok := errtype.As[*locker.Error](p.err); ok { // the text of e contains the key
-		text, op = e.Err, e.Op.String()+": "
+		text, op = e.Err, string(e.Op)+": "
 	}
 	fate := string(p.Verdict)
 	if p.Verdict == Snoozed {

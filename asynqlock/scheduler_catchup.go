@@ -206,9 +206,9 @@ func (c *catchUp) enqueue(ctx context.Context, e scheduledEntry, slot time.Time,
 		t.report(e.task, e.opts, info, err)
 		return err
 	default:
-		result := locker.ResultEnqueued
+		result := resultEnqueued
 		if late {
-			result = locker.ResultMadeUp
+			result = resultMadeUp
 		}
 		t.observe(result, nil)
 		t.report(e.task, e.opts, info, nil)

@@ -50,7 +50,7 @@ func TestATickIsClaimedByItsSlot(t *testing.T) {
 		if time.Now().Unix() != slot {
 			continue // this machine was too slow: the two ticks had different slots
 		}
-		if ticks := recorder.Records(locker.OpTick); len(ticks) < 6 || ticks[len(ticks)-6].Outcome.Result != locker.ResultBusy {
+		if ticks := recorder.Records("tick"); len(ticks) < 6 || ticks[len(ticks)-6].Outcome.Result != locker.ResultBusy {
 			t.Errorf("the Observer saw %+v", ticks)
 		}
 		if passed || again || reordered {
@@ -241,7 +241,7 @@ func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	task := asynq.NewTask("tick", nil)
 	l := lockertest.NewLocker(t, backend, locker.WithObserver(&recorder))
 	results := func() (all []locker.Result) {
-		for _, r := range recorder.Records(locker.OpTick) {
+		for _, r := range recorder.Records("tick") {
 			if r.Rule.Name != "asynq-scheduler" || r.Outcome.Fence == 0 {
 				t.Errorf("a tick of %+v with %+v", r.Rule, r.Outcome)
 			}
@@ -255,7 +255,7 @@ func TestTheObserverSeesWhatBecomesOfTicks(t *testing.T) {
 	tick(asynq.Queue("low"))
 	backend.Fail(locker.OpAcquire, nil)
 	stop() // the scheduler ticks once more before it ends
-	if got, want := results(), []locker.Result{locker.ResultEnqueued, locker.ResultEnqueued, locker.ResultLost}; !slices.Equal(got, want) {
+	if got, want := results(), []locker.Result{"enqueued", "enqueued", locker.ResultLost}; !slices.Equal(got, want) {
 		t.Errorf("the ticks were %q, want %q", got, want)
 	}
 }

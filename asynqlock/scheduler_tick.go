@@ -51,7 +51,7 @@ func (t *term) options() *asynq.SchedulerOpts {
 				after(task, opts)
 			}
 			if t.client == nil {
-				t.observe(locker.ResultEnqueued, nil)
+				t.observe(resultEnqueued, nil)
 				return // asynq itself enqueues the tick
 			}
 			info, err := t.client.EnqueueContext(t.ctx, task, opts...)
@@ -66,9 +66,17 @@ func (t *term) options() *asynq.SchedulerOpts {
 	return &o
 }
 
+// The operation that Observers see, and its own results. A tick is also locker.ResultBusy if its
+// slot was enqueued before, and locker.ResultLost if this process leads no longer.
+const (
+	opTick         locker.Op     = "tick"
+	resultEnqueued locker.Result = "enqueued" // in time
+	resultMadeUp   locker.Result = "made_up"  // enqueued late
+)
+
 // observe notifies the Locker's Observer of the result of a tick.
 func (t *term) observe(result locker.Result, err error) {
-	_, end := t.lease.Observe(t.ctx, locker.OpTick)
+	_, end := t.lease.Observe(t.ctx, opTick)
 	end(locker.Outcome{Result: result, Err: err})
 }
 
@@ -76,7 +84,7 @@ func (t *term) observe(result locker.Result, err error) {
 func resultOf(err error) locker.Result {
 	switch {
 	case err == nil:
-		return locker.ResultEnqueued
+		return resultEnqueued
 	case errors.Is(err, asynq.ErrDuplicateTask):
 		return locker.ResultBusy
 	}

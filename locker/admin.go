@@ -128,7 +128,7 @@ func (e *Engine) RaiseFence(ctx context.Context, key string, atLeast uint64) err
 // vote, and for how long they will not vote. Like every acquire, Nodes also performs the steps that
 // let a node vote again. ctx limits the whole wait, and [WithNodeTimeout] limits the wait for each
 // node. A Locker that is no quorum returns [ErrUnsupported].
-func (e *Engine) Nodes(ctx context.Context) ([]Node, error) {
+func (e *Engine) Nodes(ctx context.Context) ([]store.Node, error) {
 	m, ok := e.store.(store.Membership)
 	if !ok {
 		return nil, &Error{Op: OpInspect, Err: ErrUnsupported}

@@ -81,7 +81,7 @@ type Error struct {
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("latchkit: ")
-	b.WriteString(e.Op.String())
+	b.WriteString(string(e.Op))
 	if e.Key != "" {
 		b.WriteByte(' ')
 		b.WriteString(printable(e.Key))

@@ -5,39 +5,23 @@ import (
 	"time"
 )
 
-// Op names what is done to a lock, in errors and for Observers.
-type Op uint8
+// Op names what is done to a lock, in errors and for Observers. Adapters report operations of their
+// own: "transact" (package sqllock), "lead" and "overrun" (lead), "tick" (asynqlock), and "update"
+// (optimistic).
+type Op string
 
 const (
-	OpAcquire    Op = iota + 1 // from the call to the grant or the refusal, the wait included
-	OpHold                     // from the grant to the release or the loss, for each caller that shares a lease
-	OpRelease                  // Release and Complete
-	OpExtend                   // Extend
-	OpRenew                    // the keeper's renewals; not observed one by one
-	OpInspect                  // Engine.Inspect
-	OpRevoke                   // Engine.Revoke
-	OpRaiseFence               // Engine.RaiseFence
-	OpClose                    // Engine.Close
-	OpDowngrade                // Downgrade
-	OpTransact                 // a database transaction under the lease, with its repetitions: package sqllock
-	OpLead                     // a term of a leader, until its function has returned: package lead
-	OpOverrun                  // a leader's function still runs after its term: package lead
-	OpTick                     // a tick of a schedule that the lease leads: package asynqlock
-	OpUpdate                   // an optimistic update, with its repetitions: package optimistic
+	OpAcquire    Op = "acquire"     // from the call to the grant or the refusal, the wait included
+	OpHold       Op = "hold"        // from the grant to the release or the loss, for each caller that shares a lease
+	OpRelease    Op = "release"     // Release and Complete
+	OpExtend     Op = "extend"      // Extend
+	OpRenew      Op = "renew"       // the keeper's renewals; not observed one by one
+	OpInspect    Op = "inspect"     // Engine.Inspect
+	OpRevoke     Op = "revoke"      // Engine.Revoke
+	OpRaiseFence Op = "raise fence" // Engine.RaiseFence
+	OpClose      Op = "close"       // Engine.Close
+	OpDowngrade  Op = "downgrade"   // Downgrade
 )
-
-var opNames = [...]string{
-	"", "acquire", "hold", "release", "extend", "renew", "inspect", "revoke", "raise fence", "close", "downgrade",
-	"transact", "lead", "overrun", "tick", "update",
-}
-
-// String returns the operation's name, such as "acquire".
-func (o Op) String() string {
-	if int(o) < len(opNames) && o > 0 {
-		return opNames[o]
-	}
-	return "unknown"
-}
 
 // An Observer is notified when an operation begins and when it ends. Tracing and metrics use
 // Observers: package otellock has one. An Observer must be safe for concurrent use, and fast,
@@ -90,7 +74,8 @@ type Warner interface {
 }
 
 // Result is the outcome of an operation in one word. Result has few values, so it can be an
-// attribute of a metric.
+// attribute of a metric. The operations of adapters have further results, which the packages of the
+// adapters document.
 type Result string
 
 const (
@@ -109,20 +94,7 @@ const (
 	ResultExtended       Result = "extended"         // extend: the lease ends later
 	ResultDowngraded     Result = "downgraded"       // downgrade: the lease is shared
 	ResultGone           Result = "gone"             // revoke: ErrGone
-	ResultCommitted      Result = "committed"        // transact: the transaction was committed
-	// ResultRolledBack is for transact: the transaction was rolled back because of its work, its
-	// database or its lease.
-	ResultRolledBack     Result = "rolled_back"
-	ResultStaleFence     Result = "stale_fence"     // transact: the transaction was rolled back, because a newer holder has claimed the resource
-	ResultFenceRegressed Result = "fence_regressed" // transact: the transaction was rolled back, because the fence is older than the database's
-	ResultCommitUnknown  Result = "commit_unknown"  // transact: it is not known whether the transaction was committed
-	ResultSteppedDown    Result = "stepped_down"    // lead: this process gave up the lead
-	ResultUpdated        Result = "updated"         // update: the new values are written, or there was nothing to write
-	ResultConflict       Result = "conflict"        // update: other clients wrote the keys during each attempt
-	ResultOverrun        Result = "overrun"         // overrun: the leader's function has not returned in time
-	ResultEnqueued       Result = "enqueued"        // tick: it was enqueued in time; other ticks are made_up, busy (its slot was enqueued before), lost (this process leads no longer) or error
-	ResultMadeUp         Result = "made_up"         // tick: it was enqueued late
-	ResultError          Result = "error"           // any: every other error
+	ResultError          Result = "error"            // any: every other error
 )
 
 // Outcome is the outcome of an operation.
@@ -134,8 +106,8 @@ type Outcome struct {
 	Fence uint64
 	// Calls is how many calls of the Store this operation made. Calls is 0 for OpHold, for a
 	// release that handed the lease over to another caller of this process, and for the acquire
-	// that received this lease. For OpTransact, Calls is how many times the transaction was
-	// begun. For OpUpdate, Calls is how many attempts were made.
+	// that received this lease. For "transact", Calls is how many times the transaction was
+	// begun. For "update", Calls is how many attempts were made.
 	Calls int
 	// Rounds is how many round trips an acquire on a quorum needed. A call in which the nodes agree
 	// at once needs 1 round. A call needs more rounds if the nodes must agree on a fence, or if

@@ -27,8 +27,8 @@ func (p panicky) panic(method string) {
 }
 
 func (p panicky) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
-	p.panic("begin " + op.String())
-	return ctx, func(locker.Outcome) { p.panic("end " + op.String()) }
+	p.panic("begin " + string(op))
+	return ctx, func(locker.Outcome) { p.panic("end " + string(op)) }
 }
 
 func (p panicky) Waiting(context.Context, locker.Rule, locker.WaitEvent) func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/latchkit/latchkit/internal/locktest"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // These are tests of semaphores on real servers.
@@ -271,7 +272,7 @@ func TestRunAllTakesAKeyOnceWithTheLargestWeight(t *testing.T) {
 	sem := newSemaphore(t, server.Client(t), 5)
 	rules := []locker.Rule{{Key: "b"}, {Key: "a", Weight: 3}, {Key: "b", Weight: 2, Limit: 4}}
 	err := locker.RunAll(t.Context(), sem, rules, func(ctx context.Context) error {
-		for key, want := range map[string]locker.Permit{"a": {Weight: 3, Limit: 5}, "b": {Weight: 2, Limit: 4}} {
+		for key, want := range map[string]store.Permit{"a": {Weight: 3, Limit: 5}, "b": {Weight: 2, Limit: 4}} {
 			info, err := sem.Inspect(ctx, key)
 			if err != nil || len(info.Permits) != 1 || info.Permits[0].Weight != want.Weight || info.Permits[0].Limit != want.Limit {
 				return fmt.Errorf("%s: %+v %w", key, info, err)

@@ -1,6 +1,8 @@
 package otellock
 
 import (
+	"slices"
+
 	semconv "go.opentelemetry.io/otel/semconv/v1.34.0"
 
 	"github.com/latchkit/latchkit/locker"
@@ -46,20 +48,26 @@ const (
 // other stands for each name after the first maxNames, and for each error that is not in kinds.
 const other = "_OTHER"
 
-// verbs has the first word of each operation's span. An operation that is not in the list has no
-// span.
-var verbs = [...]string{
-	locker.OpAcquire: "acquire",
-	locker.OpHold:    "hold",
-	locker.OpRelease: "release",
-	locker.OpExtend:  "extend",
-	locker.OpRevoke:  "revoke",
+// The operations and results that adapters report.
+const (
+	opTransact locker.Op = "transact" // package sqllock
+	opLead     locker.Op = "lead"     // package lead
+	opOverrun  locker.Op = "overrun"
+	opUpdate   locker.Op = "update" // package optimistic
+	opTick     locker.Op = "tick"   // package asynqlock
 
-	locker.OpTransact: "transact",
-	locker.OpLead:     "lead",
-	locker.OpOverrun:  "overrun",
-	locker.OpUpdate:   "update",
+	resultStaleFence     locker.Result = "stale_fence" // package sqllock
+	resultFenceRegressed locker.Result = "fence_regressed"
+)
+
+// withSpan has the operations that have a span. The operation is the first word of the span's name.
+var withSpan = [...]locker.Op{
+	locker.OpAcquire, locker.OpHold, locker.OpRelease, locker.OpExtend, locker.OpRevoke,
+	opTransact, opLead, opOverrun, opUpdate,
 }
+
+// placeOf returns the place of op in withSpan, or -1 if op has no span.
+func placeOf(op locker.Op) int { return slices.Index(withSpan[:], op) }
 
 // A link to the span of another holder has one of these roles.
 const (

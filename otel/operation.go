@@ -78,9 +78,9 @@ func (p *operation) measure(out locker.Outcome, kind string) {
 		}
 	case locker.OpRelease:
 		o.release.Record(p.ctx, took, p.usualOptions(all).record...)
-	case locker.OpTransact:
+	case opTransact:
 		p.measureCommit(out)
-	case locker.OpTick:
+	case opTick:
 		o.ticks.Add(p.ctx, 1, p.optionsFor(series{result: out.Result}).add...)
 	default: // extends, downgrades and revokes are rare, and not measured
 	}
@@ -92,9 +92,9 @@ func (p *operation) measureCommit(out locker.Outcome) {
 	o, name := p.observer, p.optionsFor(series{})
 	o.commits.Add(p.ctx, 1, p.optionsFor(series{result: out.Result}).add...)
 	switch out.Result {
-	case locker.ResultStaleFence:
+	case resultStaleFence:
 		o.rejections.Add(p.ctx, 1, name.add...)
-	case locker.ResultFenceRegressed:
+	case resultFenceRegressed:
 		o.regressions.Add(p.ctx, 1, name.add...)
 	default:
 	}
@@ -124,9 +124,9 @@ func (p *operation) conclude(out locker.Outcome, kind string) {
 		attrs = p.showOthers(attrs, out)
 	}
 	switch p.op {
-	case locker.OpTransact:
+	case opTransact:
 		attrs = append(attrs, attribute.Int(beginsKey, out.Calls))
-	case locker.OpUpdate:
+	case opUpdate:
 		attrs = append(attrs, attribute.Int(updatesKey, out.Calls))
 	default:
 	}

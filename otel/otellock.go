@@ -60,13 +60,14 @@ var _ interface {
 
 // Begin starts the operation's span, if it has one, and its measurements.
 func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (context.Context, func(locker.Outcome)) {
-	if !concerns(op) {
+	place := placeOf(op)
+	if place < 0 && op != opTick { // op has neither a span nor a measurement
 		return ctx, nil
 	}
 	t, mode := o.targets.targetOf(rule.Name), rule.Mode&1
 	var span trace.Span
-	if hasSpan(op) && (op != locker.OpHold || o.holdSpans) {
-		ctx, span = o.start(ctx, op, t, rule)
+	if place >= 0 && (op != locker.OpHold || o.holdSpans) {
+		ctx, span = o.start(ctx, place, t, rule)
 	}
 	measured := o.measures(ctx)
 	if span == nil && !measured && op != locker.OpHold { // a hold is always observed, because its loss is logged
@@ -87,21 +88,15 @@ func (o *observer) Begin(ctx context.Context, op locker.Op, rule locker.Rule) (c
 // now returns the time since New.
 func (o *observer) now() time.Duration { return time.Since(o.started) }
 
-// concerns reports whether op has a span or a measurement.
-func concerns(op locker.Op) bool {
-	return hasSpan(op) || op == locker.OpTick
-}
-
-func hasSpan(op locker.Op) bool { return int(op) < len(verbs) && verbs[op] != "" }
-
-// start starts the span of op. It returns the context with the span, and the span; or a nil span if
-// the span does not record, because such a span need not be ended.
-func (o *observer) start(ctx context.Context, op locker.Op, t *target, rule locker.Rule) (context.Context, trace.Span) {
-	around, options := ctx, t.start[rule.Mode&1]
+// start starts the span of the operation at this place in withSpan. It returns the context with the
+// span, and the span; or a nil span if the span does not record, because such a span need not be
+// ended.
+func (o *observer) start(ctx context.Context, place int, t *target, rule locker.Rule) (context.Context, trace.Span) {
+	op, around, options := withSpan[place], ctx, t.start[rule.Mode&1]
 	if o.spanAttributesFn != nil {
 		options = append(slices.Clip(options), trace.WithAttributes(o.spanAttributesFn(ctx)...))
 	}
-	ctx, span := o.tracer.Start(ctx, t.span[op], options...)
+	ctx, span := o.tracer.Start(ctx, t.span[place], options...)
 	if !span.IsRecording() {
 		return ctx, nil
 	}

@@ -69,11 +69,11 @@ type target struct {
 	name  string
 	extra []attribute.KeyValue // further attributes of measurements
 
-	span  [len(verbs)]string
+	span  [len(withSpan)]string
 	start [2][]trace.SpanStartOption // by mode
 
-	lock  [2]*measurement                            // the measurements that have only the mode, by mode
-	usual [len(verbs)][2]atomic.Pointer[measurement] // the last measurement, by operation and mode
+	lock  [2]*measurement                               // the measurements that have only the mode, by mode
+	usual [len(withSpan)][2]atomic.Pointer[measurement] // the last measurement, by operation and mode
 
 	mu   sync.RWMutex
 	more map[series]*measurement
@@ -122,8 +122,8 @@ type measurement struct {
 func newTarget(cfg config, name string) *target {
 	name = printable(name)
 	t := &target{name: name, extra: cfg.metricAttributes, more: make(map[series]*measurement)}
-	for op, verb := range verbs {
-		t.span[op] = verb + " " + name
+	for i, op := range withSpan {
+		t.span[i] = string(op) + " " + name
 	}
 	for mode := range t.start {
 		attrs := append([]attribute.KeyValue(nil), cfg.spanAttributes...)
@@ -138,10 +138,11 @@ func newTarget(cfg config, name string) *target {
 // It caches the last series of each operation and mode, because most operations end like the
 // operation before them.
 func (t *target) cachedOptions(op locker.Op, mode locker.Mode, s series) *measurement {
-	last := t.usual[op][mode].Load()
+	usual := &t.usual[placeOf(op)][mode]
+	last := usual.Load()
 	if last == nil || last.series != s {
 		last = t.optionsFor(s)
-		t.usual[op][mode].Store(last)
+		usual.Store(last)
 	}
 	return last
 }

@@ -42,7 +42,7 @@ func (a *attempt) checkNested() error {
 		for _, mine := range a.leases {
 			for _, theirs := range out.leases {
 				if mine.Key() == theirs.Key() {
-					return &locker.Error{Op: locker.OpTransact, Key: mine.Key(), Err: fmt.Errorf(
+					return &locker.Error{Op: opTransact, Key: mine.Key(), Err: fmt.Errorf(
 						"%w: the transaction around this one has claimed the key, and both would wait for each other; "+
 							"use the outer Tx, or its Nested", locker.ErrUnsupported)}
 				}

@@ -58,7 +58,7 @@ func (c *call) run(ctx context.Context, l locker.Locker, rules []locker.Rule) er
 	case committed: // Do returns nil even if a lock was lost after the commit
 		return nil
 	case !began && mine != "" && errors.Is(err, locker.ErrBusy):
-		return &locker.Error{Op: locker.OpTransact, Key: mine, Err: fmt.Errorf(
+		return &locker.Error{Op: opTransact, Key: mine, Err: fmt.Errorf(
 			"%w: the caller's context holds this key already, so Do would wait for itself; use sqllock.Within", locker.ErrUnsupported)}
 	}
 	return err

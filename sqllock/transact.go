@@ -17,7 +17,7 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 		return err
 	}
 	tries, returned := 0, false
-	ctx, end := leases[0].Observe(ctx, locker.OpTransact)
+	ctx, end := leases[0].Observe(ctx, opTransact)
 	defer func() {
 		if !returned { // fn has panicked or called runtime.Goexit
 			err = errPanicked
@@ -43,13 +43,13 @@ func (c *call) transact(ctx context.Context, leases []*locker.Lease) (err error)
 func checkFences(leases []*locker.Lease) error {
 	for _, l := range leases {
 		if l.Units() > 0 {
-			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+			return &locker.Error{Op: opTransact, Key: l.Key(), Err: fmt.Errorf(
 				"%w: the lease is a permit of a semaphore, and permits with smaller fences may still be valid, "+
 					"so the database cannot refuse a stale holder by its fence; take an Exclusive lock on what the transaction writes, "+
 					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
 		}
 		if l.Fence() == 0 || l.Fence() > math.MaxInt64 {
-			return &locker.Error{Op: locker.OpTransact, Key: l.Key(), Err: fmt.Errorf(
+			return &locker.Error{Op: opTransact, Key: l.Key(), Err: fmt.Errorf(
 				"%w: the lease has no fence that a database could check; use a Locker whose server mints one, such as NewSingle, "+
 					"or name the keys to claim with WithinAll", locker.ErrUnsupported)}
 		}
@@ -90,22 +90,35 @@ func (c *call) marginOf(leases []*locker.Lease) time.Duration {
 
 var errPanicked = errors.New("sqllock: the function did not return")
 
+// opTransact is the operation that Observers see: a transaction under the lease, with its
+// repetitions.
+const opTransact locker.Op = "transact"
+
+// The results of opTransact. Another one is locker.ResultDone.
+const (
+	resultCommitted      locker.Result = "committed"
+	resultRolledBack     locker.Result = "rolled_back"     // because of its work, its database or its lease
+	resultStaleFence     locker.Result = "stale_fence"     // a newer holder has claimed the resource
+	resultFenceRegressed locker.Result = "fence_regressed" // the fence is older than the database's
+	resultCommitUnknown  locker.Result = "commit_unknown"  // it is not known whether the transaction was committed
+)
+
 // outcome returns the Outcome for the Observer: of a call that ended with err after this many
 // tries.
 func (c *call) outcome(err error, tries int) locker.Outcome {
-	o := locker.Outcome{Result: locker.ResultCommitted, Err: err, Calls: tries}
+	o := locker.Outcome{Result: resultCommitted, Err: err, Calls: tries}
 	switch {
 	case err == nil:
 	case errors.Is(err, locker.ErrDone):
 		o.Result = locker.ResultDone
 	case errors.Is(err, ErrStaleFence):
-		o.Result = locker.ResultStaleFence
+		o.Result = resultStaleFence
 	case errors.Is(err, ErrFenceRegressed):
-		o.Result = locker.ResultFenceRegressed
+		o.Result = resultFenceRegressed
 	case errors.Is(err, ErrCommitUnknown):
-		o.Result = locker.ResultCommitUnknown
+		o.Result = resultCommitUnknown
 	default:
-		o.Result = locker.ResultRolledBack
+		o.Result = resultRolledBack
 		if code := c.dialect.code(err); code != "" {
 			o.Err = coded{err, code}
 		}

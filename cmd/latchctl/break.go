@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func newBreak(to *servers) *cobra.Command {
@@ -99,7 +100,7 @@ func checkBreakable(l lock, fence uint64, fenceGiven bool) error {
 
 // hasPermit reports whether the key has a permit with the given fence.
 func (l lock) hasPermit(fence uint64) bool {
-	return slices.ContainsFunc(l.Permits, func(p locker.Permit) bool { return p.Fence == fence })
+	return slices.ContainsFunc(l.Permits, func(p store.Permit) bool { return p.Fence == fence })
 }
 
 // confirm asks the operator at the terminal whether to break the lock l. It returns an error if

@@ -180,7 +180,7 @@ func (d *doctor) votes(ctx context.Context, cs clients) {
 	}
 	out := 0
 	for _, n := range nodes {
-		if n.State != locker.NodeVotes {
+		if n.State != store.NodeVotes {
 			out++
 			d.reportAll(bad, "quorum", fmt.Sprintf("node %d, %s, does not vote (%s): %s", n.Index, n.Addr, n.State, n.Reason), "bring it back before another node fails; docs/runbook.md, node out")
 		}
@@ -200,7 +200,7 @@ func remedy(err error, rights string) string {
 }
 
 // unknown reports whether the state of the node n is not known yet.
-func unknown(n locker.Node) bool { return n.State == locker.NodeUnknown }
+func unknown(n store.Node) bool { return n.State == store.NodeUnknown }
 
 // marked reports whether a server has the marker of a quorum's node.
 func (d *doctor) marked(ctx context.Context, c redis.UniversalClient) (bool, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 func newShow(to *servers) *cobra.Command {
@@ -176,7 +177,7 @@ func (l lock) explain() string {
 }
 
 // showReaders prints the leases that share a key.
-func showReaders(out io.Writer, readers []locker.Reader) error {
+func showReaders(out io.Writer, readers []store.Reader) error {
 	if len(readers) == 0 {
 		return nil
 	}

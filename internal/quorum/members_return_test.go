@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // Each of these tests shows a defect that a review of quorums has found on real servers.
@@ -111,7 +112,7 @@ func TestQuorumQ2AnEnrolmentIsNoticedAtOnce(t *testing.T) {
 	servers[1].Client(t).FlushAll(t.Context())
 	err = locker.EnrollRedlock(t.Context(), clients(clientsOf(t, servers)), shortQuarantine...)
 	nodes, _ := l.Nodes(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "does not vote for another") || nodes[1].State != locker.NodeJoins || nodes[1].Left < 4*time.Second {
+	if err == nil || !strings.Contains(err.Error(), "does not vote for another") || nodes[1].State != store.NodeJoins || nodes[1].Left < 4*time.Second {
 		t.Errorf("EnrollRedlock: %v; the Locker: %+v", err, nodes)
 	}
 }
@@ -195,7 +196,7 @@ func TestQuorumQ8TwoListsOfNodesRefuseEachOther(t *testing.T) {
 	})
 	eventually(t, "Nodes says so", func() bool {
 		nodes, err := second.Nodes(t.Context())
-		return err == nil && nodes[2].State == locker.NodeStranger
+		return err == nil && nodes[2].State == store.NodeStranger
 	})
 	longer := startNodes(t, 1)
 	_, err = newRedlock(t, append(list([]int{0, 1, 2, 3}), longer[0].Client(t))).Acquire(t.Context(), locker.Rule{Key: "z", Wait: locker.NoWait})
@@ -283,7 +284,7 @@ func TestQuorumQ8ANodeIsReplacedWhileLocksAreTaken(t *testing.T) {
 	working.Wait()
 	eventually(t, "the old list knows of the replacement", func() bool {
 		nodes, err := before.Nodes(t.Context()) // a node may be slow to answer
-		return err == nil && nodes[2].State == locker.NodeReplaced
+		return err == nil && nodes[2].State == store.NodeReplaced
 	})
 	servers[0].Kill() // now a quorum needs the vote of the new node
 	release(t, acquire(t, after, locker.Rule{Key: "y", Wait: 5 * time.Second}))
@@ -307,7 +308,7 @@ func TestQuorumQ11ANodeThatIsOutIsVisible(t *testing.T) {
 	}
 	eventually(t, "it is warned of", has("node-out"))
 	nodes, err := l.Nodes(t.Context())
-	if err != nil || nodes[1].State != locker.NodeUnreachable || nodes[1].Reason == "" || nodes[0].State != locker.NodeVotes || nodes[0].Addr != servers[0].Addr() {
+	if err != nil || nodes[1].State != store.NodeUnreachable || nodes[1].Reason == "" || nodes[0].State != store.NodeVotes || nodes[0].Addr != servers[0].Addr() {
 		t.Errorf("%+v, %v", nodes, err)
 	}
 	servers[1].Resume()
@@ -332,6 +333,6 @@ func TestQuorumQ12AServerThatMayEvictDoesNotVote(t *testing.T) {
 	c.ConfigSet(t.Context(), "maxmemory-policy", "volatile-lru")
 	eventually(t, "the change is noticed", func() bool {
 		nodes, err := l.Nodes(t.Context())
-		return err == nil && nodes[2].State == locker.NodeEvicts
+		return err == nil && nodes[2].State == store.NodeEvicts
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/latchkit/latchkit/internal/redisstore"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // shortQuarantine are options with which nodes that may have forgotten leases vote again after
@@ -105,7 +106,7 @@ func allVote(t *testing.T, l *locker.Engine) bool {
 		t.Fatal(err)
 	}
 	for _, n := range nodes {
-		if n.State != locker.NodeVotes {
+		if n.State != store.NodeVotes {
 			return false
 		}
 	}

@@ -103,7 +103,7 @@ func TestLostAnswersOfOneNodeHarmNobody(t *testing.T) {
 	l := newRedlock(t, clients(cs))
 	loadScripts(t, cs[0])
 	for _, op := range []locker.Op{locker.OpAcquire, locker.OpRelease, locker.OpRenew} {
-		key := op.String()
+		key := string(op)
 		fault := proxy.LoseReplies(1, quorumCall(op, key))
 		lease := acquire(t, l, locker.Rule{Key: key, TTL: time.Second})
 		first := lease.Expires()

@@ -56,7 +56,7 @@ type Leader struct {
 // Errors: ErrInvalidKey, ErrInvalidRule, ErrUnsupported, in a *locker.Error.
 func New(l locker.Locker, rule locker.Rule, opts ...Option) (*Leader, error) {
 	refuse := func(err error) (*Leader, error) {
-		return nil, &locker.Error{Op: locker.OpLead, Key: rule.Key, Err: err}
+		return nil, &locker.Error{Op: opLead, Key: rule.Key, Err: err}
 	}
 	if typednil.Is(l) {
 		return refuse(fmt.Errorf("%w: the Locker is nil; make one with locker.NewSingle, and check its error", locker.ErrUnsupported))
@@ -165,12 +165,12 @@ func isFinal(err error) bool {
 // begin refuses a second Run.
 func (l *Leader) begin(fn func(context.Context) error) error {
 	if fn == nil {
-		return &locker.Error{Op: locker.OpLead, Key: l.rule.Key, Err: errors.New("the function is nil; give the work of the leader")}
+		return &locker.Error{Op: opLead, Key: l.rule.Key, Err: errors.New("the function is nil; give the work of the leader")}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.started {
-		return &locker.Error{Op: locker.OpLead, Key: l.rule.Key, Err: errors.New("Run was called before; make a Leader for each call")}
+		return &locker.Error{Op: opLead, Key: l.rule.Key, Err: errors.New("Run was called before; make a Leader for each call")}
 	}
 	l.started = true
 	return nil

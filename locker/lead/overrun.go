@@ -31,8 +31,8 @@ func (t *term) watch() {
 		o := Overrun{Term: term, Late: time.Since(term.Ended), Held: time.Now().Before(t.lease.Expires())}
 		l.cfg.logger.Error("latchkit: the leader's function still runs although its term is over", "key", l.rule.Key,
 			"fence", term.Fence, "late", o.Late, "held", o.Held, "cause", term.Cause)
-		_, end := t.lease.Observe(t.ctx, locker.OpOverrun)
-		end(locker.Outcome{Result: locker.ResultOverrun, Err: term.Cause})
+		_, end := t.lease.Observe(t.ctx, opOverrun)
+		end(locker.Outcome{Result: resultOverrun, Err: term.Cause})
 		if l.cfg.overrun != nil {
 			l.cfg.overrun(o)
 		}

@@ -50,7 +50,7 @@ type term struct {
 func (l *Leader) newTerm(ctx context.Context) *term {
 	t := &term{leader: l, began: time.Now(), returned: make(chan struct{})}
 	t.lease, _ = locker.FromContext(ctx)
-	ctx, t.observed = t.lease.Observe(ctx, locker.OpLead)
+	ctx, t.observed = t.lease.Observe(ctx, opLead)
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	return t
 }
@@ -131,8 +131,16 @@ func (t *term) ownError(ctx context.Context) error {
 }
 
 func (t *term) wrap(err error) error {
-	return &locker.Error{Op: locker.OpLead, Key: t.leader.rule.Key, Err: err}
+	return &locker.Error{Op: opLead, Key: t.leader.rule.Key, Err: err}
 }
+
+// The operations that Observers see, and their own results.
+const (
+	opLead            locker.Op     = "lead"         // a term, until its function has returned
+	opOverrun         locker.Op     = "overrun"      // the function still runs after its term
+	resultSteppedDown locker.Result = "stepped_down" // opLead: this process gave up the lead
+	resultOverrun     locker.Result = "overrun"      // opOverrun: the function has not returned in time
+)
 
 // outcome returns the outcome of the term for the Locker's Observer.
 func (t *term) outcome() locker.Outcome {
@@ -142,7 +150,7 @@ func (t *term) outcome() locker.Outcome {
 		target error
 		result locker.Result
 	}{
-		{ErrSteppedDown, locker.ResultSteppedDown},
+		{ErrSteppedDown, resultSteppedDown},
 		{locker.ErrRevoked, locker.ResultRevoked}, // before ErrLost, because a revocation is also a loss
 		{locker.ErrLost, locker.ResultLost},
 		{locker.ErrExpired, locker.ResultExpired},

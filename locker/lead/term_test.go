@@ -85,7 +85,7 @@ func TestAnOverrunIsReported(t *testing.T) {
 		}
 		reports = nil
 		mu.Unlock()
-		if n := len(recorder.Records(locker.OpOverrun)); n != 3 {
+		if n := len(recorder.Records("overrun")); n != 3 {
 			t.Errorf("the Observer received %d overruns", n)
 		}
 		c.slow.Store(int64(5 * time.Second))
@@ -141,8 +141,8 @@ func TestTheObserverSeesTerms(t *testing.T) {
 		if err := c.stop(); err != nil {
 			t.Error(err)
 		}
-		want := []locker.Result{locker.ResultSteppedDown, locker.ResultRevoked, locker.ResultLost, locker.ResultExpired, locker.ResultReleased}
-		records := recorder.Records(locker.OpLead)
+		want := []locker.Result{"stepped_down", locker.ResultRevoked, locker.ResultLost, locker.ResultExpired, locker.ResultReleased}
+		records := recorder.Records("lead")
 		if len(records) != len(want) {
 			t.Fatalf("%d terms were observed, want %d", len(records), len(want))
 		}

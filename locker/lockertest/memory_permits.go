@@ -346,12 +346,12 @@ func (m *Memory) permitsOf(l lease, info *locker.Info) {
 		if !m.now().Before(p.ends) {
 			continue
 		}
-		info.Permits = append(info.Permits, locker.Permit{
+		info.Permits = append(info.Permits, store.Permit{
 			Fence: p.fence, Weight: p.weight, Limit: p.limit, Since: p.grantedAt, Left: p.ends.Sub(m.now()), Kept: p.kept, Metadata: p.metadata,
 		})
 		info.Used += p.weight
 	}
-	slices.SortFunc(info.Permits, func(a, b locker.Permit) int {
+	slices.SortFunc(info.Permits, func(a, b store.Permit) int {
 		return cmp.Or(cmp.Compare(a.Left, b.Left), cmp.Compare(a.Fence, b.Fence))
 	})
 	if len(info.Permits) > 0 {

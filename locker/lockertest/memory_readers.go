@@ -216,7 +216,7 @@ func (m *Memory) leavePhase(c store.Claim, l lease) store.Grant {
 }
 
 // readersOf returns the readers of l whose time is not over, in the order in which they run out.
-func (m *Memory) readersOf(l lease) (all []locker.Reader) {
+func (m *Memory) readersOf(l lease) (all []store.Reader) {
 	processes := make(map[string]int)
 	for _, owner := range slices.Sorted(maps.Keys(l.readers)) {
 		r := l.readers[owner]
@@ -226,8 +226,8 @@ func (m *Memory) readersOf(l lease) (all []locker.Reader) {
 		if r.inbox != "" && processes[r.inbox] == 0 {
 			processes[r.inbox] = len(processes) + 1
 		}
-		all = append(all, locker.Reader{Left: r.ends.Sub(m.now()), Process: processes[r.inbox]})
+		all = append(all, store.Reader{Left: r.ends.Sub(m.now()), Process: processes[r.inbox]})
 	}
-	slices.SortStableFunc(all, func(a, b locker.Reader) int { return cmp.Compare(a.Left, b.Left) })
+	slices.SortStableFunc(all, func(a, b store.Reader) int { return cmp.Compare(a.Left, b.Left) })
 	return all
 }

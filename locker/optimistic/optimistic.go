@@ -81,7 +81,7 @@ func WithAttempts(n int) Option { return func(u *update) { u.attempts = n } }
 // gives up with [ErrConflict]. Default: 1 ms, doubling up to 50 ms, jittered.
 func WithBackoff(b locker.Backoff) Option { return func(u *update) { u.backoff = b } }
 
-// WithObserver notifies o of the update as locker.OpUpdate, under the given name. Package otellock
+// WithObserver notifies o of the update as the Op "update", under the given name. Package otellock
 // makes a span "update NAME" of each update. name must have few values.
 func WithObserver(o locker.Observer, name string) Option {
 	return func(u *update) { u.observer, u.name = o, name }
@@ -100,18 +100,25 @@ type update struct {
 	attemptCount int // the number of attempts
 }
 
+// The operation that Observers see, and its own results.
+const (
+	opUpdate       locker.Op     = "update"   // an update, with its repetitions
+	resultUpdated  locker.Result = "updated"  // the new values are written, or there was nothing to write
+	resultConflict locker.Result = "conflict" // other clients wrote the keys during each attempt
+)
+
 // runObserved runs the update, and notifies the Observer.
 func (u *update) runObserved(ctx context.Context) error {
 	if u.observer == nil {
 		return u.run(ctx)
 	}
-	ctx, end := u.observer.Begin(ctx, locker.OpUpdate, locker.Rule{Key: u.keys[0], Name: u.name})
+	ctx, end := u.observer.Begin(ctx, opUpdate, locker.Rule{Key: u.keys[0], Name: u.name})
 	err := u.run(ctx)
 	if end != nil {
-		result := locker.ResultUpdated
+		result := resultUpdated
 		switch {
 		case errors.Is(err, ErrConflict):
-			result = locker.ResultConflict
+			result = resultConflict
 		case errors.Is(err, context.Canceled):
 			result = locker.ResultCanceled
 		case err != nil:

@@ -352,8 +352,8 @@ func TestTheObserverSeesAttempts(t *testing.T) {
 		}
 		return increment(ctx, old)
 	}, optimistic.WithObserver(&recorder, "cart")))
-	records := recorder.Records(locker.OpUpdate)
-	if len(records) != 1 || records[0].Rule.Name != "cart" || records[0].Outcome.Calls != 2 || records[0].Outcome.Result != locker.ResultUpdated {
+	records := recorder.Records("update")
+	if len(records) != 1 || records[0].Rule.Name != "cart" || records[0].Outcome.Calls != 2 || records[0].Outcome.Result != "updated" {
 		t.Errorf("%+v", records)
 	}
 
@@ -367,10 +367,10 @@ func TestTheObserverSeesAttempts(t *testing.T) {
 		ctx    context.Context
 		result locker.Result
 		calls  int
-	}{{t.Context(), locker.ResultConflict, 2}, {ended, locker.ResultCanceled, 0}} {
+	}{{t.Context(), "conflict", 2}, {ended, locker.ResultCanceled, 0}} {
 		recorder := new(lockertest.Recorder)
 		err := optimistic.Update(end.ctx, c, key, always, optimistic.WithObserver(recorder, "cart"), optimistic.WithAttempts(2))
-		records := recorder.Records(locker.OpUpdate)
+		records := recorder.Records("update")
 		if err == nil || len(records) != 1 || records[0].Outcome.Result != end.result || records[0].Outcome.Calls != end.calls {
 			t.Errorf("%v: %+v, want %v after %d attempts", err, records, end.result, end.calls)
 		}

@@ -253,8 +253,8 @@ func TestTenThousandKeysMakeABoundedNumberOfSeries(t *testing.T) {
 		for op, outcome := range map[locker.Op]locker.Outcome{
 			locker.OpAcquire: {Result: locker.ResultAcquired, Waited: time.Second, Handoff: locker.HandoffLocal},
 			locker.OpHold:    {Result: locker.ResultLost, Err: locker.ErrLost, Cause: locker.LossTaken},
-			locker.OpRelease: {Result: locker.ResultReleased}, locker.OpTick: {Result: locker.ResultEnqueued},
-			locker.OpTransact: {Result: locker.ResultStaleFence},
+			locker.OpRelease: {Result: locker.ResultReleased}, "tick": {Result: "enqueued"},
+			"transact": {Result: "stale_fence"},
 		} {
 			_, end := o.Begin(t.Context(), op, rule)
 			end(outcome)

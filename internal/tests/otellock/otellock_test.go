@@ -339,7 +339,7 @@ func TestSpansNestAsTheWorkDoes(t *testing.T) {
 				t.Error("the hold is no child of the caller's span")
 			}
 			for op, call := range store.calls {
-				if want := op.String() + " order"; call != tel.span(t, want).SpanContext().SpanID() {
+				if want := string(op) + " order"; call != tel.span(t, want).SpanContext().SpanID() {
 					t.Errorf("the server's call of %v is not inside the span %q", op, want)
 				}
 			}

@@ -161,13 +161,13 @@ func TestPrometheusScrapesTheseNames(t *testing.T) {
 	o.(locker.RequestObserver).Request(t.Context(), locker.RequestEvent{Name: "order", Result: "replayed"})
 	o.(locker.Warner).Warn(locker.Warning{Code: "node-out", Text: "a test"})
 	for op, out := range map[locker.Op]locker.Outcome{
-		locker.OpHold: {Result: locker.ResultLost, Err: locker.ErrLost, Cause: locker.LossTaken}, locker.OpTick: {Result: locker.ResultEnqueued},
+		locker.OpHold: {Result: locker.ResultLost, Err: locker.ErrLost, Cause: locker.LossTaken}, "tick": {Result: "enqueued"},
 	} {
 		_, end := o.Begin(t.Context(), op, locker.Rule{Name: "order"})
 		end(out)
 	}
-	for _, result := range []locker.Result{locker.ResultStaleFence, locker.ResultFenceRegressed} {
-		_, end := o.Begin(t.Context(), locker.OpTransact, locker.Rule{Name: "order"})
+	for _, result := range []locker.Result{"stale_fence", "fence_regressed"} {
+		_, end := o.Begin(t.Context(), "transact", locker.Rule{Name: "order"})
 		end(locker.Outcome{Result: result})
 	}
 	families, err := registry.Gather()

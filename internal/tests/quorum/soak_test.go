@@ -15,6 +15,7 @@ import (
 
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 var soakFor = flag.Duration("soak", 20*time.Second, "how long each soak test runs")
@@ -212,7 +213,7 @@ func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bo
 			nodes, err := engines[i].Nodes(t.Context())
 			votes = err == nil
 			for _, node := range nodes {
-				votes = votes && node.State == locker.NodeVotes
+				votes = votes && node.State == store.NodeVotes
 			}
 			time.Sleep(50 * time.Millisecond)
 		}

@@ -178,7 +178,7 @@ type afterwards func()
 
 func (f afterwards) Begin(ctx context.Context, op locker.Op, _ locker.Rule) (context.Context, func(locker.Outcome)) {
 	return ctx, func(locker.Outcome) {
-		if op == locker.OpTransact {
+		if op == "transact" {
 			f()
 		}
 	}

@@ -293,7 +293,7 @@ var permitLaws = []law{
 		if !i.Held || i.Used != 3 || i.Limit != 4 || len(i.Permits) != 2 || i.Waiters != 1 {
 			b.Fatalf("%+v, want 3 units of 4 in 2 permits", i)
 		}
-		by := map[uint64]locker.Permit{}
+		by := map[uint64]store.Permit{}
 		for _, p := range i.Permits {
 			by[p.Fence] = p
 		}

@@ -295,7 +295,7 @@ var readerLaws = []law{
 			last, _ = b.newReader()
 			if i := b.info(); !i.Held || i.Foreign || i.Mode != locker.Shared || i.Readers != n || i.Fence == 0 {
 				b.Fatalf("%+v, want %d readers", i, n)
-			} else if len(i.Reading) != n || slices.ContainsFunc(i.Reading, func(r locker.Reader) bool { return r.Left <= 0 }) {
+			} else if len(i.Reading) != n || slices.ContainsFunc(i.Reading, func(r store.Reader) bool { return r.Left <= 0 }) {
 				b.Fatalf("the readers are %+v, want %d with time left", i.Reading, n)
 			}
 		}
