@@ -75,6 +75,41 @@ func (c *cohort) noteError(err error) {
 	c.last.failure = err
 }
 
+// A sharing is how the callers of a cohort use what the server grants to their leader: one after the
+// other (streaks), all together (phases), or each for itself (permits). All methods are called while
+// the cohorts' mutex is held.
+type sharing interface {
+	// join lets a, which has come to the cohort c, use the hold of c without a wait. It returns
+	// false if a must wait for its turn.
+	join(c *cohort, a *acquisition) bool
+	// granted is called when the server has granted h to the leader of c.
+	granted(c *cohort, h *hold)
+	// release is called when a user of h releases h. See [cohorts.release] for the results.
+	release(c *cohort, h *hold) (passed bool, rest *cohort)
+	// vacate is called when c has no hold any more. It returns whether the memory of c may be used
+	// again when no caller waits.
+	vacate(c *cohort) (reusable bool)
+}
+
+// sharing returns how callers with the terms t share a lease.
+func (cs *cohorts) sharing(t terms) sharing {
+	switch {
+	case t.mode == Shared:
+		return phases{cs}
+	case t.limit > 0:
+		return permits{cs}
+	}
+	return streaks{cs}
+}
+
+// A successor is a waiter whose turn has come. The goroutine that took the waiter out of the cohort
+// owns it until it calls serve, and may write its ticket: the waiter's own goroutine waits for the
+// turn, and [cohorts.leave] does not find the waiter any more. A successor may be nil.
+type successor struct{ waiter *acquisition }
+
+// serve gives the waiter its turn, and ends the ownership.
+func (s successor) serve(t turn) { s.waiter.turn <- t }
+
 // terms are the properties that the Rules of two callers must have in common to share a lease.
 type terms struct {
 	key           string
@@ -141,11 +176,7 @@ func (cs *cohorts) enter(a *acquisition, t terms, inFront bool) bool {
 		a.cohort = &cohort{terms: t}
 		return true
 	}
-	if c.open { // the caller looked before the phase opened, and no later event would wake it
-		a.cohort = c
-		a.expectTurn()
-		c.hold.users++
-		a.turn <- turn{hold: c.hold, fence: c.hold.fence}
+	if cs.sharing(t).join(c, a) {
 		return true
 	}
 	if !inFront && !a.admit() {
@@ -229,7 +260,7 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 	c.waiting = slices.Delete(c.waiting, n-1, n)
 	c.copyTo(last)
 	a.waiting.admitted, last.waiting.admitted = true, false
-	last.turn <- turn{err: refused}
+	successor{last}.serve(turn{err: refused})
 	return true
 }
 
@@ -237,61 +268,24 @@ func (cs *cohorts) makeRoom(a *acquisition, refused error) bool {
 func (cs *cohorts) setHold(h *hold) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	c := h.cohort
-	if c.isPermits() {
-		cs.leadAfterPermit(h)
-		return
-	}
-	c.noteError(nil)
-	c.hold, c.sawHolder, h.used = h, true, 1
-	if c.terms.mode == Shared {
-		h.users, cs.phases[h.claim.Owner] = 1, h
-	}
+	h.cohort.noteError(nil)
+	h.used = 1
+	cs.sharing(h.cohort.terms).granted(h.cohort, h)
 }
 
-// release is called when the user of h releases h. The result passed is true if h was handed
-// over. If passed is false, h must go back to the server. If the cohort has waiters but no
-// leader, release returns the cohort as rest, and its caller must call leadBeforeRelease or
+// release is called when the user of h releases h. If h was handed over, or other callers still use
+// it, passed is true. If passed is false, h must go back to the server. If the cohort has waiters
+// but no leader, release returns the cohort as rest, and its caller must call leadBeforeRelease or
 // leadAfterRelease. Until that call, the waiters stay in the cohort, and can leave it.
 func (cs *cohorts) release(h *hold) (passed bool, rest *cohort) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	c := h.cohort
-	switch {
-	case c != nil && c.terms.mode == Shared:
-		return cs.leavePhase(h), nil
-	case c != nil && c.isPermits():
-		return cs.passPermit(h), nil
-	case c == nil || c.hold != h: // h was lost meanwhile, and the cohort has noticed that
+	if h.cohort == nil {
 		h.ended = true
 		return false, nil
 	}
-	if len(c.waiting) > 0 && h.used < h.block && instantOf(time.Now()).sub(h.received) < streakWithin &&
-		!cs.engine.isClosing() && cs.engine.keeper.beginHandOff(h) {
-		c.next().useHold(h)
-		return true, nil
-	}
-	h.ended = true
-	if len(c.waiting) == 0 {
-		cs.newLeader(c)
-		return false, nil
-	}
-	c.hold = nil
-	return false, c
+	return cs.sharing(h.cohort.terms).release(h.cohort, h)
 }
-
-// useHold makes the acquisition the next user of h, with the next fence of h. The caller holds
-// cs.mu.
-func (a *acquisition) useHold(h *hold) {
-	t := turn{hold: h, fence: h.fence + uint64(h.used), releaser: h.user(), streak: int(h.used)}
-	h.signed = a.caller.meta
-	h.used++
-	a.turn <- t
-}
-
-// user returns the present user of h, or the last user if no caller uses h now. The caller holds
-// the cohorts' mutex.
-func (h *hold) user() Peer { return peer(h.fence+uint64(max(h.used-1, 0)), h.signed) }
 
 // blocker returns the holder for whose release a new waiter waits, or the zero Peer if the holder
 // is not known. The caller holds the cohorts' mutex.
@@ -307,8 +301,8 @@ func (c *cohort) blocker() Peer {
 }
 
 // leadBeforeRelease makes the first waiter of c the leader before the release, so that the waiter's
-// acquire goes out with the release. It returns this waiter, or nil when all waiters have left.
-func (cs *cohorts) leadBeforeRelease(c *cohort) *acquisition {
+// acquire goes out with the release. It returns this waiter, or none when all waiters have left.
+func (cs *cohorts) leadBeforeRelease(c *cohort) successor {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.newLeader(c)
@@ -317,8 +311,8 @@ func (cs *cohorts) leadBeforeRelease(c *cohort) *acquisition {
 // leadAfterRelease makes the first waiter of c the leader, when the release has ended or continues
 // in the background.
 func (cs *cohorts) leadAfterRelease(c *cohort) {
-	if next := cs.leadBeforeRelease(c); next != nil {
-		next.turn <- turn{sawHolder: true}
+	if next := cs.leadBeforeRelease(c); next.waiter != nil {
+		next.serve(turn{sawHolder: true})
 	}
 }
 
@@ -328,8 +322,8 @@ func (cs *cohorts) dropHold(h *hold) {
 	defer cs.mu.Unlock()
 	h.ended = true
 	if c := h.cohort; c != nil && c.hold == h {
-		if next := cs.newLeader(c); next != nil {
-			next.turn <- turn{sawHolder: true}
+		if next := cs.newLeader(c); next.waiter != nil {
+			next.serve(turn{sawHolder: true})
 		}
 	}
 }
@@ -343,46 +337,43 @@ func (cs *cohorts) abdicate(a *acquisition, err error) {
 	defer cs.mu.Unlock()
 	c := a.cohort
 	next := cs.newLeader(c)
-	for next != nil && a.waiting.neverAnswered(err) && next.caller.overdue() {
-		next.turn <- turn{err: err}
+	for next.waiter != nil && a.waiting.neverAnswered(err) && next.waiter.caller.overdue() {
+		next.serve(turn{err: err})
 		next = cs.newLeader(c)
 	}
-	if next == nil {
+	if next.waiter == nil {
 		return
 	}
 	t := turn{sawHolder: c.sawHolder}
-	c.copyTo(next) // the new leader's wait may end before its first answer
+	c.copyTo(next.waiter) // the new leader's wait may end before its first answer
 	if a.ticket.token.state == tokenQueued {
 		t.ticket = a.handOver()
 	}
-	next.turn <- t
+	next.serve(t)
 }
 
-// newLeader makes the first waiter of c the leader, and returns it. The caller must send the turn
-// to the new leader. Without a waiter, newLeader removes the cohort and returns nil. The caller
-// holds cs.mu.
-func (cs *cohorts) newLeader(c *cohort) *acquisition {
-	if c.hold != nil && c.terms.mode == Shared {
-		delete(cs.phases, c.hold.claim.Owner)
-	}
+// newLeader makes the first waiter of c the leader, and returns it. The caller must serve the new
+// leader. Without a waiter, newLeader removes the cohort and returns none. The caller holds cs.mu.
+func (cs *cohorts) newLeader(c *cohort) successor {
+	reusable := cs.sharing(c.terms).vacate(c)
 	c.hold, c.open = nil, false
-	if len(c.waiting) == 0 {
-		if cs.active[c.terms] == c {
-			delete(cs.active, c.terms)
-			c.waiting, c.sawHolder, c.last = c.waiting[:0], false, nil
-			if len(cs.spare) < 64 && !c.isPermits() { // permits still refer to their cohort
-				cs.spare = append(cs.spare, c)
-			}
-		}
-		return nil
+	if len(c.waiting) > 0 {
+		return c.next()
 	}
-	return c.next()
+	if cs.active[c.terms] == c {
+		delete(cs.active, c.terms)
+		c.waiting, c.sawHolder, c.last = c.waiting[:0], false, nil
+		if len(cs.spare) < 64 && reusable {
+			cs.spare = append(cs.spare, c)
+		}
+	}
+	return successor{}
 }
 
-// next removes the first waiter, and returns it. The caller holds the cohorts' mutex.
-func (c *cohort) next() *acquisition {
+// next takes the first waiter out of the cohort. The caller holds the cohorts' mutex.
+func (c *cohort) next() successor {
 	a := c.waiting[0]
 	c.waiting[0] = nil
 	c.waiting = c.waiting[1:]
-	return a
+	return successor{a}
 }

@@ -34,19 +34,19 @@ func (e *Engine) canFollow(key string) bool {
 }
 
 // newFollow returns the follow for a release that is sent at the time now. The follow asks for the
-// key on behalf of the acquisition next, which no other goroutine uses until its turn. If the
-// subscription was lost after the call of canFollow, newFollow returns nil, and next asks by itself
-// at once.
-func newFollow(next *acquisition, now time.Time) *follow {
-	if next.prepare(); !next.ticket.claim.Queue {
-		next.turn <- turn{sawHolder: true}
+// key on behalf of next. If the subscription was lost after the call of canFollow, newFollow
+// returns nil, and next asks by itself at once.
+func newFollow(next successor, now time.Time) *follow {
+	a := next.waiter
+	if a.prepare(); !a.ticket.claim.Queue {
+		next.serve(turn{sawHolder: true})
 		return nil
 	}
-	next.ticket.token.ask()
-	next.ticket.firstSent, next.ticket.sentAt = now, now
-	next.waiting.calls++
-	f := &follow{claim: next.ticket.claim, ready: make(chan struct{})}
-	next.turn <- turn{follow: f, sawHolder: true}
+	a.ticket.token.ask()
+	a.ticket.firstSent, a.ticket.sentAt = now, now
+	a.waiting.calls++
+	f := &follow{claim: a.ticket.claim, ready: make(chan struct{})}
+	next.serve(turn{follow: f, sawHolder: true})
 	return f
 }
 

@@ -1,7 +1,5 @@
 package locker
 
-import "time"
-
 // Several permits of a semaphore can be held at the same time. So a cohort of callers with equal
 // Key, TTL, Limit and Weight has many holds at once. The leader of the cohort is only the caller
 // that asks the server for the next permit. There is a leader as long as callers wait. The table
@@ -25,40 +23,43 @@ func (c *cohort) isPermits() bool { return c.terms.limit > 0 }
 // maxHolders returns how many callers with this rule may hold the key at once.
 func (r Rule) maxHolders() int { return max(r.Limit/max(r.Weight, 1), 1) }
 
-// leadAfterPermit makes the next caller of the cohort the leader, after the leader was granted the
-// permit h. The caller holds cs.mu.
-func (cs *cohorts) leadAfterPermit(h *hold) {
-	c := h.cohort
-	h.used = 1
-	c.noteError(nil)
+// permits is the sharing of a semaphore's callers.
+type permits struct{ *cohorts }
+
+// join returns false, because each caller needs a permit of its own.
+func (permits) join(*cohort, *acquisition) bool { return false }
+
+// granted makes the next caller of the cohort the leader.
+func (cs permits) granted(c *cohort, _ *hold) {
 	if cs.active[c.terms] != c {
-		return // h belongs to a caller with NoWait, and such a caller has a cohort of its own
+		return // the permit belongs to a caller with NoWait, which has a cohort of its own
 	}
-	if next := cs.newLeader(c); next != nil {
-		next.turn <- turn{}
+	if next := cs.newLeader(c); next.waiter != nil {
+		next.serve(turn{})
 	}
 }
 
-// passPermit is called when the user of h releases h. It returns false when h must go back to
-// the server. The caller holds cs.mu.
-func (cs *cohorts) passPermit(h *hold) (passed bool) {
-	c := cs.active[h.cohort.terms]
-	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || h.used >= h.block ||
-		instantOf(time.Now()).sub(h.received) >= streakWithin || cs.engine.isClosing() || !cs.engine.keeper.beginHandOff(h) {
+// release gives the permit h to the next caller, if the streak may go on.
+func (cs permits) release(c *cohort, h *hold) (passed bool, rest *cohort) {
+	c = cs.active[c.terms]
+	if c == nil || c.parked == nil && len(c.waiting) == 0 || h.ended || !cs.mayContinue(h) || !cs.engine.keeper.beginHandOff(h) {
 		h.ended = true
-		return false
+		return false, nil
 	}
-	next := c.parked
-	if next == nil {
+	next := successor{c.parked}
+	if c.parked == nil {
 		next = c.next()
 	}
 	c.parked = nil
 	fence := h.fence + uint64(h.used)
 	h.used++
 	h.cohort = c
-	next.turn <- turn{hold: h, fence: fence}
-	return true
+	next.serve(turn{hold: h, fence: fence})
+	return true, nil
 }
+
+// vacate returns false, because permits still refer to their cohort.
+func (permits) vacate(*cohort) (reusable bool) { return false }
 
 // park is called when a, the leader of a semaphore's cohort, waits at the server. Until unpark is
 // called, the leader may receive, through the channel turns, one permit that another caller of the

@@ -111,7 +111,7 @@ func (l *Lease) releaseInBackground(ctx context.Context, end func(Outcome)) bool
 		when = calls.Soon
 		if !e.canFollow(h.claim.Key) {
 			d.rest = rest
-		} else if next := e.cohorts.leadBeforeRelease(rest); next != nil {
+		} else if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
 			if d.next = newFollow(next, now); d.next != nil {
 				claim.Next = &d.next.claim
 			}
@@ -231,11 +231,11 @@ func (cs *cohorts) departureOf(key string) *departure {
 // cohort c. takeBack returns false if there is no such hold. The caller holds cs.mu.
 func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	d := cs.leaving[c.terms.key]
-	if d == nil || d.terms != c.terms || d.recall == nil || cs.engine.isClosing() {
+	if d == nil || d.terms != c.terms || d.recall == nil {
 		return false
 	}
 	h := d.hold
-	if h.used >= h.block || instantOf(time.Now()).sub(h.received) >= streakWithin || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
+	if !cs.mayContinue(h) || !cs.engine.keeper.isWorthKeeping(h) || !d.recall() {
 		return false
 	}
 	cs.unregisterLocked(d)
@@ -243,7 +243,7 @@ func (cs *cohorts) takeBack(a *acquisition, c *cohort) bool {
 	h.ended, h.cohort, c.hold = false, c, h
 	a.cohort, a.recalled = c, d
 	a.expectTurn()
-	a.useHold(h)
+	successor{a}.useHold(h)
 	return true
 }
 

@@ -127,7 +127,7 @@ func (l *Lease) pass(ctx context.Context, complete bool, calls *int) error {
 		r.chore.Claim.Complete, r.chore.Claim.Once = true, l.rule.Once
 	}
 	if rest != nil && e.canFollow(h.claim.Key) {
-		if next := e.cohorts.leadBeforeRelease(rest); next != nil {
+		if next := e.cohorts.leadBeforeRelease(rest); next.waiter != nil {
 			r.next = newFollow(next, now)
 		}
 		rest = nil

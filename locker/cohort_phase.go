@@ -25,6 +25,48 @@ import (
 //
 // A cohort of readers has waiting callers only until its leader has got a hold and shares it.
 
+// phases is the sharing of readers.
+type phases struct{ *cohorts }
+
+// join lets a use the hold, while the phase is open. The caller a looked before the phase opened, and
+// no later event would wake it.
+func (phases) join(c *cohort, a *acquisition) bool {
+	if !c.open {
+		return false
+	}
+	a.cohort = c
+	a.expectTurn()
+	c.hold.users++
+	successor{a}.serve(turn{hold: c.hold, fence: c.hold.fence})
+	return true
+}
+
+// granted makes h the hold of the cohort. The phase opens with letIn, when h is in the keeper's
+// schedule.
+func (cs phases) granted(c *cohort, h *hold) {
+	c.hold, c.sawHolder, h.users = h, true, 1
+	cs.phases[h.claim.Owner] = h
+}
+
+// release returns true when h has other users or is lost. If it returns false, the caller must
+// release h at the server.
+func (cs phases) release(c *cohort, h *hold) (passed bool, rest *cohort) {
+	h.users--
+	if c.hold != h || h.users > 0 {
+		return true, nil
+	}
+	h.ended = true
+	cs.newLeader(c) // ends the cohort: it has no waiters, because it has a hold
+	return false, nil
+}
+
+func (cs phases) vacate(c *cohort) (reusable bool) {
+	if c.hold != nil {
+		delete(cs.phases, c.hold.claim.Owner)
+	}
+	return true
+}
+
 // unnotifiedRenewals is the longest time between two renewals if the readers cannot receive
 // messages about a waiting writer.
 const unnotifiedRenewals = time.Second
@@ -133,24 +175,11 @@ func (cs *cohorts) letIn(h *hold, writer bool) {
 	}
 	for len(c.waiting) > 0 {
 		h.users++
-		c.next().turn <- turn{hold: h, fence: h.fence}
+		c.next().serve(turn{hold: h, fence: h.fence})
 	}
 	if c.open = cs.active[c.terms] == c; writer || h.closed {
 		cs.closePhaseLocked(h)
 	}
-}
-
-// leavePhase is called when a user of h releases its Lease. It returns true when h has other users
-// or is lost. If leavePhase returns false, the caller must release h at the server. The caller
-// holds cs.mu.
-func (cs *cohorts) leavePhase(h *hold) bool {
-	h.users--
-	if h.cohort.hold != h || h.users > 0 {
-		return true
-	}
-	h.ended = true
-	cs.newLeader(h.cohort) // ends the cohort: it has no waiters, because it has a hold
-	return false
 }
 
 // closePhase closes the phase of h, so that newcomers begin another hold.
@@ -194,8 +223,8 @@ func (cs *cohorts) afterDowngrade(h *hold) {
 	h.cohort, h.users = &cohort{terms: t, hold: h}, 1
 	cs.phases[h.claim.Owner] = h
 	if c != nil {
-		if next := cs.newLeader(c); next != nil {
-			next.turn <- turn{sawHolder: true}
+		if next := cs.newLeader(c); next.waiter != nil {
+			next.serve(turn{sawHolder: true})
 		}
 	}
 }
