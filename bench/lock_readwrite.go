@@ -24,10 +24,10 @@ type readLocks interface {
 // process share a hold, as they do by default. In the second one, each reader has a hold of its
 // own.
 func readWrites() []contestant {
-	open := func(options ...locker.ReadWriteOption) func(settings) (locks, error) {
+	open := func(options ...locker.SingleOption) func(settings) (locks, error) {
 		return func(s settings) (locks, error) {
 			c := redis.NewClient(&redis.Options{Addr: s.Addr, ContextTimeoutEnabled: true})
-			e, err := locker.NewReadWrite([]locker.Client{c}, append(options, locker.WithTTL(s.TTL))...)
+			e, err := locker.NewReadWrite(c, append(options, locker.WithTTL(s.TTL))...)
 			return &readWriteLocks{latchkitLocks{engine: e, clients: []redis.UniversalClient{c}}}, err
 		}
 	}

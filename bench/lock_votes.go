@@ -117,7 +117,7 @@ func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
 	lease := l.token + ":" + fence + ":1:" + fence + ":"
 	keys := []string{
 		key, redisstore.QueueKey(key), redisstore.WakeKey(key), redisstore.CounterKey(key), redisstore.TombstoneKey(key, l.token),
-		redisstore.NodeKey, redisstore.DoneKey(key), redisstore.ReadersKey(key), redisstore.IntentKey(key),
+		redisstore.NodeKey, redisstore.DoneKey(key),
 	}
 	earliest, latest := now.Add(-clockTolerance).UnixMicro(), now.Add(clockTolerance).UnixMicro()
 	err := v.ask(func(n *voter) []any {
@@ -129,11 +129,8 @@ func (v *voteLocks) Lock(_ context.Context, key string) (hold, error) {
 
 func (l *voteLease) Release(context.Context) error {
 	x := redisstore.TombstoneKey(l.key, l.token)
-	keys := []string{
-		l.key, redisstore.QueueKey(l.key), redisstore.WakeKey(l.key), x, redisstore.DoneKey(l.key), redisstore.ReadersKey(l.key),
-		redisstore.IntentKey(l.key), x, redisstore.NodeKey,
-	}
-	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "", "") }, isReleased)
+	keys := []string{l.key, redisstore.QueueKey(l.key), redisstore.WakeKey(l.key), x, redisstore.DoneKey(l.key), redisstore.NodeKey}
+	return l.locks.ask(func(*voter) []any { return takeBackScript.Words(keys, l.token, "", "") }, isReleased)
 }
 
 // OneRound returns the number of all acquisitions as both results, because each acquisition has

@@ -25,7 +25,7 @@ func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 	version := 0
 	var services []*httptest.Server
 	for range 2 {
-		l, err := locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithPrefix(t.Name()+":"))
+		l, err := locker.NewReadWrite(server.Client(t), locker.WithPrefix(t.Name()+":"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,7 +19,7 @@ import (
 // rule.
 func TestAcquiresInUsedMemoryKeepApart(t *testing.T) {
 	client := redistest.Start(t).Client(t)
-	l, err := locker.NewReadWrite([]locker.Client{client})
+	l, err := locker.NewReadWrite(client)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func ExampleNewReadWrite() {
 	ctx := context.Background()
 	show := func(context.Context) error { return nil }
 
-	l, err := locker.NewReadWrite([]locker.Client{client})
+	l, err := locker.NewReadWrite(client)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -79,12 +79,11 @@ func (l *Lease) Units() int {
 }
 
 // Fence returns a number that grows with every grant of the key, also when a lease is handed over
-// inside a process. All readers of one phase have the same fence. On a quorum, however, the fences
-// of these readers may differ. Pass the fence to the database that the lock protects. The database
-// must refuse a fence that is smaller than the largest fence that it has seen. Then a holder that
-// was paused until after the end of its lease can do no harm. This check does not work for a
-// semaphore, because each permit has a fence of its own, and several holders may write at the same
-// time. Fence returns 0 only if the Store cannot make fences.
+// inside a process. All readers of one phase have the same fence. Pass the fence to the database
+// that the lock protects. The database must refuse a fence that is smaller than the largest fence
+// that it has seen. Then a holder that was paused until after the end of its lease can do no harm.
+// This check does not work for a semaphore, because each permit has a fence of its own, and several
+// holders may write at the same time. Fence returns 0 only if the Store cannot make fences.
 func (l *Lease) Fence() uint64 { return l.fence }
 
 // Expires returns the time at which the lease ends unless it is renewed. The time is on the local

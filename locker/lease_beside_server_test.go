@@ -70,7 +70,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 		"readers and writers": func(t *testing.T, recorder *lockertest.Recorder) (*locker.Engine, redis.UniversalClient, *pipelineCounter) {
 			c, hook := redistest.Start(t).Client(t, endCallsWithContext), new(pipelineCounter)
 			c.AddHook(hook)
-			l, err := locker.NewReadWrite([]locker.Client{c}, option, locker.WithObserver(recorder))
+			l, err := locker.NewReadWrite(c, option, locker.WithObserver(recorder))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -133,7 +133,7 @@ func TestBackgroundReleaseOnServers(t *testing.T) {
 func TestBackgroundReleaseOfReadersLetsWritersIn(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t, endCallsWithContext)
-	l, err := locker.NewReadWrite([]locker.Client{c}, locker.WithBackgroundRelease())
+	l, err := locker.NewReadWrite(c, locker.WithBackgroundRelease())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func checkClient(constructor string, c Client) error {
 }
 
 // NewReadWrite returns a Locker with readers: a key is held by many callers with [Shared], or by
-// one caller with [Exclusive]. Give one client of a Redis server (6.2 or newer), of a Sentinel set,
+// one caller with [Exclusive]. Give the client of a Redis server (6.2 or newer), of a Sentinel set,
 // or of a Redis Cluster. A writer's lease is stored as with NewSingle. While readers hold the key,
 // the key exists on the server too, so other libraries and Lockers are excluded.
 //
@@ -138,27 +138,13 @@ func checkClient(constructor string, c Client) error {
 // once with ErrUnsupported, because two such callers would wait for each other. [Lease.Downgrade]
 // turns a writer into a reader.
 //
-// For a Locker on several servers, give an odd number of clients of independent servers, at least
-// three. More than half of the servers must agree, as with [NewRedlock]. The rules of NewRedlock
-// apply, and so do the rules of [EnrollRedlock]. On several servers too, a waiting writer keeps new
-// readers out, and after a writer all waiting readers may try before the next writer. But no order
-// of grants is promised. To keep new readers out, the process of a waiting writer must ask the
-// servers at least every 3 s.
-//
-// Nothing is sent before the first lock is taken. Close the clients only after the Locker.
-func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
-	switch len(cs) {
-	case 0:
-		return nil, errors.New("latchkit: NewReadWrite: 0 clients; give one, or an odd number, at least 3, of independent servers")
-	case 1:
-	default:
-		return newReadWriteQuorum(cs, opts)
-	}
-	c := cs[0]
+// There are no readers on several independent servers: a Locker of [NewRedlock] is exclusive.
+// Nothing is sent before the first lock is taken. Close c only after the Locker.
+func NewReadWrite(c Client, opts ...SingleOption) (*Engine, error) {
 	if err := checkClient("NewReadWrite", c); err != nil {
 		return nil, err
 	}
-	cfg, err := configure(opts, ReadWriteOption.setReadWrite)
+	cfg, err := configure(opts, SingleOption.setSingle)
 	if err != nil {
 		return nil, err
 	}
@@ -168,18 +154,6 @@ func NewReadWrite(cs []Client, opts ...ReadWriteOption) (*Engine, error) {
 		return nil, err
 	}
 	return newEngine(store, cfg), nil
-}
-
-// newReadWriteQuorum does the work of NewReadWrite for several clients.
-func newReadWriteQuorum(cs []Client, opts []ReadWriteOption) (*Engine, error) {
-	cfg, err := newQuorumConfig("NewReadWrite", cs, opts, ReadWriteOption.setReadWrite)
-	if err != nil {
-		return nil, err
-	}
-	if err := cfg.checkForQuorum(); err != nil {
-		return nil, err
-	}
-	return newEngine(quorum.NewReadWrite(nodesOf(cs), cfg.quorum()), cfg), nil
 }
 
 // NewSemaphore returns a Locker with which all processes together hold at most n leases of a key at
@@ -241,7 +215,7 @@ func NewSemaphore(c Client, n int, opts ...SemaphoreOption) (*Engine, error) {
 // have forgotten leases do not vote. Nothing is sent before the first lock is taken. Close the
 // clients only after the Locker.
 func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
-	cfg, err := newQuorumConfig("NewRedlock", cs, opts, QuorumOption.setQuorum)
+	cfg, err := newQuorumConfig("NewRedlock", cs, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +234,7 @@ func NewRedlock(cs []Client, opts ...QuorumOption) (*Engine, error) {
 // The error is [ErrQuorum], with a [NodeError] inside for each server that does not vote. The end
 // of ctx ends the call, but steps that it has taken are not undone.
 func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error {
-	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts, QuorumOption.setQuorum)
+	cfg, err := newQuorumConfig("EnrollRedlock", cs, opts)
 	if err != nil {
 		return err
 	}
@@ -282,7 +256,7 @@ func EnrollRedlock(ctx context.Context, cs []Client, opts ...QuorumOption) error
 // If the new server has the address of the old server, do not call ReplaceNode. The end of ctx ends
 // the call, but steps that it has taken are not undone. The call may be repeated.
 func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesIn time.Duration, err error) {
-	cfg, err := newQuorumConfig("ReplaceNode", cs, opts, QuorumOption.setQuorum)
+	cfg, err := newQuorumConfig("ReplaceNode", cs, opts)
 	if err != nil {
 		return 0, err
 	}
@@ -296,10 +270,10 @@ func ReplaceNode(ctx context.Context, cs []Client, opts ...QuorumOption) (votesI
 // longestOnQuorums is the default of WithMaxTTL on a quorum.
 const longestOnQuorums = time.Minute
 
-// newQuorumConfig returns the config of a Locker on the servers of cs with the options opts. The
-// function apply sets one option, and constructor is the name for errors.
-func newQuorumConfig[O comparable](constructor string, cs []Client, opts []O, apply func(O, *config)) (config, error) {
-	cfg, err := configure(opts, apply)
+// newQuorumConfig returns the config of a Locker on the servers of cs. constructor is the name for
+// errors.
+func newQuorumConfig(constructor string, cs []Client, opts []QuorumOption) (config, error) {
+	cfg, err := configure(opts, QuorumOption.setQuorum)
 	if err != nil {
 		return cfg, err
 	}
@@ -314,15 +288,6 @@ func newQuorumConfig[O comparable](constructor string, cs []Client, opts []O, ap
 	}
 	cfg.failsOver = false // on a quorum the nodes keep a lease longer, and the holder may use all of its TTL
 	return cfg, nil
-}
-
-// checkForQuorum refuses the options for one server that NewReadWrite accepts only with one
-// client.
-func (c *config) checkForQuorum() error {
-	if c.acked {
-		return errors.New("latchkit: NewReadWrite: WithReplicaAck is for a Locker on one server, whose replica may take over without knowing a lease; leave the option out: in a quorum such a node does not vote until its leases are over")
-	}
-	return nil
 }
 
 // NewScriptless returns a Locker for servers that forbid scripts (EVAL), such as some hosted

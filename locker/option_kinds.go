@@ -14,9 +14,8 @@ type Option interface {
 }
 
 // A SingleOption sets up a Locker on one Redis server, one Sentinel set or one Redis Cluster:
-// [NewSingle], [NewSemaphore], and [NewReadWrite] with one client.
+// [NewSingle], [NewReadWrite] and [NewSemaphore].
 type SingleOption interface {
-	ReadWriteOption
 	SemaphoreOption
 	setSingle(c *config)
 }
@@ -26,10 +25,8 @@ type SemaphoreOption interface {
 	setSemaphore(c *config)
 }
 
-// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock], [EnrollRedlock], and
-// [NewReadWrite] with several clients.
+// A QuorumOption sets up a Locker on several Redis servers: [NewRedlock] and [EnrollRedlock].
 type QuorumOption interface {
-	ReadWriteOption
 	setQuorum(c *config)
 }
 
@@ -38,12 +35,6 @@ type QuorumOption interface {
 type ServersOption interface {
 	SingleOption
 	QuorumOption
-}
-
-// A ReadWriteOption sets up a Locker of [NewReadWrite]: a SingleOption with one client, a
-// QuorumOption with several.
-type ReadWriteOption interface {
-	setReadWrite(c *config)
 }
 
 type (
@@ -57,19 +48,15 @@ type (
 func (o anyOption) set(c *config)          { o(c) }
 func (o anyOption) setSingle(c *config)    { o(c) }
 func (o anyOption) setQuorum(c *config)    { o(c) }
-func (o anyOption) setReadWrite(c *config) { o(c) }
 func (o anyOption) setSemaphore(c *config) { o(c) }
 
 func (o singleOption) setSingle(c *config)    { o(c) }
-func (o singleOption) setReadWrite(c *config) { o(c) }
 func (o singleOption) setSemaphore(c *config) { o(c) }
 
-func (o quorumOption) setQuorum(c *config)    { o(c) }
-func (o quorumOption) setReadWrite(c *config) { o(c) }
+func (o quorumOption) setQuorum(c *config) { o(c) }
 
 func (o serversOption) setSingle(c *config)    { o(c) }
 func (o serversOption) setQuorum(c *config)    { o(c) }
-func (o serversOption) setReadWrite(c *config) { o(c) }
 func (o serversOption) setSemaphore(c *config) { o(c) }
 
 // WithOptions makes one Option of several, in their order.

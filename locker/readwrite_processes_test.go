@@ -23,7 +23,7 @@ var readerProcess = proc.Register("reader", func(args []string) {
 	if err != nil {
 		panic(err)
 	}
-	l, err := locker.NewReadWrite([]locker.Client{redis.NewClient(&redis.Options{Addr: args[0]})})
+	l, err := locker.NewReadWrite(redis.NewClient(&redis.Options{Addr: args[0]}))
 	if err != nil {
 		panic(err)
 	}
@@ -88,7 +88,7 @@ var visitorProcess = proc.Register("visitors", func(args []string) {
 	if err := json.Unmarshal([]byte(args[0]), &v); err != nil {
 		panic(err)
 	}
-	l, err := locker.NewReadWrite([]locker.Client{redis.NewClient(&redis.Options{Addr: v.Addr})})
+	l, err := locker.NewReadWrite(redis.NewClient(&redis.Options{Addr: v.Addr}))
 	if err != nil {
 		panic(err)
 	}
@@ -111,11 +111,11 @@ func TestTheVisitsCheckerFindsWhatIsWrong(t *testing.T) {
 		"a fence that falls":       {{Who: "w", Fence: 5, Start: 1, End: 2}, first},
 		"an error":                 {first, {Who: "w", Failed: "stuck"}},
 	} {
-		if !faketest.Run(t, func(t testing.TB) { locktest.CheckVisits(t, wrong, name == "a fence for two") }).Failed() {
+		if !faketest.Run(t, func(t testing.TB) { locktest.CheckVisits(t, wrong) }).Failed() {
 			t.Errorf("%s: it was not found", name)
 		}
 	}
-	if reads, _, phases, _ := locktest.CheckVisits(t, []locktest.Visit{first, {Who: "q", Mode: locker.Shared, Fence: 1, Start: 15, End: 25}}, false); reads != 2 || phases != 1 {
+	if reads, _, phases, _ := locktest.CheckVisits(t, []locktest.Visit{first, {Who: "q", Mode: locker.Shared, Fence: 1, Start: 15, End: 25}}); reads != 2 || phases != 1 {
 		t.Errorf("%d reads in %d phases", reads, phases)
 	}
 }
@@ -149,7 +149,7 @@ func TestReadersAndWritersOfManyProcesses(t *testing.T) {
 		}
 		all = append(all, more...)
 	}
-	reads, writes, phases, overtaken := locktest.CheckVisits(t, all, false)
+	reads, writes, phases, overtaken := locktest.CheckVisits(t, all)
 	t.Logf("%d reads in %d phases, %d writes; at most %d phases began while a writer waited", reads, phases, writes, overtaken)
 	// A writer may have to wait for the other writer, and for the phase of readers between the
 	// two writes. On a slow machine, some further phases may begin during the writer's first

@@ -28,7 +28,7 @@ func TestCheckFindsRulesThatCanNeverBeGranted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	readers, err := locker.NewReadWrite([]locker.Client{client})
+	readers, err := locker.NewReadWrite(client)
 	if err != nil {
 		t.Fatal(err)
 	}

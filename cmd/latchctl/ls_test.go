@@ -127,6 +127,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{good, "show", 64, "one key"},
 		{good, "run job true", 64, "behind --"},
 		{good, "run job -n -w 1s -- true", 64, "exclude each other"},
+		{[]string{good[0], good[0], good[0]}, "run job --shared -- true", 64, "a quorum has no readers"},
 		{good, "run job --ttl -1s -- true", 64, "TTL"},
 		{good, "show latchkit:node", 1, "reserved"},
 		{[]string{"redis://:secret@host:x"}, "ls", 64, "--node"},

@@ -92,7 +92,7 @@ func (r *running) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVarP(&r.noWait, "no-wait", "n", false, "fail at once if the lock is not free")
 	f.DurationVarP(&r.wait, "wait", "w", 0, "fail if the lock is not free within this time (default: wait for ever)")
-	f.BoolVarP(&r.shared, "shared", "s", false, "take the lock as a reader; readers share it")
+	f.BoolVarP(&r.shared, "shared", "s", false, "take the lock as a reader; readers share it (not on a quorum)")
 	f.IntVar(&r.limit, "limit", 0, "let this many commands run at once, as a semaphore (not on a quorum)")
 	f.DurationVar(&r.rule.TTL, "ttl", locker.DefaultTTL, "how long after a crash the lock stays locked; the lease is renewed every third of it")
 	f.DurationVar(&r.rule.Once, "once", 0, "after the command has succeeded, no call runs it again for this long; such a call does nothing, and its exit code is 0")
@@ -116,6 +116,8 @@ func (r *running) check(c *cobra.Command, to *servers) error {
 		return usage("run: --wait %v: give a positive time, or --no-wait", r.wait)
 	case r.limit < 0 || r.limit > 0 && (r.shared || len(to.urls()) > 1):
 		return usage("run: --limit %d: give a positive number, without --shared, and not on a quorum, because a quorum has no semaphores", r.limit)
+	case r.shared && len(to.urls()) > 1:
+		return usage("run: --shared: a quorum has no readers; leave --shared out, or give one node")
 	case r.noWait:
 		r.rule.Wait = locker.NoWait
 	default:
@@ -237,7 +239,7 @@ func (r *running) locker(ctx context.Context, to *servers) (*locker.Engine, clie
 	case r.limit > 0:
 		l, err = locker.NewSemaphore(cs[0], r.limit, both)
 	case r.shared:
-		l, err = locker.NewReadWrite(cs.forLocker(), both)
+		l, err = locker.NewReadWrite(cs[0], both)
 	case len(cs) > 1:
 		l, err = locker.NewRedlock(cs.forLocker(), both)
 	default:

@@ -98,9 +98,14 @@ func (cs clients) forLocker() []locker.Client {
 	return all
 }
 
-// engine makes a Locker that shows and revokes leases of every kind, even the leases of readers.
-func (cs clients) engine() (*locker.Engine, error) {
-	l, err := locker.NewReadWrite(cs.forLocker())
+// engine makes a Locker that shows and revokes leases of every kind. On one server it shows the
+// leases of readers as well; a quorum has no readers.
+func (cs clients) engine() (l *locker.Engine, err error) {
+	if len(cs) > 1 {
+		l, err = locker.NewRedlock(cs.forLocker())
+	} else {
+		l, err = locker.NewReadWrite(cs[0])
+	}
 	if err != nil {
 		return nil, &exitError{exitUsage, err}
 	}

@@ -17,9 +17,9 @@ func Single(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.
 }
 
 // ReadWrite makes a Locker with readers on one server, and closes it with the test.
-func ReadWrite(t testing.TB, c locker.Client, opts ...locker.ReadWriteOption) *locker.Engine {
+func ReadWrite(t testing.TB, c locker.Client, opts ...locker.SingleOption) *locker.Engine {
 	t.Helper()
-	l, err := locker.NewReadWrite([]locker.Client{c}, opts...)
+	l, err := locker.NewReadWrite(c, opts...)
 	return closed(t, l, err)
 }
 
@@ -56,7 +56,7 @@ func SemaphoreStore(c locker.Client) locker.Store {
 	return s
 }
 
-// ReadWriteStore makes the Store that locker.NewReadWrite uses with one client.
+// ReadWriteStore makes the Store that locker.NewReadWrite uses.
 func ReadWriteStore(c locker.Client) locker.Store {
 	s, _ := redisstore.NewReadWrite(c, redisstore.Settings{})
 	return s

@@ -79,11 +79,9 @@ type Visit struct {
 }
 
 // CheckVisits fails the test if there was an error, if a writer's visit overlaps another visit, or
-// if fences do not grow from phase to phase. On a quorum, readers that overlap may have different
-// fences, but all later writers must have larger fences. CheckVisits returns the numbers of reads,
-// writes and phases. It also returns the largest number of phases that began while one writer
-// waited.
-func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases, overtaken int) {
+// if fences do not grow from phase to phase. CheckVisits returns the numbers of reads, writes and
+// phases. It also returns the largest number of phases that began while one writer waited.
+func CheckVisits(t testing.TB, all []Visit) (reads, writes, phases, overtaken int) {
 	t.Helper()
 	slices.SortFunc(all, func(a, b Visit) int { return cmp.Compare(a.Start, b.Start) })
 	var writer, last Visit // the last writer, and the visit with the largest fence
@@ -109,14 +107,9 @@ func CheckVisits(t testing.TB, all []Visit, quorum bool) (reads, writes, phases,
 				t.Errorf("writer %s came in %v before somebody had left", s.Who, time.Duration(ended-s.Start))
 			}
 		}
-		// The fence of this visit must not be smaller than the fence of an earlier visit. On a
-		// quorum, a reader is compared with the last writer only.
-		before := writer
-		if s.Mode == locker.Exclusive || !quorum {
-			before = last
-		}
-		if s.Fence < before.Fence || s.Fence == before.Fence && (s.Mode == locker.Exclusive || before.Mode == locker.Exclusive) {
-			t.Errorf("fence %d of %s after %d of %s", s.Fence, s.Who, before.Fence, before.Who)
+		// The fence of this visit must not be smaller than the fence of an earlier visit.
+		if s.Fence < last.Fence || s.Fence == last.Fence && (s.Mode == locker.Exclusive || last.Mode == locker.Exclusive) {
+			t.Errorf("fence %d of %s after %d of %s", s.Fence, s.Who, last.Fence, last.Who)
 		}
 		if s.Mode == locker.Exclusive {
 			writer = s

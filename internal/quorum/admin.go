@@ -21,11 +21,7 @@ type keyState struct {
 // readState reads the lease L of key at this node, in the form that a quorum writes, and returns
 // its state.
 func (n *node) readState(ctx context.Context, key string) (keyState, error) {
-	look := n.Read
-	if n.quorum.readers {
-		look = n.ReadReaders
-	}
-	info, text, err := look(ctx, key)
+	info, text, err := n.Read(ctx, key)
 	if err != nil || !info.Held {
 		return keyState{Info: info}, err
 	}
@@ -38,9 +34,6 @@ func (n *node) readState(ctx context.Context, key string) (keyState, error) {
 		minted = h.Fence
 	} else if ours {
 		info.Left = n.quorum.holderLife(info.Left)
-		for i := range info.Reading {
-			info.Reading[i].Left = n.quorum.holderLife(info.Reading[i].Left)
-		}
 	}
 	return keyState{info, text, h.Block, minted}, nil
 }
@@ -112,21 +105,13 @@ func (q *quorum) describe(views []*keyState, holder string) (s keyState) {
 			s = *v
 		}
 	}
-	for _, v := range views {
-		if v != nil && v.id == holder {
-			if v.Readers > s.Readers { // a node may have missed some readers
-				s.Readers, s.Reading = v.Readers, v.Reading
-			}
-		}
-	}
 	s.Left = runsOut(lefts, len(lefts)-q.need+1)
 	return s
 }
 
 // Revoke takes the votes back from the holder of a fence, on all nodes, and leaves a note with the
-// reason. Each node takes back only the vote that it has shown. So Revoke does not affect a
-// phase of readers that begins meanwhile, or a key that has no holder and is kept for AtLeast
-// meanwhile.
+// reason. Each node takes back only the vote that it has shown. So Revoke does not affect a lease
+// that begins meanwhile, or a key that has no holder and is kept for AtLeast meanwhile.
 func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason string) (store.Grant, error) {
 	ctx = context.WithoutCancel(ctx)
 	holder, views, err := q.inspect(ctx, key)
@@ -141,9 +126,6 @@ func (q *quorum) Revoke(ctx context.Context, key string, fence uint64, reason st
 	c := store.Claim{Key: key, Owner: holder.id, TTL: holder.Left, TombstoneTTL: max(holder.Left, time.Minute)}
 	if holder.Kept {
 		c.Owner, c.TombstoneTTL = redisstore.KeptToken, 0 // a kept key has no holder that could read a note
-	}
-	if holder.Mode == store.Shared {
-		c.Owner, c.Fence = redisstore.SharedToken, holder.Fence
 	}
 	f := fanOut(q, q.allNodes(), nil, func(n *node, onAnswer func(store.Grant, error)) {
 		args := withdrawal{tombstone: "revoked:" + reason, vote: noVote}

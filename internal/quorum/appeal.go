@@ -25,15 +25,12 @@ type appeal struct {
 const textIndex = 3 + voteKeys
 
 // voteKeys is the number of keys that a call of vote.lua gets.
-const voteKeys = 9
+const voteKeys = 7
 
 // newAppeal returns the request for the claim c that proposes the fence hint and has the given
 // ticket in the queue.
 func (q *quorum) newAppeal(c store.Claim, hint, ticket uint64) *appeal {
 	a := &appeal{claim: c, roster: q.roster(c.Key), hint: hint, ticket: ticket, block: max(c.FenceCount, 1)}
-	if c.Mode == store.Shared {
-		a.block = 1
-	}
 	n := q.nodes[0]
 	a.channel, a.call = n.channelOf(&a.claim), n.voteCall(a)
 	return a
@@ -52,27 +49,20 @@ func (a *appeal) callTo(n *node, text *string) redisstore.Call {
 }
 
 // voteCall returns the call of vote.lua for the node, without the marker's text. The most frequent
-// caller, a writer that does not queue, sends only the arguments that it needs.
+// caller, which does not queue, sends only the arguments that it needs.
 func (n *node) voteCall(a *appeal) *redisstore.Call {
 	c, q := &a.claim, n.quorum
-	owner, part, again := c.Owner, "", "0"
-	if c.Mode == store.Shared {
-		owner, part = redisstore.SharedToken, n.partOf(*c)
-	}
-	if c.Queue && q.readers {
-		again = "1"
-	}
 	keys := []string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.CounterKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
-		a.roster.markerKey, redisstore.DoneKey(c.Key), redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key)}
+		a.roster.markerKey, redisstore.DoneKey(c.Key)}
 	skew, last := uint64(q.skew.Microseconds()), a.hint+uint64(a.block)-1
 	fence := strconv.FormatUint(a.hint, 10)
-	lease := owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata
+	lease := c.Owner + ":" + fence + ":" + strconv.Itoa(a.block) + ":" + fence + ":" + c.Metadata
 	earliest := strconv.FormatUint(max(a.hint-skew, last-mostAhead), 10)
-	args := [12]any{"", lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(a.hint+skew, 10)}
-	if part == "" && !c.Queue && c.Once == 0 {
+	args := [10]any{"", lease, q.life(c.TTL), fence, strconv.FormatUint(last, 10), earliest, strconv.FormatUint(a.hint+skew, 10)}
+	if !c.Queue && c.Once == 0 {
 		return voteScript.Call(keys, args[:7]...)
 	}
-	args[7], args[8], args[9], args[10], args[11] = redisstore.AsksOnce(*c), n.inboxOf(c), strconv.FormatUint(a.ticket, 10), part, again
+	args[7], args[8], args[9] = redisstore.AsksOnce(*c), n.inboxOf(c), strconv.FormatUint(a.ticket, 10)
 	return voteScript.Call(keys, args[:]...)
 }
 

@@ -35,7 +35,7 @@ type ballot struct {
 	unclear    nodes             // nodes at which an acquire is unclear
 	queued     nodes             // nodes that have the token in their queues
 	traces     nodes             // nodes that may have a trace of the token
-	votes      [mostNodes]uint64 // for each node, a number that distinguishes its vote from its later votes for the same token
+	votes      [mostNodes]uint64 // for each node, the fence that it has made for its vote: it distinguishes the vote from later votes for the same token
 	calm       chan struct{}     // closed when no call of an acquire is under way; nil while no caller waits in awaitAnswers
 	rounds     int               // number of rounds under way
 	won        bool              // a quorum has granted the acquire
@@ -220,7 +220,7 @@ func (b *ballot) record(i int, p poll, err error) (fate lateVote) {
 			b.traces = b.traces.minus(i)
 		}
 	case p.State == store.Granted:
-		b.holds, b.votes[i] = b.holds.plus(i), p.vote
+		b.holds, b.votes[i] = b.holds.plus(i), p.minted
 	default:
 		b.holds = b.holds.minus(i)
 		if b.claim.Queue {
@@ -331,6 +331,6 @@ func (b *ballot) lateRelease(i int) store.Claim {
 func (b *ballot) lostVote(i int) (c store.Claim, vote uint64, expires time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c = store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Mode: b.claim.Mode, Inbox: b.claim.Inbox}
+	c = store.Claim{Key: b.claim.Key, Owner: b.claim.Owner, TTL: b.claim.TTL, Inbox: b.claim.Inbox}
 	return c, b.votes[i], b.givingEnds
 }

@@ -45,7 +45,7 @@ func (b *ballot) checkEnd(t *testing.T, won, uncertain bool, want nodes) {
 }
 
 var (
-	yes       = poll{Grant: store.Grant{State: store.Granted}, vote: 1}
+	yes       = poll{Grant: store.Grant{State: store.Granted}, minted: 1}
 	taken     = poll{Grant: store.Grant{State: store.Busy}, holder: "x"}
 	errCutOff = errors.New("reset")
 )

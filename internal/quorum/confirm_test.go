@@ -1,6 +1,7 @@
 package quorum_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -20,81 +21,54 @@ import (
 func TestOnlyTheVoteThatWasCountedIsRaised(t *testing.T) {
 	t.Parallel()
 	c := redistest.Start(t).Client(t)
-	const reader = "m"
-	later, over := time.Now().Add(time.Hour).UnixMilli(), int64(1)
 	counter := redisstore.CounterKey("a")
-	for _, k := range []struct {
-		name, owner, part string
+	for _, v := range []struct {
+		name           string
+		lease          string // the value of L before
+		token          string
+		minted         int
+		fence, last    int
+		counter, after int
+		raised         string // the value of L after
 	}{
-		{"writer", "o", ""},
-		{"reader", "shared", reader},
+		{name: "it is raised", lease: "o:1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: "o:1200:4:1000:me"},
+		{name: "the counter is far ahead", lease: "o:1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 5000, after: 5000, raised: "o:1200:4:1000:me"},
+		{name: "once more", lease: "o:1200:4:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 1203, after: 1203, raised: "o:1200:4:1000:me"},
+		{name: "another vote for the same token", lease: "o:1100:8:1100:me", minted: 1000, fence: 1200, last: 1203, counter: 1107, after: 1107},
+		{name: "another token", lease: "o:1000:8:1000:me", token: "u", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
+		{name: "it would be lowered", lease: "o:1000:8:1000:me", minted: 1000, fence: 900, last: 903, counter: 1007, after: 1007},
+		{name: "it is gone", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
 	} {
-		for _, v := range []struct {
-			name           string
-			lease          string // the value of L before
-			token          string
-			minted         int
-			fence, last    int
-			counter, after int
-			partEnd        int64  // when the reader's part runs out
-			raised         string // the value of L after
-		}{
-			{name: "it is raised", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, after: 1203, raised: ":1200:4:1000:me"},
-			{name: "the counter is far ahead", lease: ":1000:8:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 5000, after: 5000, raised: ":1200:4:1000:me"},
-			{name: "once more", lease: ":1200:4:1000:me", minted: 1000, fence: 1200, last: 1203, counter: 1203, after: 1203, raised: ":1200:4:1000:me"},
-			{name: "another vote for the same token", lease: ":1100:8:1100:me", minted: 1000, fence: 1200, last: 1203, counter: 1107, after: 1107},
-			{name: "another token", lease: ":1000:8:1000:me", token: "u", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
-			{name: "it would be lowered", lease: ":1000:8:1000:me", minted: 1000, fence: 900, last: 903, counter: 1007, after: 1007},
-			{name: "it is gone", minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
-			{name: "the reader's part is over", lease: ":1000:8:1000:me", partEnd: over, minted: 1000, fence: 1200, last: 1203, counter: 1007, after: 1007},
-		} {
-			if v.partEnd != 0 && k.part == "" {
-				continue
+		t.Run(v.name, func(t *testing.T) {
+			if err := c.FlushAll(t.Context()).Err(); err != nil {
+				t.Fatal(err)
 			}
-			t.Run(k.name+", "+v.name, func(t *testing.T) {
-				if err := c.FlushAll(t.Context()).Err(); err != nil {
-					t.Fatal(err)
-				}
-				before := ""
-				if v.lease != "" {
-					before = k.owner + v.lease
-					c.Set(t.Context(), "a", before, time.Minute)
-				}
-				if v.counter != 0 {
-					c.Set(t.Context(), counter, v.counter, 0)
-				}
-				if v.partEnd == 0 {
-					v.partEnd = later
-				}
-				c.ZAdd(t.Context(), "readers", redis.Z{Score: float64(v.partEnd), Member: reader})
-				token, part := "o", k.part
-				if v.token != "" {
-					token = v.token
-					if part != "" {
-						part = "another"
-					}
-				}
-				text := markerOf(t, c)
-				answer, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_confirm"],
-					[]string{"a", counter, "readers", "latchkit:node"}, text, token, v.minted, v.fence, v.last, part).Text()
-				if err != nil {
-					t.Fatal(err)
-				}
-				want, lease := "0", before
-				if v.raised != "" {
-					want, lease = "1", k.owner+v.raised
-				}
-				if got := c.Get(t.Context(), "a").Val(); answer != want || got != lease {
-					t.Errorf("%q, and the vote is %q; want %q and %q", answer, got, want, lease)
-				}
-				if n, _ := c.Get(t.Context(), counter).Int(); n != v.after {
-					t.Errorf("the counter is %d, want %d", n, v.after)
-				}
-				if lease != "" && c.PTTL(t.Context(), "a").Val() <= 0 {
-					t.Error("the vote lasts for ever")
-				}
-			})
-		}
+			if v.lease != "" {
+				c.Set(t.Context(), "a", v.lease, time.Minute)
+			}
+			if v.counter != 0 {
+				c.Set(t.Context(), counter, v.counter, 0)
+			}
+			text := markerOf(t, c)
+			answer, err := c.Eval(t.Context(), quorum.ScriptTexts["quorum_confirm"],
+				[]string{"a", counter, "latchkit:node"}, text, cmp.Or(v.token, "o"), v.minted, v.fence, v.last).Text()
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, lease := "0", v.lease
+			if v.raised != "" {
+				want, lease = "1", v.raised
+			}
+			if got := c.Get(t.Context(), "a").Val(); answer != want || got != lease {
+				t.Errorf("%q, and the vote is %q; want %q and %q", answer, got, want, lease)
+			}
+			if n, _ := c.Get(t.Context(), counter).Int(); n != v.after {
+				t.Errorf("the counter is %d, want %d", n, v.after)
+			}
+			if lease != "" && c.PTTL(t.Context(), "a").Val() <= 0 {
+				t.Error("the vote lasts for ever")
+			}
+		})
 	}
 }
 

@@ -22,66 +22,52 @@ const standstill = 20 * time.Second
 // there.
 func TestANodeThatHangsDelaysNobody(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error){
-		"redlock": locker.NewRedlock, "readers": readWriteOn,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			servers, l := hanging(t, open)
-			other, err := open(clients(clientsOf(t, servers)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = other.Close(context.Background()) })
-			var held []*locker.Lease
-			for i := range 20 {
-				held = append(held, acquire(t, l, locker.Rule{Key: fmt.Sprint("held", i), TTL: 5 * time.Second}))
-			}
-			busy := acquire(t, other, locker.Rule{Key: "busy", TTL: time.Minute})
-			servers[0].Pause()
-			until := time.Now().Add(standstill)
-			for i := 0; time.Now().Before(until); i++ {
-				key := fmt.Sprint("free", i%5)
-				back := func(what string, call func(ctx context.Context) error) {
-					t.Helper()
-					locktest.Back(t, locker.DefaultNodeTimeout, what, func() {
-						if err := call(t.Context()); err != nil {
-							t.Errorf("%s, with two nodes that answer: %v", what, err)
-						}
-					})
+	servers, l := hanging(t)
+	other := redlockOn(t, servers)
+	var held []*locker.Lease
+	for i := range 20 {
+		held = append(held, acquire(t, l, locker.Rule{Key: fmt.Sprint("held", i), TTL: 5 * time.Second}))
+	}
+	busy := acquire(t, other, locker.Rule{Key: "busy", TTL: time.Minute})
+	servers[0].Pause()
+	until := time.Now().Add(standstill)
+	for i := 0; time.Now().Before(until); i++ {
+		key := fmt.Sprint("free", i%5)
+		back := func(what string, call func(ctx context.Context) error) {
+			t.Helper()
+			locktest.Back(t, locker.DefaultNodeTimeout, what, func() {
+				if err := call(t.Context()); err != nil {
+					t.Errorf("%s, with two nodes that answer: %v", what, err)
 				}
-				var lease *locker.Lease
-				back("Acquire", func(ctx context.Context) (err error) { lease, err = l.Acquire(ctx, locker.Rule{Key: key}); return err })
-				if lease == nil {
-					return
-				}
-				back("Extend", func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) })
-				if name == "readers" {
-					back("Downgrade", lease.Downgrade)
-				}
-				back("Inspect", func(ctx context.Context) error { _, err := l.Inspect(ctx, key); return err })
-				back("Release", lease.Release)
-				back("an acquire that is undone", func(ctx context.Context) error {
-					ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-					defer cancel()
-					if _, err := l.Acquire(ctx, locker.Rule{Key: "busy"}); !errors.Is(err, context.DeadlineExceeded) {
-						return err
-					}
-					return nil
-				})
+			})
+		}
+		var lease *locker.Lease
+		back("Acquire", func(ctx context.Context) (err error) { lease, err = l.Acquire(ctx, locker.Rule{Key: key}); return err })
+		if lease == nil {
+			return
+		}
+		back("Extend", func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) })
+		back("Inspect", func(ctx context.Context) error { _, err := l.Inspect(ctx, key); return err })
+		back("Release", lease.Release)
+		back("an acquire that is undone", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			if _, err := l.Acquire(ctx, locker.Rule{Key: "busy"}); !errors.Is(err, context.DeadlineExceeded) {
+				return err
 			}
-			servers[0].Resume()
-			for _, lease := range held {
-				if lease.Context().Err() != nil {
-					t.Errorf("%v is lost: %v", lease, context.Cause(lease.Context()))
-				}
-				release(t, lease)
-			}
-			release(t, busy)
-			for _, s := range servers {
-				waitUntilEmpty(t, s)
-			}
+			return nil
 		})
+	}
+	servers[0].Resume()
+	for _, lease := range held {
+		if lease.Context().Err() != nil {
+			t.Errorf("%v is lost: %v", lease, context.Cause(lease.Context()))
+		}
+		release(t, lease)
+	}
+	release(t, busy)
+	for _, s := range servers {
+		waitUntilEmpty(t, s)
 	}
 }
 
@@ -89,10 +75,10 @@ func TestANodeThatHangsDelaysNobody(t *testing.T) {
 // time. Afterwards no key is left.
 func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 	t.Parallel()
-	servers, l := hanging(t, readWriteOn)
+	servers, l := hanging(t)
 	lease := acquire(t, l, locker.Rule{Key: "held", TTL: time.Minute})
 	second := acquire(t, l, locker.Rule{Key: "second", TTL: time.Minute})
-	leaving, err := readWriteOn(clients(clientsOf(t, servers)))
+	leaving, err := locker.NewRedlock(clients(clientsOf(t, servers)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,9 +93,8 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 			_, err := l.Acquire(context.Background(), locker.Rule{Key: "b", Wait: patience})
 			return err
 		},
-		"Extend":    func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) },
-		"Downgrade": lease.Downgrade,
-		"Inspect":   func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
+		"Extend":  func(ctx context.Context) error { return lease.Extend(ctx, time.Minute) },
+		"Inspect": func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
 		"Release": func(context.Context) error {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
@@ -152,10 +137,10 @@ func TestEveryCallIsBackInTimeWhileAQuorumHangs(t *testing.T) {
 }
 
 // hanging makes three nodes, and a Locker that has already acquired and released a key.
-func hanging(t *testing.T, open func([]locker.Client, ...locker.QuorumOption) (*locker.Engine, error)) ([]*redistest.Server, *locker.Engine) {
+func hanging(t *testing.T) ([]*redistest.Server, *locker.Engine) {
 	t.Helper()
 	servers := enrolled(t, 3)
-	l, err := open(clients(clientsOf(t, servers)))
+	l, err := locker.NewRedlock(clients(clientsOf(t, servers)))
 	if err != nil {
 		t.Fatal(err)
 	}

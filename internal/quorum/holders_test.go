@@ -20,45 +20,45 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-// A call of Revoke names a fence. The call ends the phase of readers that has this fence, and not a
-// later phase.
-func TestQuorumQ6BreakHitsThePhaseThatIsNamed(t *testing.T) {
+// A call of Revoke names a fence. The call ends the lease that has this fence, and not a later
+// lease.
+func TestQuorumQ6BreakHitsTheLeaseThatIsNamed(t *testing.T) {
 	t.Parallel()
 	servers := enrolled(t, 3)
-	l := libraryOn(t, servers)
+	l := redlockOn(t, servers)
 	gate, arrived := make(chan struct{}), new(sync.WaitGroup)
 	arrived.Add(3)
 	var late []locker.Client
 	for _, c := range clientsOf(t, servers) {
 		late = append(late, &locktest.HeldBack{Client: c, Gate: gate, Arrived: arrived, SHA: scriptSHA("quorum_release")})
 	}
-	operator, err := locker.NewReadWrite(late)
+	operator, err := locker.NewRedlock(late)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = operator.Close(context.Background()) })
-	one := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared})
+	one := acquire(t, l, locker.Rule{Key: "doc"})
 	checkHeldByAll(t, servers, "doc")
 	broken := make(chan error, 1)
 	go func() { broken <- operator.Revoke(context.Background(), "doc", one.Fence(), "stuck") }()
 	arrived.Wait()
 	release(t, one)
-	eventually(t, "the phase is over everywhere", func() bool {
+	eventually(t, "the lease is over everywhere", func() bool {
 		return !slices.ContainsFunc(servers, func(s *redistest.Server) bool { return s.Client(t).Exists(t.Context(), "doc").Val() == 1 })
 	})
-	two := acquire(t, l, locker.Rule{Key: "doc", Mode: locker.Shared, TTL: 20 * time.Second})
+	two := acquire(t, l, locker.Rule{Key: "doc", TTL: 20 * time.Second})
 	checkHeldByAll(t, servers, "doc")
 	close(gate)
 	// A call without an answer ends after a second.
 	if err := <-broken; !errors.Is(err, locker.ErrGone) && !errors.Is(err, locker.ErrUnavailable) {
-		t.Errorf("Break of a phase that is over: %v", err)
+		t.Errorf("Break of a lease that is over: %v", err)
 	}
 	eventually(t, "all nodes have executed the late calls", func() bool {
 		return !slices.ContainsFunc(late, func(c locker.Client) bool { return c.(*locktest.HeldBack).Passed.Load() == 0 })
 	})
 	for i, s := range servers {
-		if lease := s.Client(t).Get(t.Context(), "doc").Val(); !strings.HasPrefix(lease, fmt.Sprint("shared:", two.Fence(), ":")) {
-			t.Errorf("node %d: the phase of fence %d was revoked by a Break of fence %d: %q", i, two.Fence(), one.Fence(), lease)
+		if lease := s.Client(t).Get(t.Context(), "doc").Val(); !strings.Contains(lease, fmt.Sprint(":", two.Fence(), ":")) {
+			t.Errorf("node %d: the lease of fence %d was revoked by a Break of fence %d: %q", i, two.Fence(), one.Fence(), lease)
 		}
 	}
 }
@@ -154,53 +154,6 @@ func TestQuorumQ10ARunAllThatIsRolledBackKeepsNothing(t *testing.T) {
 	}
 }
 
-// Lockers of NewRedlock and NewReadWrite on the same nodes notify each other. Without a message,
-// the waiters here would ask again only much later.
-func TestQuorumQ14ARedlockIsNotifiedByAReadWrite(t *testing.T) {
-	t.Parallel()
-	servers := enrolled(t, 3)
-	library, redlock := libraryOn(t, servers), redlockOn(t, servers)
-	for i, c := range []struct{ holds, waits *locker.Engine }{{library, redlock}, {redlock, library}} {
-		key := fmt.Sprint("x", i)
-		lease := acquire(t, c.holds, locker.Rule{Key: key})
-		waiter := asks(t, c.waits, locker.Rule{Key: key})
-		received := make(chan string, 16)
-		// A waiter is not in the queue of a node where the key is free.
-		eventually(t, "the waiter is in the queues of a quorum", func() bool {
-			n := 0
-			for _, s := range servers {
-				n += locktest.Queued(t, s.Client(t), key)
-			}
-			return n >= 2
-		})
-		for _, s := range servers {
-			client := s.Client(t)
-			for _, entry := range client.ZRange(t.Context(), redisstore.QueueKey(key), 0, -1).Val() {
-				notice := client.Subscribe(t.Context(), strings.Split(entry, "|")[1])
-				if _, err := notice.Receive(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				defer notice.Close()
-				go func() {
-					for m := range notice.Channel() {
-						received <- m.Payload
-					}
-				}()
-			}
-		}
-		release(t, lease)
-		select {
-		case m := <-received:
-			if !strings.HasSuffix(m, " "+key) {
-				t.Errorf("a node has published %q", m)
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("no node has notified the waiter")
-		}
-		release(t, waiter.Granted(10*time.Second))
-	}
-}
-
 // When a wait ends while the client still connects to the nodes, the error names the nodes.
 func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 	t.Parallel()
@@ -216,17 +169,6 @@ func TestAWaitThatEndsWhileNodesAreDialledNamesThem(t *testing.T) {
 			t.Errorf("%v: does not name %s", err, s.Addr())
 		}
 	}
-}
-
-// libraryOn opens a Locker with readers and writers on some servers.
-func libraryOn(t *testing.T, servers []*redistest.Server) *locker.Engine {
-	t.Helper()
-	l, err := locker.NewReadWrite(clients(clientsOf(t, servers)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close(context.Background()) })
-	return l
 }
 
 // warnings is an Observer that keeps warnings.

@@ -48,60 +48,50 @@ func (s *straggler) Process(ctx context.Context, cmd redis.Cmder) error {
 // A vote is given back after a lost round. Then the node may vote for the same token again, while
 // the first withdrawal of the old vote is still under way.
 func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
-	for mode, kind := range map[locker.Mode]struct {
-		release string
-		open    quorumOpener
-	}{
-		locker.Exclusive: {"quorum_release", quorumStore},
-		locker.Shared:    {"quorum_release", readWriteQuorumStore},
-	} {
-		t.Run(mode.String(), func(t *testing.T) {
-			servers := enrolled(t, 3)
-			direct := clientsOf(t, servers)
-			if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts[kind.release]).Err(); err != nil {
-				t.Fatal(err)
-			}
-			slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA(kind.release), second: make(chan struct{})}
-			s := kind.open([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
-			checkSettled(t, s)
+	servers := enrolled(t, 3)
+	direct := clientsOf(t, servers)
+	if err := direct[2].Do(t.Context(), "script", "load", quorum.ScriptTexts["quorum_release"]).Err(); err != nil {
+		t.Fatal(err)
+	}
+	slow := &straggler{Client: servers[2].Client(t), sha: scriptSHA("quorum_release"), second: make(chan struct{})}
+	s := quorumStore([]locker.Client{servers[0].Client(t), servers[1].Client(t), slow}, locker.DefaultNodeTimeout)
+	checkSettled(t, s)
 
-			const foreign = "somebody else"
-			for _, c := range direct[:2] {
-				if err := c.Set(t.Context(), "a", foreign, time.Minute).Err(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", Mode: mode, TTL: 30 * time.Second, FenceCount: 1}
-			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
-				t.Fatalf("%v %v while two nodes are taken", g.State, err)
-			}
-			<-slow.second
-			if err := direct[0].Del(t.Context(), "a").Err(); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "the token has two votes", func() bool {
-				g, err := s.Acquire(t.Context(), claim)
-				return err == nil && g.State == store.Granted
-			})
-			if err := slow.late(); err != nil {
-				t.Fatal(err)
-			}
-			if direct[2].Exists(t.Context(), "a").Val() != 1 {
-				t.Error("a release of the vote before has taken one that counts")
-			}
-			if err := direct[1].Del(t.Context(), "a").Err(); err != nil {
-				t.Fatal(err)
-			}
-			other := store.Claim{Key: "a", Owner: "UUUUUUUUUUUUUUUUUUUUUUUUUU", TTL: 30 * time.Second, FenceCount: 1}
-			if g, err := s.Acquire(t.Context(), other); err == nil && g.State == store.Granted {
-				t.Error("two hold the key")
-			}
-			for _, c := range []store.Claim{claim, other} {
-				if _, err := s.Release(t.Context(), c); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+	const foreign = "somebody else"
+	for _, c := range direct[:2] {
+		if err := c.Set(t.Context(), "a", foreign, time.Minute).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Busy {
+		t.Fatalf("%v %v while two nodes are taken", g.State, err)
+	}
+	<-slow.second
+	if err := direct[0].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the token has two votes", func() bool {
+		g, err := s.Acquire(t.Context(), claim)
+		return err == nil && g.State == store.Granted
+	})
+	if err := slow.late(); err != nil {
+		t.Fatal(err)
+	}
+	if direct[2].Exists(t.Context(), "a").Val() != 1 {
+		t.Error("a release of the vote before has taken one that counts")
+	}
+	if err := direct[1].Del(t.Context(), "a").Err(); err != nil {
+		t.Fatal(err)
+	}
+	other := store.Claim{Key: "a", Owner: "UUUUUUUUUUUUUUUUUUUUUUUUUU", TTL: 30 * time.Second, FenceCount: 1}
+	if g, err := s.Acquire(t.Context(), other); err == nil && g.State == store.Granted {
+		t.Error("two hold the key")
+	}
+	for _, c := range []store.Claim{claim, other} {
+		if _, err := s.Release(t.Context(), c); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
@@ -110,7 +100,7 @@ func TestALateGiveBackTakesNoLaterVote(t *testing.T) {
 func TestAnAcquireThatBeginsAfterItsUndoTakesNothing(t *testing.T) {
 	servers := enrolled(t, 3)
 	cs := clientsOf(t, servers)
-	s := openQuorum(t, cs, quorumStore)
+	s := openQuorum(t, cs)
 	claim := store.Claim{Key: "a", Owner: "TTTTTTTTTTTTTTTTTTTTTTTTTT", TTL: 30 * time.Second, FenceCount: 1}
 	for _, c := range cs { // make each server full, so that it refuses the acquire
 		if err := c.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {

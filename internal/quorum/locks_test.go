@@ -47,11 +47,6 @@ func quorumStore(cs []locker.Client, patience time.Duration) locker.Store {
 	return quorum.New(nodesOf(cs), settings(patience))
 }
 
-// readWriteQuorumStore makes the Store that locker.NewReadWrite uses with several clients.
-func readWriteQuorumStore(cs []locker.Client, patience time.Duration) locker.Store {
-	return quorum.NewReadWrite(nodesOf(cs), settings(patience))
-}
-
 func settings(patience time.Duration) quorum.Settings {
 	return quorum.Settings{MaxSkew: locker.DefaultMaxSkew, MaxTTL: time.Minute, NodeTimeout: patience}
 }

@@ -81,54 +81,50 @@ func claimOn(key string) store.Claim {
 // mark.
 func TestWorkIsNotDoneBecauseOneNodeSaysSo(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]quorumOpener{"redlock": quorumStore, "readers": readWriteQuorumStore} {
-		t.Run(name, func(t *testing.T) {
-			servers := enrolled(t, 3)
-			ms, cs := meddlers(t, servers)
-			s := open(cs, locker.DefaultNodeTimeout)
-			checkSettled(t, s)
-			claim := claimOn("a")
-			claim.Once = time.Hour
-			if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
-				t.Fatal(g.State, err)
+	servers := enrolled(t, 3)
+	ms, cs := meddlers(t, servers)
+	s := quorumStore(cs, locker.DefaultNodeTimeout)
+	checkSettled(t, s)
+	claim := claimOn("a")
+	claim.Once = time.Hour
+	if g, err := s.Acquire(t.Context(), claim); err != nil || g.State != store.Granted {
+		t.Fatal(g.State, err)
+	}
+	for _, m := range ms {
+		eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
+	}
+	for _, m := range ms[1:] {
+		m.setMeddle(func(name string, run func() error) error {
+			if name == "quorum_release" {
+				return os.ErrDeadlineExceeded
 			}
-			for _, m := range ms {
-				eventually(t, "it has voted", func() bool { return m.Exists(t.Context(), "a").Val() == 1 })
-			}
-			for _, m := range ms[1:] {
-				m.setMeddle(func(name string, run func() error) error {
-					if name == "quorum_release" {
-						return os.ErrDeadlineExceeded
-					}
-					return run()
-				})
-			}
-			complete := claim
-			complete.Complete = true
-			if g, err := s.Release(t.Context(), complete); err == nil {
-				t.Fatalf("%v by one node of three", g.State)
-			}
-			for _, m := range ms[1:] {
-				m.setMeddle(nil)
-				if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the lease had expired
-					t.Fatal(err)
-				}
-			}
-			g, err := s.Release(t.Context(), complete)
-			var again store.Claim
-			eventually(t, "nodes without the mark are a quorum", func() bool {
-				again = claimOn("a")
-				again.Once = time.Hour
-				next, err := s.Acquire(t.Context(), again)
-				return err == nil && next.State == store.Granted
-			})
-			if err == nil && (g.State == store.Released || g.State == store.Done) {
-				t.Errorf("the release reports that the work is done (%v), and the next waiter is granted it as well", g.State)
-			}
-			if _, err := s.Release(t.Context(), again); err != nil {
-				t.Error(err)
-			}
+			return run()
 		})
+	}
+	complete := claim
+	complete.Complete = true
+	if g, err := s.Release(t.Context(), complete); err == nil {
+		t.Fatalf("%v by one node of three", g.State)
+	}
+	for _, m := range ms[1:] {
+		m.setMeddle(nil)
+		if err := m.Del(t.Context(), "a").Err(); err != nil { // as if the lease had expired
+			t.Fatal(err)
+		}
+	}
+	g, err := s.Release(t.Context(), complete)
+	var again store.Claim
+	eventually(t, "nodes without the mark are a quorum", func() bool {
+		again = claimOn("a")
+		again.Once = time.Hour
+		next, err := s.Acquire(t.Context(), again)
+		return err == nil && next.State == store.Granted
+	})
+	if err == nil && (g.State == store.Released || g.State == store.Done) {
+		t.Errorf("the release reports that the work is done (%v), and the next waiter is granted it as well", g.State)
+	}
+	if _, err := s.Release(t.Context(), again); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -39,8 +39,7 @@ type node struct {
 type poll struct {
 	store.Grant
 	holder string // with Busy: identifies the holder
-	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence
-	vote   uint64 // Granted: identifies the vote; grows with each vote that the node gives to a token
+	minted uint64 // Granted: the fence that this node has made, which may differ from the quorum's fence; it identifies the vote
 	text   string // the marker's text that the request carried
 	era    era    // the era of this text
 }
@@ -115,11 +114,6 @@ func (n *node) vote(ctx context.Context, a *appeal, text *string, onAnswer func(
 			a.roster.recordClock(n, clock, sentAt)
 		}
 		p.text, p.era = *text, eraOf(*text)
-		// All readers of a phase have one fence, so the fence does not identify the vote for one
-		// reader. The time when this reader's part ends identifies the vote.
-		if p.vote = p.minted; c.Mode == store.Shared {
-			p.vote = uint64(clock.UnixMilli() + n.quorum.life(c.TTL))
-		}
 		onAnswer(p, err)
 	})
 }
@@ -135,11 +129,8 @@ func (q *quorum) pollOf(a *appeal, text string) (p poll, clock time.Time, err er
 		return poll{}, clock, errChanged
 	case "1":
 		p.State, p.Fence, p.FenceCount, p.minted = store.Granted, a.hint, a.block, a.hint
-	case "granted", "entered":
+	case "granted":
 		_ = r.Word()
-		if state == "entered" {
-			p.Writer = r.Word() == "1"
-		}
 		h, minted, ok := parseVote(r.Rest)
 		if !ok {
 			return poll{}, time.Time{}, redisstore.Unreadable("acquire")
@@ -186,20 +177,16 @@ func parseVote(text string) (h redisstore.LeaseText, minted uint64, ok bool) {
 // confirm raises the node's vote p to fence, the fence of the quorum, with the given number of
 // fences in its block. It calls onAnswer with false when the owner does not have the vote any more.
 func (n *node) confirm(ctx context.Context, c store.Claim, p poll, fence uint64, block int, onAnswer func(bool, error)) {
-	part := ""
-	if c.Mode == store.Shared {
-		part = n.partOf(c)
-	}
 	confirmScript.Call(
-		[]string{c.Key, redisstore.CounterKey(c.Key), redisstore.ReadersKey(c.Key), n.quorum.roster(c.Key).markerKey},
+		[]string{c.Key, redisstore.CounterKey(c.Key), n.quorum.roster(c.Key).markerKey},
 		p.text, c.Owner, strconv.FormatUint(p.minted, 10), strconv.FormatUint(fence, 10),
-		strconv.FormatUint(fence+uint64(block)-1, 10), part,
+		strconv.FormatUint(fence+uint64(block)-1, 10),
 	).Begin(ctx, n.links, link.Renewal, func(v string, err error) { onAnswer(v == "1", err) })
 }
 
 // withdrawal has the arguments of a release besides the claim.
 type withdrawal struct {
-	vote      uint64 // the vote to withdraw; 0: any vote
+	vote      uint64 // the fence that the node has made for the vote to withdraw; 0: any vote
 	hush      bool   // notify no waiter
 	tombstone string // text of the tombstone; "" means "undone"
 	text      string // text of the node's marker; only with Complete
@@ -251,29 +238,18 @@ func (n *node) releaseCall(c *store.Claim, args withdrawal) *redisstore.Call {
 	if args.hush {
 		hush = "1"
 	}
-	entry, part, more := "", "", ""
+	entry, more := "", ""
 	if inbox := n.inboxOf(c); inbox != "" {
-		entry = c.Owner + "|" + inbox + "|" + redisstore.AsksOnce(*c) + "|"
-	}
-	if n.quorum.readers {
-		part = n.partOf(*c)
+		entry = c.Owner + "|" + inbox + "|" + redisstore.AsksOnce(*c)
 	}
 	if c.KeepFor > 0 || c.TombstoneTTL > 0 || done > 0 || args != (withdrawal{text: args.text}) {
 		more = fmt.Sprintf("%d %d %d %d %s %s %s", redisstore.Millis(c.KeepFor), redisstore.Millis(c.TombstoneTTL), redisstore.Millis(done),
 			args.vote, hush, text, cmp.Or(args.tombstone, "undone"))
 	}
-	note := redisstore.TombstoneKey(c.Key, c.Owner)
-	phase := note
-	if c.Fence != 0 {
-		phase = redisstore.PhaseNoteKey(c.Key, c.Fence)
-	}
-	if c.Owner == redisstore.SharedToken {
-		note = phase // the revocation's note is for all readers of the phase
-	}
 	return releaseScript.Call(
-		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), note, redisstore.DoneKey(c.Key),
-			redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key), phase, n.quorum.roster(c.Key).markerKey},
-		c.Owner, entry, part, more)
+		[]string{c.Key, redisstore.QueueKey(c.Key), redisstore.WakeKey(c.Key), redisstore.TombstoneKey(c.Key, c.Owner),
+			redisstore.DoneKey(c.Key), n.quorum.roster(c.Key).markerKey},
+		c.Owner, entry, more)
 }
 
 // withdrawalAnswer converts the reply of release.lua, or the error err of its call, to a Grant.
@@ -304,14 +280,11 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		onAnswer(nil, r.reason(n.index))
 		return
 	}
-	keys := make([]string, 0, 3*len(cs)+1)
-	args := make([]any, 0, 4*len(cs)+1)
+	keys := make([]string, 0, len(cs)+1)
+	args := make([]any, 0, 2*len(cs)+1)
 	for _, c := range cs {
-		if c.Mode == store.Shared && c.Inbox != "" && n.subscription != nil {
-			n.subscription.Inbox(c.Key) // marks the inbox as in use, because readers learn through it that a writer waits
-		}
-		keys = append(keys, c.Key, redisstore.ReadersKey(c.Key), redisstore.IntentKey(c.Key))
-		args = append(args, c.Owner, n.quorum.life(c.TTL), n.partOf(c), strconv.FormatUint(c.Fence, 10))
+		keys = append(keys, c.Key)
+		args = append(args, c.Owner, n.quorum.life(c.TTL))
 	}
 	sentAt := time.Now()
 	call := renewScript.Call(append(keys, r.markerKey), append(args, text)...)
@@ -335,13 +308,13 @@ func (n *node) renew(ctx context.Context, r *roster, cs []store.Claim, text stri
 		off := n.quorum.clocks.deviation(n.index)
 		grants := make([]store.Grant, len(cs))
 		for i := range grants {
-			switch mark := reply.Rest[i]; {
-			case mark == '0':
+			switch {
+			case reply.Rest[i] == '0':
 				grants[i] = store.Grant{State: store.NotOurs, At: clock}
 			case off > n.quorum.skew: // the node may end the lease too early
 				grants[i] = store.Grant{Err: errClockOff(off)}
 			default:
-				grants[i] = store.Grant{State: store.Released, At: clock, Writer: mark == '2'}
+				grants[i] = store.Grant{State: store.Released, At: clock}
 			}
 		}
 		onAnswer(grants, nil)

@@ -57,15 +57,6 @@ func enroll(t *testing.T, cs []locker.Client, opts ...locker.QuorumOption) {
 	}
 }
 
-// readWriteOn calls NewReadWrite with the options of NewRedlock.
-func readWriteOn(cs []locker.Client, opts ...locker.QuorumOption) (*locker.Engine, error) {
-	all := make([]locker.ReadWriteOption, len(opts))
-	for i, o := range opts {
-		all[i] = o
-	}
-	return locker.NewReadWrite(cs, all...)
-}
-
 // newRedlock makes a Locker. It is closed when the test ends, and an error of Close fails the test.
 func newRedlock(t testing.TB, cs []locker.Client, opts ...locker.QuorumOption) *locker.Engine {
 	t.Helper()

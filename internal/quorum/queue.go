@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/latchkit/latchkit/internal/redisstore"
@@ -98,14 +97,10 @@ func (q *quorum) Queue(ctx context.Context, key string) ([]store.Waiter, error) 
 	}
 	var line redisstore.Line
 	for _, p := range slices.SortedFunc(maps.Values(waiters), func(a, b place) int { return cmp.Compare(a.entry.Ticket, b.entry.Ticket) }) {
-		var w store.Waiter
-		if strings.HasSuffix(p.entry.Rest, "|1") { // once|mode
-			w.Mode = store.Shared
-		}
 		if p.late {
 			p.entry.Ticket = 0
 		}
-		line.Add(p.entry, w)
+		line.Add(p.entry, store.Waiter{})
 	}
 	return line.Waiters, nil
 }

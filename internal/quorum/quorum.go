@@ -19,8 +19,7 @@ import (
 // not decide.
 type quorum struct {
 	nodes    []*node
-	need     int // number of nodes that must agree
-	readers  bool
+	need     int           // number of nodes that must agree
 	skew     time.Duration // the allowed skew between the nodes' clocks
 	patience time.Duration // how long a step waits for a node's answer
 	longest  time.Duration // longest TTL that this process may ask for
@@ -64,11 +63,6 @@ type Settings struct {
 // subscribe.
 func New(cs []redisstore.Client, cfg Settings) store.Store {
 	return newQuorum(cs, cfg).withSubscriptions(cs)
-}
-
-// NewReadWrite does the work of New for a Store with readers.
-func NewReadWrite(cs []redisstore.Client, cfg Settings) store.Store {
-	return newQuorum(cs, cfg).withReaders(cs)
 }
 
 // newQuorum returns the quorum of the servers of the clients cs.

@@ -120,8 +120,8 @@ func (l *leftovers) repeatAll() {
 	}
 }
 
-// count counts the answers to a release, a renewal or a downgrade. For a renewal or a downgrade,
-// Released means that the node has done the step.
+// count counts the answers to a release or a renewal. For a renewal, Released means that the node
+// has renewed its vote.
 type count struct {
 	quorum    *quorum
 	released  int
@@ -129,7 +129,6 @@ type count struct {
 	doneMarks int // number of the nodes in notHeld that have the done mark
 	revoked   bool
 	reason    string
-	writer    bool // a writer waits
 	errs      []error
 }
 
@@ -141,7 +140,6 @@ func (t *count) record(n *node, g store.Grant, err error) {
 		return
 	case g.State == store.Released:
 		t.released++
-		t.writer = t.writer || g.Writer
 		return
 	case g.State == store.Revoked:
 		t.revoked, t.reason = true, g.Reason
@@ -266,7 +264,7 @@ func (p *renewal) collect(q *quorum, grants []store.Grant) {
 	for i := range counts {
 		g, err := counts[i].result(p.fan.silentErrors)
 		if g.State == store.Released {
-			g.State, g.Writer = store.Granted, counts[i].writer
+			g.State = store.Granted
 		}
 		g.Err = err
 		grants[p.places[i]] = g

@@ -21,9 +21,6 @@ var renewLua string
 //go:embed lua/release.lua
 var releaseLua string
 
-//go:embed lua/downgrade.lua
-var downgradeLua string
-
 //go:embed lua/look.lua
 var lookLua string
 
@@ -31,11 +28,10 @@ var lookLua string
 var markLua string
 
 var (
-	voteScript      = redisstore.NewScript(voteLua, rouseLua)
-	confirmScript   = redisstore.NewScript(confirmLua)
-	renewScript     = redisstore.NewScript(renewLua)
-	releaseScript   = redisstore.NewScript(releaseLua, rouseLua)
-	downgradeScript = redisstore.NewScript(downgradeLua, rouseLua)
+	voteScript    = redisstore.NewScript(voteLua, rouseLua)
+	confirmScript = redisstore.NewScript(confirmLua)
+	renewScript   = redisstore.NewScript(renewLua)
+	releaseScript = redisstore.NewScript(releaseLua, rouseLua)
 
 	lookScript = redisstore.NewScript(lookLua)
 	markScript = redisstore.NewScript(markLua)

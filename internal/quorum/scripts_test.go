@@ -34,24 +34,19 @@ func newBench(t *testing.T, c *redis.Client) *bench {
 
 // The keys that the scripts get.
 const (
-	keyL, keyQ, keyW, keyC, keyX, keyD, keyR, keyI = "L", "Q", "W", "C", "X", "D", "R", "I"
+	keyL, keyQ, keyW, keyC, keyX, keyD = "L", "Q", "W", "C", "X", "D"
 )
 
 func (b *bench) vote(words ...any) (string, error) {
 	return b.c.Eval(b.t.Context(), voteScript.Text,
-		[]string{keyL, keyQ, keyW, keyC, keyX, redisstore.NodeKey, keyD, keyR, keyI}, append([]any{b.text}, words...)...).Text()
+		[]string{keyL, keyQ, keyW, keyC, keyX, redisstore.NodeKey, keyD}, append([]any{b.text}, words...)...).Text()
 }
 
 func (b *bench) now() int64 { return b.c.Time(b.t.Context()).Val().UnixMicro() }
 
-// writer returns the arguments that a writer sends if it does not queue, with a proposed fence.
-func writer(fence int64) []any {
+// ask returns the arguments of a request that does not queue, with a proposed fence.
+func ask(fence int64) []any {
 	return []any{fmt.Sprintf("o:%d:1:%d:", fence, fence), 60_000, fence, fence, fence - 500_000, fence + 500_000}
-}
-
-// reader returns the arguments that a reader sends.
-func reader(fence int64, part string) []any {
-	return append(writer(fence), "0", "", "0", part, "0")
 }
 
 // The data of a replica may be old. So neither a "yes" nor a "no" of a replica may count.
@@ -71,17 +66,16 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 	run := func(s redisstore.Script, keys []string, args ...any) error {
 		return copied.Eval(t.Context(), s.Text, keys, args...).Err()
 	}
-	_, busy := b.vote(writer(b.now())...)
-	again := writer(b.now())
+	_, busy := b.vote(ask(b.now())...)
+	again := ask(b.now())
 	again[0], again[1] = "another:7:1:7:", 10 // so that the repeated vote has no expiry to lengthen
 	_, ours := b.vote(again...)
 	for what, err := range map[string]error{
 		"a vote for a key that is held": busy,
 		"a vote that was given already": ours,
-		"a confirmation":                run(confirmScript, []string{keyL, keyC, keyR, redisstore.NodeKey}, b.text, "o", 5, 6, 6, ""),
-		"a release":                     run(releaseScript, []string{keyL, keyQ, keyW, keyX, keyD, keyR, keyI, keyX, redisstore.NodeKey}, "o", "", "", ""),
-		"a renewal":                     run(renewScript, []string{keyL, keyR, keyI, redisstore.NodeKey}, "o", 60_000, "", 0, b.text),
-		"a downgrade":                   run(downgradeScript, []string{keyL, keyQ, keyW, keyR, keyI, redisstore.NodeKey}, b.text, "o", 60_000, "p", 5),
+		"a confirmation":                run(confirmScript, []string{keyL, keyC, redisstore.NodeKey}, b.text, "o", 5, 6, 6),
+		"a release":                     run(releaseScript, []string{keyL, keyQ, keyW, keyX, keyD, redisstore.NodeKey}, "o", "", ""),
+		"a renewal":                     run(renewScript, []string{keyL, redisstore.NodeKey}, "o", 60_000, b.text),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), "READONLY") {
 			t.Errorf("%s: %v, want READONLY", what, err)
@@ -94,22 +88,16 @@ func TestAReplicaAnswersNothing(t *testing.T) {
 func TestANodeBoundsTheFenceThatAClientProposes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
-	for _, kind := range []string{"writer", "reader"} {
-		for name, by := range map[string]int64{"an hour ahead": 3600e6, "an hour behind": -3600e6} {
-			b.c.Del(t.Context(), keyL, keyC, keyR)
-			before := b.now()
-			words := writer(before + by)
-			if kind == "reader" {
-				words = reader(before+by, "p|-")
-			}
-			if _, err := b.vote(words...); err != nil {
-				t.Fatal(err)
-			}
-			after := b.now()
-			got, err := b.c.Get(t.Context(), keyC).Int64()
-			if err != nil || got < before || got > after+500_000 {
-				t.Errorf("%s, %s: the counter is %d µs after the node's clock, %v", kind, name, got-before, err)
-			}
+	for name, by := range map[string]int64{"an hour ahead": 3600e6, "an hour behind": -3600e6} {
+		b.c.Del(t.Context(), keyL, keyC)
+		before := b.now()
+		if _, err := b.vote(ask(before + by)...); err != nil {
+			t.Fatal(err)
+		}
+		after := b.now()
+		got, err := b.c.Get(t.Context(), keyC).Int64()
+		if err != nil || got < before || got > after+500_000 {
+			t.Errorf("%s: the counter is %d µs after the node's clock, %v", name, got-before, err)
 		}
 	}
 }
@@ -120,7 +108,7 @@ func TestAClockThatIsYearsBehindGetsTheNodesClock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
 	before := b.now()
-	answer, err := b.vote(writer(before / 1_000_000)...)
+	answer, err := b.vote(ask(before / 1_000_000)...)
 	if err != nil || !strings.HasPrefix(answer, "granted ") {
 		t.Errorf("%q, %v", answer, err)
 	}
@@ -137,69 +125,32 @@ func TestANodeDoesNotCountBeyondTheNumbersOfLua(t *testing.T) {
 	b := newBench(t, redistest.Start(t).Client(t))
 	for _, long := range []string{"10000000000000000", "9007199254740991"} {
 		b.c.Set(t.Context(), keyC, long, 0)
-		for kind, words := range map[string][]any{"writer": writer(b.now()), "reader": reader(b.now(), "p|-")} {
-			if answer, err := b.vote(words...); err == nil || !strings.Contains(err.Error(), "2^53") {
-				t.Errorf("a %s: %q, %v", kind, answer, err)
-			}
+		if answer, err := b.vote(ask(b.now())...); err == nil || !strings.Contains(err.Error(), "2^53") {
+			t.Errorf("%q, %v", answer, err)
 		}
-		if got := b.c.Get(t.Context(), keyC).Val(); got != long || b.c.Exists(t.Context(), keyL, keyR).Val() != 0 {
+		if got := b.c.Get(t.Context(), keyC).Val(); got != long || b.c.Exists(t.Context(), keyL).Val() != 0 {
 			t.Errorf("the counter went from %s to %s", long, got)
 		}
 	}
 }
 
-// A node keeps its vote for the waiter that it has notified. A writer that is not in the queue does
-// not get this vote.
+// A node keeps its vote for the waiter that it has notified. Another token does not get this
+// vote.
 func TestAVoteThatIsKeptForAWaiterIsNotGivenToAnother(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, redistest.Start(t).Client(t))
-	for woken, holder := range map[string]string{"another": " another:0:0", "readers": " shared:0:0"} {
-		b.c.Del(t.Context(), keyL, keyC)
-		b.c.Set(t.Context(), keyW, woken, time.Minute)
-		answer, err := b.vote(writer(b.now())...)
-		if err != nil || !strings.HasPrefix(answer, "busy ") || !strings.HasSuffix(answer, holder) {
-			t.Errorf("kept for %s: %q, %v", woken, answer, err)
-		}
-		if n := b.c.Exists(t.Context(), keyL, keyC).Val(); n != 0 || b.c.Get(t.Context(), keyW).Val() != woken {
-			t.Errorf("kept for %s: %d keys were written, and W is %q", woken, n, b.c.Get(t.Context(), keyW).Val())
-		}
+	b.c.Set(t.Context(), keyW, "another", time.Minute)
+	answer, err := b.vote(ask(b.now())...)
+	if err != nil || !strings.HasPrefix(answer, "busy ") || !strings.HasSuffix(answer, " another:0:0") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if n := b.c.Exists(t.Context(), keyL, keyC).Val(); n != 0 || b.c.Get(t.Context(), keyW).Val() != "another" {
+		t.Errorf("%d keys were written, and W is %q", n, b.c.Get(t.Context(), keyW).Val())
 	}
 	b.c.Set(t.Context(), keyW, "o", time.Minute)
-	answer, err := b.vote(writer(b.now())...)
+	answer, err = b.vote(ask(b.now())...)
 	if err != nil || !strings.HasPrefix(answer, "granted ") || b.c.Exists(t.Context(), keyW).Val() != 0 {
 		t.Errorf("kept for the caller: %q, %v, W is %q", answer, err, b.c.Get(t.Context(), keyW).Val())
-	}
-}
-
-// When a phase is over, its readers do not belong to the next phase: their parts end when another
-// owner gets the lease.
-func TestANewPhaseForgetsTheReadersOfTheLast(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, redistest.Start(t).Client(t))
-	for _, kind := range []string{"writer", "reader"} {
-		b.c.Del(t.Context(), keyL)
-		b.c.ZAdd(t.Context(), keyR, redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "old|-"})
-		words := writer(b.now())
-		if kind == "reader" {
-			words = reader(b.now(), "new|-")
-		}
-		if _, err := b.vote(words...); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.c.ZScore(t.Context(), keyR, "old|-").Err(); err != redis.Nil {
-			t.Errorf("a %s: a reader of the last phase is still there: %v", kind, err)
-		}
-	}
-}
-
-// When a writer's process is gone, its intent keeps no reader out.
-func TestTheIntentOfADeadWriterKeepsNobodyOut(t *testing.T) {
-	t.Parallel()
-	b := newBench(t, redistest.Start(t).Client(t))
-	b.c.Set(t.Context(), keyI, "w|latchkit:i:gone", time.Minute)
-	answer, err := b.vote(reader(b.now(), "p|-")...)
-	if err != nil || !strings.HasPrefix(answer, "entered ") {
-		t.Errorf("%q, %v", answer, err)
 	}
 }
 

@@ -229,7 +229,6 @@ func (t *tally) result() (store.Grant, error) {
 			if t.voteCounts(i) && p.Fence == fence {
 				g.FenceCount = t.shorterBlock(g.FenceCount, i)
 			}
-			g.Writer = g.Writer || p.Writer
 		}
 		return g, nil
 	}

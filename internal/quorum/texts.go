@@ -4,6 +4,6 @@ package quorum
 // the texts without a Store.
 var ScriptTexts = map[string]string{
 	"quorum_vote": voteScript.Text, "quorum_confirm": confirmScript.Text, "quorum_renew": renewScript.Text,
-	"quorum_release": releaseScript.Text, "quorum_downgrade": downgradeScript.Text,
-	"quorum_look": lookScript.Text, "quorum_mark": markScript.Text,
+	"quorum_release": releaseScript.Text,
+	"quorum_look":    lookScript.Text, "quorum_mark": markScript.Text,
 }

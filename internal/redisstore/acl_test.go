@@ -51,7 +51,7 @@ func TestAUserForLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	as := func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }
-	readWrite, err := locker.NewReadWrite([]locker.Client{server.Client(t, as)})
+	readWrite, err := locker.NewReadWrite(server.Client(t, as))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,9 +20,8 @@ const (
 	counterPrefix   = store.ReservedPrefix + "f:{" // latchkit:f:{tag of the slot}, the fence counter, for ever
 	// The key latchkit:w:{tag}:L has the token of the waiter for which a node of a quorum keeps
 	// its vote.
-	wakePrefix   = store.ReservedPrefix + "w:{"
-	intentPrefix = store.ReservedPrefix + "t:{"  // latchkit:t:{tag}:L, the writer that waits at a node of a quorum with readers
-	NodeKey      = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
+	wakePrefix = store.ReservedPrefix + "w:{"
+	NodeKey    = store.ReservedPrefix + "node" // the marker of a quorum's node, for ever
 	// BegunKey is a hash of the times when nodes of a quorum began to wait, by a server's clock.
 	BegunKey    = store.ReservedPrefix + "begun"
 	inboxPrefix = store.ReservedPrefix + "i:" // latchkit:i:random, the channel on which an Engine receives messages; it is not a key
@@ -53,9 +52,6 @@ func queueAndTombstone(l, token string) (queue, tombstone string) {
 	n := len(queuePrefix) + len(tag) + len("}:") + len(l)
 	return both[:n], both[n:]
 }
-
-// IntentKey returns the key of the writer that waits at a node of a quorum for the lease l.
-func IntentKey(l string) string { return intentPrefix + store.HashTag(l) + "}:" + l }
 
 // WakeKey returns the key of the wake mark for the lease l. The mark has the token of the waiter
 // for which a node of a quorum keeps its vote.

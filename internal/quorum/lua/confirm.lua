@@ -1,10 +1,8 @@
--- confirm.lua: raise a vote to the fence, and the block, that a quorum agreed on. For readers,
--- raise the fence of the whole phase. The fence is never lowered.
+-- confirm.lua: raise a vote to the fence, and the block, that a quorum agreed on. Never lower it.
 --
--- KEYS: lease L · fence counter C · readers R · marker N of the node
+-- KEYS: lease L · fence counter C · marker N of the node
 -- ARGV: text of N that the client has read · token · the fence that this node has granted the token
---       · the fence of the quorum · the last fence of the quorum's block · the token's entry in R,
---       for a reader, "" for a writer
+--       · the fence of the quorum · the last fence of the quorum's block
 -- returns: "1"; "0" when the token's vote is gone or was granted anew, or when N has changed
 -- idempotent: a second execution finds that the counter is large enough and that L has the fence,
 --   so it writes nothing.
@@ -16,22 +14,14 @@
 -- lease must not get the old fence.
 local lease = redis.call('GETEX', KEYS[1])
 local token, fence, granted, metadata = string.match(lease or '', '^([^:]*):(%d+):%d+:(%d+):(.*)$')
-local reader = ARGV[6] ~= ''
-if granted ~= ARGV[3] or token ~= (reader and 'shared' or ARGV[2]) or
-  tonumber(ARGV[4]) < tonumber(reader and granted or fence) or redis.call('GET', KEYS[4]) ~= ARGV[1] or
+if granted ~= ARGV[3] or token ~= ARGV[2] or tonumber(ARGV[4]) < tonumber(fence) or redis.call('GET', KEYS[3]) ~= ARGV[1] or
   not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. string.sub(ARGV[1], 1, 40), 1, true) then
   return '0'
-end
-if reader then
-  local clock = redis.call('TIME')
-  if tonumber(redis.call('ZSCORE', KEYS[3], ARGV[6]) or '0') <= clock[1] * 1000 + clock[2] / 1000 then
-    return '0'
-  end
 end
 if (tonumber(redis.call('GET', KEYS[2]) or '0') or 0) < tonumber(ARGV[5]) then
   redis.call('SET', KEYS[2], ARGV[5])
 end
-if not reader and fence ~= ARGV[4] or reader and tonumber(fence) < tonumber(ARGV[4]) then
+if fence ~= ARGV[4] then
   local block = string.format('%.0f', ARGV[5] - ARGV[4] + 1)
   redis.call('SET', KEYS[1], token .. ':' .. ARGV[4] .. ':' .. block .. ':' .. granted .. ':' .. metadata, 'KEEPTTL')
 end

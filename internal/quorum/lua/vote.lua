@@ -1,33 +1,26 @@
--- vote.lua: give one node's vote for a lease to a writer, or let a reader in; otherwise return the
--- holder and queue.
+-- vote.lua: give the node's vote for a lease to a token; otherwise return the holder and queue.
 --
 -- KEYS: lease L · queue Q · wake mark W · fence counter C · tombstone X of the token · marker N of
---       the node · done mark D · readers R · intent I of a writer
+--       the node · done mark D
 -- ARGV: text of N that the client has read · text of L if the node takes the proposal · how long
 --       the node keeps the lease, in ms · fence that the client proposes · last fence of the block
 --       · earliest time of the node's clock at which the node takes the proposal, in µs · latest
 --       time at which the node takes it, in µs · ["1" when the done mark counts, else "0"; left
---       out, with all arguments after it, for a writer that does not queue and for which no done
---       mark counts] · inbox where the caller waits, "" when it does not wait · ticket · entry in
---       R, for a reader, "" for a writer · "1" when a writer that is refused leaves its intent,
---       else "0"
--- returns: "1" server-µs when a writer that sends only the first arguments gets the vote as
+--       out, with all arguments after it, for a token that does not queue and for which no done
+--       mark counts] · inbox where the caller waits, "" when it does not wait · ticket
+-- returns: "1" server-µs when a token that sends only the first arguments gets the vote as
 --          proposed · "changed" server-µs when N is not the text that the client has read, or was
---          written for another server · "granted" server-µs PTTL L · "entered" server-µs PTTL
---          writers L, for a reader, where writers is "1" when a writer waits · "busy" server-µs
---          PTTL place listeners holder, where listeners is "-" for a caller that does not wait, and
---          holder is L, or token:0:0 of the token for which the vote is kept · "undone" server-µs ·
+--          written for another server · "granted" server-µs PTTL L · "busy" server-µs PTTL place
+--          listeners holder, where listeners is "-" for a caller that does not wait, and holder is
+--          L, or token:0:0 of the token for which the vote is kept · "undone" server-µs ·
 --          "revoked" server-µs reason · "done" server-µs; as one string
--- idempotent: a second execution that finds the token in L or in R answers with the same L, and at
---   most lengthens it. If it finds the token in Q, the token keeps its ticket. A second execution
---   after an undo finds X.
--- first write: SET of C for a free L, or ZADD of a reader that enters. When a full server refuses
---   this write, nothing has happened. In other cases, it is GETEX, DEL or PEXPIRE, which a full
---   server accepts and a replica refuses.
+-- idempotent: a second execution that finds the token in L answers with the same L, and at most
+--   lengthens it. If it finds the token in Q, the token keeps its ticket. A second execution after
+--   an undo finds X.
+-- first write: SET of C for a free L. When a full server refuses this write, nothing has happened.
+--   In other cases, it is GETEX or PEXPIRE, which a full server accepts and a replica refuses.
 --
--- L is token:fence:block:minted:metadata; for readers it is shared:fence:1:minted:metadata. The
--- intent I keeps new readers out while a writer waits, until 3 s after the writer's last request.
--- The intent does not guarantee that writers get the key in order.
+-- L is token:fence:block:minted:metadata.
 
 -- One MGET replaces five GETs. It reads data of another type as missing.
 local found = redis.call('MGET', KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6])
@@ -51,7 +44,6 @@ if taken and not lease and not woken and not tombstone and not ARGV[8] then
   if not redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3], 'NX') then
     redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
   end
-  redis.call('DEL', KEYS[8]) -- the readers of an earlier phase, whose L is gone
   return '1 ' .. stamp
 end
 
@@ -65,9 +57,7 @@ if ARGV[8] == '1' and redis.call('GET', KEYS[7]) then
   return 'done' .. at
 end
 
-local inbox, part = ARGV[9] or '', ARGV[11] or ''
-local reader = part ~= ''
-local token = string.match(reader and part or ARGV[2], '^([^:|]*)')
+local token, inbox = string.match(ARGV[2], '^([^:]*)'), ARGV[9] or ''
 local owner = token .. ':'
 if lease and string.sub(lease, 1, #owner) == owner then
   redis.call('GETEX', KEYS[1])
@@ -77,105 +67,55 @@ if lease and string.sub(lease, 1, #owner) == owner then
   return 'granted' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
 end
 
-local open = not lease and (not woken or woken == token)
-local entry = inbox ~= '' and token .. '|' .. inbox .. '|' .. ARGV[8] .. '|' .. (reader and '1' or '0')
-local now, writers, enters = tonumber(stamp), '0', nil
-if reader or not open then
+local entry = inbox ~= '' and token .. '|' .. inbox .. '|' .. ARGV[8]
+if lease or woken and woken ~= token then
 -- fragments
-  local phase = lease and string.sub(lease, 1, 7) == 'shared:'
-  local intends, where = string.match(redis.call('MGET', KEYS[9])[1] or '', '^([^|]*)|(.*)$')
-  if reader and intends and where ~= '' and hearing(where) == 0 then
-    redis.call('DEL', KEYS[9]) -- the writer's process is gone
-    intends = nil
+  -- GETEX changes nothing, but a lagging replica refuses it with READONLY, and so never answers a
+  -- false "busy". After GETEX, a full server accepts the writes that follow.
+  redis.call('GETEX', KEYS[1])
+  local place, listening = nil, '-'
+  if entry then
+    redis.call('ZADD', KEYS[2], ARGV[10], entry)
+    redis.call('PEXPIRE', KEYS[2], '60000')
+    place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(inbox)
+  else
+    place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
   end
-  if reader then
-    writers = intends and '1' or '0'
-    if phase then
-      open = not intends or woken == 'readers' or tonumber(redis.call('ZSCORE', KEYS[8], part) or '0') > now / 1000
-    else
-      open = not lease and (woken == 'readers' or not intends and not woken)
-    end
+  local left, holder = redis.call('PTTL', KEYS[1]), lease
+  if not lease then
+    left, holder = redis.call('PTTL', KEYS[3]), woken .. ':0:0'
   end
-  if not open then
-    -- GETEX changes nothing, but a lagging replica refuses it with READONLY, and so never answers a
-    -- false "busy". After GETEX, a full server accepts the writes that follow.
-    redis.call('GETEX', KEYS[1])
-    if not reader and ARGV[12] == '1' and (not intends or intends == token) then
-      intends = token
-      redis.call('SET', KEYS[9], token .. '|' .. inbox, 'PX', '3000')
-      for _, r in ipairs(phase and redis.call('ZRANGE', KEYS[8], '0', '-1') or {}) do
-        local who, channel = string.match(r, '^([^|]+)|([^|]+)$')
-        if who and channel ~= '-' then
-          say(channel, 'writer ' .. who .. ' ' .. KEYS[1])
-        end
-      end
-    end
-    local place, listening = nil, '-'
-    if entry then
-      redis.call('ZADD', KEYS[2], ARGV[10], entry)
-      redis.call('PEXPIRE', KEYS[2], '60000')
-      place, listening = redis.call('ZRANK', KEYS[2], entry) + 1, hearing(inbox)
-    else
-      place = redis.call('ZCOUNT', KEYS[2], '0', '+inf') + 1
-    end
-    if intends == token then
-      -- A writer at place 1 asks often, and so keeps its intent alive.
-      place = 1
-    end
-    local left, holder = redis.call('PTTL', KEYS[1]), lease
-    if not lease and woken then
-      left, holder = redis.call('PTTL', KEYS[3]), (woken == 'readers' and 'shared' or woken) .. ':0:0'
-    elseif not lease then
-      left, holder = redis.call('PTTL', KEYS[9]), intends .. ':0:0'
-    end
-    return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. holder
-  end
-  enters = phase
+  return 'busy' .. at .. left .. ' ' .. place .. ' ' .. listening .. ' ' .. holder
 end
 
-if not enters then
-  -- A client whose clock is ahead moves the counter ahead by no more than the skew. A client whose
-  -- clock is behind gets a fence from the server's clock.
-  local fence, ends = ARGV[4], ARGV[5]
-  local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
-  if not taken then
-    local skew, last = ARGV[7] - ARGV[4], counter and tonumber(counter) or 0
-    if last >= 9007199254740991 then -- from 2^53 on Lua's numbers are not exact
-      return redis.error_reply('ERR latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
-    end
-    local hint = math.min(tonumber(ARGV[4]), now + skew)
-    local first, n = math.max(last + 1, hint), tonumber(block)
-    if now > hint + skew then
-      first = math.max(first, now)
-    end
-    if first + n - 1 > now + 100000 then
-      n = 1
-    end
-    fence, block, ends = string.format('%.0f', first), string.format('%.0f', n), string.format('%.0f', first + n - 1)
+-- A client whose clock is ahead moves the counter ahead by no more than the skew. A client whose
+-- clock is behind gets a fence from the server's clock.
+local fence, ends = ARGV[4], ARGV[5]
+local block, metadata = string.match(ARGV[2], '^[^:]*:%d+:(%d+):%d+:(.*)$')
+if not taken then
+  local now, skew, last = tonumber(stamp), ARGV[7] - ARGV[4], counter and tonumber(counter) or 0
+  if last >= 9007199254740991 then -- from 2^53 on Lua's numbers are not exact
+    return redis.error_reply('ERR latchkit: the fence counter of this key is at 2^53 or above, so fences would repeat; set the counter to a lower number that is above all fences in use')
   end
-  if reader then
-    redis.call('ZCARD', KEYS[8]) -- WRONGTYPE before the first write
+  local hint = math.min(tonumber(ARGV[4]), now + skew)
+  local first, n = math.max(last + 1, hint), tonumber(block)
+  if now > hint + skew then
+    first = math.max(first, now)
   end
-  lease = (reader and 'shared:' or owner) .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
-  redis.call('SET', KEYS[4], ends, 'GET') -- the option GET raises an error for data that is no counter
-  if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
-    redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+  if first + n - 1 > now + 100000 then
+    n = 1
   end
-  redis.call('DEL', KEYS[8]) -- the readers of an earlier phase, whose L is gone
-  if not reader then
-    if entry then
-      redis.call('ZREM', KEYS[2], entry)
-    end
-    if woken then
-      redis.call('DEL', KEYS[3])
-    end
-    return 'granted' .. at .. ARGV[3] .. ' ' .. lease
-  end
+  fence, block, ends = string.format('%.0f', first), string.format('%.0f', n), string.format('%.0f', first + n - 1)
 end
-redis.call('ZADD', KEYS[8], 'GT', string.format('%.0f', math.floor(now / 1000) + ARGV[3]), part)
-redis.call('PEXPIRE', KEYS[1], math.max(redis.call('PTTL', KEYS[1]), ARGV[3]))
-redis.call('PEXPIRE', KEYS[8], math.max(redis.call('PTTL', KEYS[8]), ARGV[3]))
+lease = owner .. fence .. ':' .. block .. ':' .. fence .. ':' .. metadata
+redis.call('SET', KEYS[4], ends, 'GET') -- the option GET raises an error for data that is no counter
+if not redis.call('SET', KEYS[1], lease, 'PX', ARGV[3], 'NX') then
+  redis.call('GET', KEYS[1]) -- WRONGTYPE: the key holds data that is no lock
+end
 if entry then
   redis.call('ZREM', KEYS[2], entry)
 end
-return 'entered' .. at .. redis.call('PTTL', KEYS[1]) .. ' ' .. writers .. ' ' .. lease
+if woken then
+  redis.call('DEL', KEYS[3])
+end
+return 'granted' .. at .. ARGV[3] .. ' ' .. lease

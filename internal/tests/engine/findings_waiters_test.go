@@ -171,7 +171,7 @@ func lockers() map[string]func(*testing.T, locker.Client) *locker.Engine {
 	return map[string]func(*testing.T, locker.Client) *locker.Engine{
 		"single": func(t *testing.T, c locker.Client) *locker.Engine { return newEngine(t, c) },
 		"readers": func(t *testing.T, c locker.Client) *locker.Engine {
-			e, err := locker.NewReadWrite([]locker.Client{c})
+			e, err := locker.NewReadWrite(c)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,7 @@ func newLocker(kind string, cs []*redis.Client) (*locker.Engine, error) {
 	case "migrating":
 		return locker.NewSingle(cs[0], locker.WithoutQueue())
 	case "NewReadWrite":
-		return locker.NewReadWrite(all)
+		return locker.NewReadWrite(cs[0])
 	case "polling.New":
 		return polling.New(redislock.New(cs[0]))
 	case "NewRedlock":

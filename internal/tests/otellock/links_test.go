@@ -198,15 +198,12 @@ func TestAWaiterLinksToItsHolderOnRedis(t *testing.T) {
 			return locker.NewSingle(followed().Client(t, patient), locker.WithReplicaAck(1, 5*time.Second), locker.WithObserver(o))
 		}},
 		"read-write": {open: func(o locker.Observer) (*locker.Engine, error) {
-			return locker.NewReadWrite([]locker.Client{server.Client(t)}, locker.WithObserver(o), locker.WithPrefix("rw:"))
+			return locker.NewReadWrite(server.Client(t), locker.WithObserver(o), locker.WithPrefix("rw:"))
 		}},
 		// On a quorum, a node's message only hints that the key may be free, so the waiter does
 		// not learn who has released it.
 		"quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
 			return locker.NewRedlock(nodes(), locker.WithObserver(o))
-		}},
-		"read-write on a quorum": {want: "holder=a", open: func(o locker.Observer) (*locker.Engine, error) {
-			return locker.NewReadWrite(nodes(), locker.WithObserver(o), locker.WithPrefix("rw:"))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

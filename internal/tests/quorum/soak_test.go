@@ -27,13 +27,10 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // calls and answers. No two callers hold a key at once, fences never become smaller, and at the end
 // all nodes vote.
 func TestSoak(t *testing.T) {
-	for _, c := range []struct {
-		nodes   int
-		readers bool
-	}{{3, false}, {5, false}, {3, true}} {
-		t.Run(fmt.Sprintf("%d nodes, readers %v", c.nodes, c.readers), func(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			t.Parallel()
-			soak(t, c.nodes, c.readers)
+			soak(t, n)
 		})
 	}
 }
@@ -93,12 +90,11 @@ func (w *way) Process(ctx context.Context, cmd redis.Cmder) error {
 	return w.Client.Process(ctx, cmd)
 }
 
-// board has the present holders of all processes.
+// board has the present holder of each key, of all processes.
 type board struct {
 	mu      sync.Mutex
-	holders map[string][]*locker.Lease
-	writer  map[string]uint64 // for each key: the largest fence of a writer
-	any     map[string]uint64
+	holders map[string]*locker.Lease
+	fences  map[string]uint64 // for each key: the largest fence
 	grants  int
 }
 
@@ -109,24 +105,14 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 	if !holds(l) {
 		return
 	}
-	key, exclusive := l.Key(), l.Mode() == locker.Exclusive
-	holders := []*locker.Lease{l}
-	for _, h := range b.holders[key] {
-		if !holds(h) {
-			continue
-		}
-		holders = append(holders, h)
-		if exclusive || h.Mode() == locker.Exclusive {
-			t.Errorf("two hold %s: fence %d, with %v left, and fence %d", key, h.Fence(), time.Until(h.Expires()), l.Fence())
-		}
+	key := l.Key()
+	if h := b.holders[key]; h != nil && holds(h) {
+		t.Errorf("two hold %s: fence %d, with %v left, and fence %d", key, h.Fence(), time.Until(h.Expires()), l.Fence())
 	}
-	if exclusive && l.Fence() <= b.any[key] || l.Fence() < b.writer[key] {
-		t.Errorf("fence %d of %s after %d", l.Fence(), key, b.any[key])
+	if l.Fence() <= b.fences[key] {
+		t.Errorf("fence %d of %s after %d", l.Fence(), key, b.fences[key])
 	}
-	if b.any[key] = max(b.any[key], l.Fence()); exclusive {
-		b.writer[key] = l.Fence()
-	}
-	b.holders[key] = holders
+	b.holders[key], b.fences[key] = l, max(b.fences[key], l.Fence())
 	b.grants++
 }
 
@@ -135,21 +121,18 @@ func (b *board) granted(t *testing.T, l *locker.Lease) {
 func (b *board) remove(l *locker.Lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, h := range b.holders[l.Key()] {
-		if h == l {
-			b.holders[l.Key()] = append(b.holders[l.Key()][:i:i], b.holders[l.Key()][i+1:]...)
-			return
-		}
+	if b.holders[l.Key()] == l {
+		delete(b.holders, l.Key())
 	}
 }
 
-func soak(t *testing.T, n int, readers bool) {
+func soak(t *testing.T, n int) {
 	var servers []*redistest.Server
 	for range n {
 		servers = append(servers, redistest.Start(t))
 	}
-	ways, engines := processes(t, servers, readers)
-	lockFor(t, *soakFor, engines, readers, func() {
+	ways, engines := processes(t, servers)
+	lockFor(t, *soakFor, engines, func() {
 		heal := harm(servers, ways)
 		time.Sleep(time.Duration(50+rand.IntN(700)) * time.Millisecond)
 		heal()
@@ -158,7 +141,7 @@ func soak(t *testing.T, n int, readers bool) {
 }
 
 // processes makes five Lockers. Each Locker reaches each server by a way of its own.
-func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways [][]*way, engines []*locker.Engine) {
+func processes(t *testing.T, servers []*redistest.Server) (ways [][]*way, engines []*locker.Engine) {
 	var all []locker.Client
 	for _, s := range servers {
 		all = append(all, s.Client(t))
@@ -173,7 +156,7 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 			w := &way{Client: s.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })}
 			mine, cs = append(mine, w), append(cs, w)
 		}
-		l, err := open(cs, readers)
+		l, err := locker.NewRedlock(cs, soakOptions...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,15 +168,15 @@ func processes(t *testing.T, servers []*redistest.Server, readers bool) (ways []
 
 // lockFor makes two callers of each process lock for the time d. Meanwhile it calls the
 // function trouble again and again. At the end, all nodes must vote.
-func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bool, trouble func()) {
-	b := &board{holders: map[string][]*locker.Lease{}, writer: map[string]uint64{}, any: map[string]uint64{}}
+func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, trouble func()) {
+	b := &board{holders: map[string]*locker.Lease{}, fences: map[string]uint64{}}
 	end := time.Now().Add(d)
 	var working sync.WaitGroup
 	for _, l := range engines {
 		for range 2 {
 			working.Go(func() {
 				for time.Now().Before(end) {
-					work(t, l, b, readers)
+					work(t, l, b)
 				}
 			})
 		}
@@ -221,17 +204,6 @@ func lockFor(t *testing.T, d time.Duration, engines []*locker.Engine, readers bo
 			t.Errorf("process %d: not all nodes vote", i)
 		}
 	}
-}
-
-func open(cs []locker.Client, readers bool) (*locker.Engine, error) {
-	if !readers {
-		return locker.NewRedlock(cs, soakOptions...)
-	}
-	var options []locker.ReadWriteOption
-	for _, o := range soakOptions {
-		options = append(options, o)
-	}
-	return locker.NewReadWrite(cs, options...)
 }
 
 // harm causes a fault at a minority of the servers. It returns a function that ends the fault.
@@ -266,13 +238,10 @@ func harm(servers []*redistest.Server, ways [][]*way) (heal func()) {
 	}
 }
 
-// work acquires and releases a key once. Random choices decide the mode, the length of the hold,
-// and whether the wait is cancelled or the lease is downgraded.
-func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
+// work acquires and releases a key once. Random choices decide the length of the hold, and whether
+// the wait is cancelled.
+func work(t *testing.T, l *locker.Engine, b *board) {
 	rule := locker.Rule{Key: fmt.Sprint("k", rand.IntN(2)), Wait: 5 * time.Second}
-	if readers && rand.IntN(3) > 0 {
-		rule.Mode = locker.Shared
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	if rand.IntN(10) == 0 {
@@ -287,12 +256,6 @@ func work(t *testing.T, l *locker.Engine, b *board, readers bool) {
 	time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
 	if rand.IntN(20) == 0 {
 		time.Sleep(400 * time.Millisecond)
-	}
-	if readers && rule.Mode == locker.Exclusive && rand.IntN(4) == 0 {
-		b.mu.Lock() // during the call the mode changes, so no other goroutine may check the holders
-		_ = lease.Downgrade(ctx)
-		b.mu.Unlock()
-		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
 	}
 	b.remove(lease)
 	_ = lease.Release(context.Background())

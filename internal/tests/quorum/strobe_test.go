@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -19,34 +18,30 @@ import (
 // measured it. docs/guarantees.md states why: a step that no process has measured may end
 // leases early.
 func TestAClockStrobe(t *testing.T) {
-	for _, readers := range []bool{false, true} {
-		t.Run(fmt.Sprint("readers ", readers), func(t *testing.T) {
-			t.Parallel()
-			first, clock := redistest.StartWithClock(t)
-			servers := []*redistest.Server{first, redistest.Start(t), redistest.Start(t)}
-			_, engines := processes(t, servers, readers)
-			watch := first.Client(t)
-			jumps := []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, time.Second, 5 * time.Second, time.Hour}
-			lockFor(t, *soakFor, engines, readers, func() {
-				by := jumps[rand.IntN(len(jumps))]
-				if rand.IntN(2) == 0 {
-					by = -by
-				}
-				for range 1 + rand.IntN(20) {
-					clock.Set(by)
-					time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond)
-					if by.Abs() >= time.Second {
-						awaitSeen(t, watch)
-					}
-					clock.Set(0)
-					time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond)
-				}
-				if rand.IntN(3) == 0 {
-					time.Sleep(soakWait + 500*time.Millisecond)
-				}
-			})
-		})
-	}
+	t.Parallel()
+	first, clock := redistest.StartWithClock(t)
+	servers := []*redistest.Server{first, redistest.Start(t), redistest.Start(t)}
+	_, engines := processes(t, servers)
+	watch := first.Client(t)
+	jumps := []time.Duration{20 * time.Millisecond, 40 * time.Millisecond, time.Second, 5 * time.Second, time.Hour}
+	lockFor(t, *soakFor, engines, func() {
+		by := jumps[rand.IntN(len(jumps))]
+		if rand.IntN(2) == 0 {
+			by = -by
+		}
+		for range 1 + rand.IntN(20) {
+			clock.Set(by)
+			time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond)
+			if by.Abs() >= time.Second {
+				awaitSeen(t, watch)
+			}
+			clock.Set(0)
+			time.Sleep(time.Duration(1+rand.IntN(60)) * time.Millisecond)
+		}
+		if rand.IntN(3) == 0 {
+			time.Sleep(soakWait + 500*time.Millisecond)
+		}
+	})
 }
 
 // awaitSeen waits until a process has measured the clock step of the node and has made the node

@@ -141,7 +141,7 @@ func TestASharedResourceBesideAnExclusiveOneIsLockedAgainstClaims(t *testing.T) 
 // Two transactions that read the same resource do not wait for each other.
 func TestTransactionsThatShareAResourceRunTogether(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +296,7 @@ func TestALeaseOfAnotherServerDoesNotStandInTheWay(t *testing.T) {
 // the reading transaction is open.
 func TestNoWriterClaimsWhatATransactionReadsUnderASharedLease(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
 			t.Fatal(err)
 		}

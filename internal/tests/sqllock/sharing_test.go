@@ -88,7 +88,7 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 
 func TestReadersAndWritersOfAReadWriteLockSeeWholeTransfers(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		l, err := locker.NewReadWrite([]locker.Client{redistest.Shared(t).Client(t)})
+		l, err := locker.NewReadWrite(redistest.Shared(t).Client(t))
 		if err != nil {
 			t.Fatal(err)
 		}

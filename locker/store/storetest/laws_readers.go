@@ -300,8 +300,9 @@ var readerLaws = []law{
 			}
 		}
 		b.free(last)
-		// A node of a quorum that confirms late still counts the reader for a moment.
-		b.eventually(time.Minute, "2 readers are left", func() bool { return b.info().Readers == 2 })
+		if n := b.info().Readers; n != 2 {
+			b.Fatalf("%d readers after one of 3 has left", n)
+		}
 	}},
 	{name: "a reader that is kept keeps writers out, and lets readers in", needs: allOf(readers, atLeast), check: func(b *bench) {
 		r, _ := b.newReader()
