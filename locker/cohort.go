@@ -75,9 +75,9 @@ func (c *cohort) noteError(err error) {
 	c.last.failure = err
 }
 
-// A sharing is how the callers of a cohort use what the server grants to their leader: one after the
-// other (streaks), all together (phases), or each for itself (permits). All methods are called while
-// the cohorts' mutex is held.
+// A sharing is how the callers of a cohort use what the server grants to their leader: one after
+// the other (streaks), all together (phases), or each for itself (permits). All methods are called
+// while the cohorts' mutex is held.
 type sharing interface {
 	// join lets a, which has come to the cohort c, use the hold of c without a wait. It returns
 	// false if a must wait for its turn.

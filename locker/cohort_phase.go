@@ -28,8 +28,8 @@ import (
 // phases is the sharing of readers.
 type phases struct{ *cohorts }
 
-// join lets a use the hold, while the phase is open. The caller a looked before the phase opened, and
-// no later event would wake it.
+// join lets a use the hold, while the phase is open. The caller a looked before the phase opened,
+// and no later event would wake it.
 func (phases) join(c *cohort, a *acquisition) bool {
 	if !c.open {
 		return false

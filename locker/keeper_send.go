@@ -2,6 +2,7 @@ package locker
 
 import (
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/latchkit/latchkit/locker/store"
@@ -135,4 +136,38 @@ func (k *keeper) lose(h *hold, reason error) {
 func repeatPause(ttl time.Duration) time.Duration {
 	d := max(min(ttl/10, time.Second), 2*renewSlack)
 	return d - d/10 + rand.N(d/5+1)
+}
+
+// ttlTuner sets the TTL of leases to ten times the longest delay of a recent renewal. A longer
+// TTL would only delay the detection of a crash.
+type ttlTuner struct {
+	bounds
+
+	mu    sync.Mutex
+	delay time.Duration // the delay from a due renewal to its answer; rises at once, falls slowly
+}
+
+const (
+	ttlFactor   = 10 // the TTL is the delay times this factor
+	fallDivisor = 16 // a smaller delay lowers the field delay by 1/fallDivisor of the difference
+)
+
+// observe records the delay of one renewal. The delay begins when the renewal is due. This
+// delay ends when the renewal is answered, or is repeated.
+func (p *ttlTuner) observe(delay time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delay = max(delay, 0)
+	if delay >= p.delay {
+		p.delay = delay
+	} else {
+		p.delay -= (p.delay - delay) / fallDivisor
+	}
+}
+
+// ttl returns the TTL to ask for now.
+func (p *ttlTuner) ttl() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clamp(p.delay * ttlFactor)
 }

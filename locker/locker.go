@@ -1,8 +1,13 @@
 package locker
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"time"
+
+	"github.com/latchkit/latchkit/locker/store"
 )
 
 // A Locker turns a [Rule] into a [Lease]. Every constructor of this package returns a Locker. A
@@ -83,4 +88,113 @@ func (r Rule) name() string {
 		}
 	}
 	return "lock"
+}
+
+// This is the part of the contract between the Engine and its Stores that users see. The rest is in
+// package store, for authors of a Store.
+type (
+	// A Store makes the atomic steps of one kind of lock: see package store.
+	Store = store.Store
+	// Mode says with whom a lease may be shared.
+	Mode = store.Mode
+	// Info says who holds a key: see [Engine.Inspect].
+	Info = store.Info
+	// A Warning reports a setting of the server that can cause the loss of locks: see [Warner].
+	Warning = store.Warning
+	// NodeError is the error of one node of a quorum. [ErrQuorum] contains a NodeError for each
+	// node; [errors.As] finds the first NodeError.
+	NodeError = store.NodeError
+)
+
+const (
+	// Exclusive admits one holder. Exclusive is the zero value.
+	Exclusive = store.Exclusive
+	// Shared admits many Shared holders at once, and no Exclusive holder. Lockers without readers
+	// return [ErrUnsupported].
+	Shared = store.Shared
+)
+
+// Check returns an error if l can never grant rule. For example, a time of rule is out of range, or
+// l does not support rule.Mode or rule.Once. Check sends nothing to the server, so adapters call it
+// when a program starts. rule may lack a Key, because the key is known only with a request.
+//
+// Check asks Lockers that have a method Check(Rule) error. These are the Lockers of this package,
+// and wrappers that forward the call. For other Lockers, Check returns nil.
+//
+// Errors: ErrInvalidRule, ErrUnsupported, and ErrInvalidKey if rule has a Key.
+func Check(l Locker, rule Rule) error {
+	if c, ok := l.(interface{ Check(rule Rule) error }); ok {
+		return c.Check(rule)
+	}
+	return nil
+}
+
+// Check returns an error if this Engine can never grant rule: see the function [Check].
+func (e *Engine) Check(rule Rule) error {
+	rule.Key = cmp.Or(rule.Key, "key")
+	rule, err := e.cfg.resolve(rule)
+	if err != nil {
+		return err
+	}
+	if rule.Mode == Shared && e.readers == nil {
+		return fmt.Errorf("%w: Mode Shared needs a Locker with readers, such as one of NewReadWrite", ErrUnsupported)
+	}
+	if v, ok := e.store.(store.Validator); ok {
+		return v.Validate(store.Claim{Key: e.cfg.prefix + rule.Key, Mode: rule.Mode, Limit: rule.Limit, Weight: rule.Weight, Once: rule.Once})
+	}
+	return nil
+}
+
+// Run takes the lock that rule describes, calls fn, and releases the lock, also when fn panics. The
+// context of fn ends with ctx or with the lease, whichever ends first. context.Cause says whether
+// ctx or the lease has ended. [FromContext] finds the lease in the context of fn. The end of ctx
+// does not prevent the release.
+//
+// When the lock was not taken, the error is the error of Acquire, and fn was not called. When
+// the lease ended while fn ran, the error is ErrLost, ErrRevoked or ErrExpired even if fn
+// returned nil. If fn also returned an error, the result contains both errors. If the lease did
+// not end early, Run returns fn's error unchanged. Without Rule.Once, a release without an
+// answer is no error, because it is repeated in the background. With Rule.Once, a release
+// without an answer is ErrUnavailable, because then it is unknown whether the work is marked as
+// done.
+func Run(ctx context.Context, l Locker, rule Rule, fn func(ctx context.Context) error) error {
+	lease, err := l.Acquire(ctx, rule)
+	if err != nil {
+		return err
+	}
+	runs := &lease.engine.runs
+	if !runs.Enter() { // Close has begun since the grant
+		_ = lease.Release(ctx)
+		return &Error{Op: OpAcquire, Key: rule.Key, Err: ErrClosed}
+	}
+	defer runs.Leave()
+	returned := false
+	defer func() {
+		if !returned { // fn panicked or called runtime.Goexit, which continues after the release
+			_ = lease.Release(ctx)
+		}
+	}()
+	err = fn(lease.derive(withLease(lease.base, lease)))
+	returned = true
+	return settle(ctx, lease, err)
+}
+
+// settle releases the lease after fn returned err, and returns the error of Run.
+func settle(ctx context.Context, lease *Lease, err error) error {
+	if err != nil {
+		if lost := lease.release(ctx, false, true); endedEarly(lost) {
+			return errors.Join(err, lost)
+		}
+		return err
+	}
+	released := lease.release(ctx, true, true)
+	if endedEarly(released) || lease.rule.Once > 0 {
+		return released
+	}
+	return nil
+}
+
+// endedEarly reports whether err means that a lease ended before its release.
+func endedEarly(err error) bool {
+	return errors.Is(err, ErrLost) || errors.Is(err, ErrExpired)
 }

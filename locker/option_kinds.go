@@ -1,6 +1,9 @@
 package locker
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // An Option sets up a Locker of any kind. Options cannot be changed on a live Locker.
 //
@@ -88,4 +91,61 @@ func configure[O comparable](opts []O, apply func(O, *config)) (config, error) {
 		apply(o, &c)
 	}
 	return c, c.complete()
+}
+
+// WithReplicaAck counts a lease as granted, renewed or extended only when n replicas have
+// acknowledged it before timeout is over. A grant with too few acknowledgements is undone and fails
+// with ErrUnavailable. A renewal with too few acknowledgements does not count. If the later
+// renewals also get too few acknowledgements, the lease is lost. So n replicas know every lease
+// that a holder relies on, and a failover to one of these replicas loses no such lease. But Redis
+// chooses the replica by itself, and a failover to another replica may lose leases. Let the
+// database check the fence.
+//
+// With this option, an acquire or a batch of renewals takes until the replicas have answered. One
+// more call confirms a grant that came by message. timeout must be shorter than the client's
+// ReadTimeout. The client must be able to pipeline, as the clients of go-redis are. Default: a
+// grant counts at once.
+func WithReplicaAck(n int, timeout time.Duration) SingleOption {
+	return singleOption(func(c *config) { c.acked, c.replicas, c.ackedWithin = true, n, timeout })
+}
+
+// WithBackgroundRelease lets [Run] and [RunAll] return without waiting for the server's answer to
+// the release. A program that ends without [Engine.Close] may leave keys locked until their TTL: do
+// not use it for command-line tools.
+//
+// Run returns as soon as its function has returned, if the lease is still valid at that moment by
+// this process's clock. The release is sent with the next call to the server, after 1 ms at the
+// latest. Callers of the same process see the key as free at once. Other processes see the key
+// as free a round trip later than without the option. If this process knows of no waiter in
+// another process, the delay can be 1 ms longer. Close waits for all releases.
+//
+// On several servers, the release is sent to all servers at once, if each server has lately
+// answered within 20 ms. The next Acquire of this process waits until a quorum has released the
+// key.
+//
+// With this option, Run does not report a loss that the server would report only to the release.
+// Examples are a revocation, or a loss of the server's data, after the last renewal. The [Observer]
+// is notified of such a loss after Run has returned. Run still waits for the release when Rule.Once
+// or Rule.AtLeast is set, after [Lease.AwaitRelease], and after a panic. Run also waits while
+// the server takes more than 20 ms to answer, while 1024 background releases have no answer,
+// and under [NewReentrant]. Direct calls of Release and Complete are always awaited. The
+// adapters also wait for the releases of idempotent requests, of buffered responses, and of
+// transactions of package sqllock that are not committed. Default: every release is awaited.
+func WithBackgroundRelease() ServersOption {
+	return serversOption(func(c *config) { c.background = true })
+}
+
+// DefaultNodeTimeout is how long a quorum waits for a node when [WithNodeTimeout] sets no other.
+const DefaultNodeTimeout = 500 * time.Millisecond
+
+// WithNodeTimeout sets how long one step on a quorum waits for a node that does not answer. The
+// step waits only if the answers of the other nodes do not already decide the result. This time is
+// independent of the TTL. Default: [DefaultNodeTimeout].
+//
+// latchkit gives up every call after one second, and then the node counts as silent. So for a node
+// that hangs, a d of more than one second has no effect. Such a d matters only for
+// subscriptions, and for answers that take several calls, for example when a script must be
+// loaded again.
+func WithNodeTimeout(d time.Duration) QuorumOption {
+	return quorumOption(func(c *config) { c.nodeTimeout = d })
 }

@@ -185,3 +185,6 @@ func (f *family) checkNested(rule Rule) error {
 	}
 	return nil
 }
+
+// Check calls the method Check of the Locker inside.
+func (r *reentrant) Check(rule Rule) error { return Check(r.inner, rule) }
