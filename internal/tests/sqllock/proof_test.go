@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
@@ -183,46 +185,86 @@ func db2(t testing.TB, db *database) *database {
 	return &other
 }
 
-// mysql8 is a transaction on a server that has no compound statements, such as MySQL.
+// mysql8 is a transaction on MariaDB that refuses what MySQL refuses: compound statements, and a
+// value of wait_timeout that is not an integer.
 type mysql8 struct {
 	silent
-	blocks *int
+	blocks   *int
+	timeOuts *int // how many values of wait_timeout were checked
 }
 
 func (m *mysql8) Exec(ctx context.Context, query string, args ...any) error {
-	if err := m.refused(query); err != nil {
+	if err := m.refused(ctx, query); err != nil {
 		return err
 	}
 	return m.silent.Exec(ctx, query, args...)
 }
 
 func (m *mysql8) Row(ctx context.Context, query string, args []any, dest ...any) error {
-	if err := m.refused(query); err != nil {
+	if err := m.refused(ctx, query); err != nil {
 		return err
 	}
 	return m.silent.Row(ctx, query, args, dest...)
 }
 
-func (m *mysql8) refused(query string) error {
-	if len(query) > 16 && query[:16] == "BEGIN NOT ATOMIC" {
+var timeOutSet = regexp.MustCompile(`SESSION wait_timeout = (.*),\n`)
+
+func (m *mysql8) refused(ctx context.Context, query string) error {
+	if strings.HasPrefix(query, "BEGIN NOT ATOMIC") {
 		*m.blocks++
 		return &mysql.MySQLError{Number: 1064, Message: "You have an error in your SQL syntax"}
 	}
+	set := timeOutSet.FindStringSubmatch(query)
+	if set == nil {
+		return nil
+	}
+	*m.timeOuts++
+	rows, err := m.QueryContext(ctx, "SELECT "+set[1])
+	if err != nil {
+		return err
+	}
+	types, err := rows.ColumnTypes()
+	if err := errors.Join(err, rows.Close()); err != nil {
+		return err
+	}
+	if name := types[0].DatabaseTypeName(); !strings.HasSuffix(name, "INT") {
+		return &mysql.MySQLError{Number: 1232, Message: "Incorrect argument type to variable 'wait_timeout': " + name}
+	}
 	return nil
+}
+
+// minimalServer returns db as the database of a library whose server accepts what MySQL accepts.
+func minimalServer(db *database, blocks, timeOuts *int) sqllock.Database[*sql.Tx] {
+	return sqllock.Database[*sql.Tx]{
+		Dialect: maria, Pool: db,
+		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
+			tx, err := db.BeginTx(ctx, opts)
+			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, blocks, timeOuts}, err
+		},
+	}
+}
+
+// MariaDB rounds each number to an integer. MySQL refuses other numbers for wait_timeout with error
+// 1232, and LEAST of an unsigned and a signed integer is a DECIMAL there.
+func TestTheIdleLimitIsAnIntegerAsMySQLDemands(t *testing.T) {
+	db := newDatabase(t, maria)
+	l, _ := memory(t)
+	blocks, timeOuts := 0, 0
+	err := sqllock.DoWith(t.Context(), l, minimalServer(db, &blocks, &timeOuts), account, func(ctx context.Context, tx *sql.Tx) error {
+		return write(ctx, tx, 1, 110)
+	})
+	if err != nil || timeOuts != 1 {
+		t.Errorf("%v after %d values of wait_timeout, want one that is an integer", err, timeOuts)
+	}
+	db.checkBalance(t, 110)
 }
 
 // MySQL accepts only one statement at a time.
 func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
-	blocks := 0
-	with := sqllock.Database[*sql.Tx]{
-		Dialect: maria, Pool: db,
-		Begin: func(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, sqllock.Transaction, error) {
-			tx, err := db.BeginTx(ctx, opts)
-			return tx, &mysql8{silent{Tx: tx, parent: &silent{transactions: 2}}, &blocks}, err
-		},
-	}
+	blocks, timeOuts := 0, 0
+	with := minimalServer(db, &blocks, &timeOuts)
 	work := func(ctx context.Context, tx *sql.Tx) error {
 		balance, err := read(ctx, tx, 1)
 		return errors.Join(err, write(ctx, tx, 1, balance+10))
