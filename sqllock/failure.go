@@ -113,6 +113,7 @@ const (
 	mysqlDuplicate     = 1062
 	mysqlSyntax        = 1064
 	mysqlNoSavepoint   = 1305
+	mysqlIdle          = 4031 // MySQL 8.0.24 and newer; MariaDB sends no error
 
 	sqliteError      = 1
 	sqliteBusy       = 5
@@ -146,6 +147,11 @@ func (d Dialect) isTemporary(err error) bool {
 // longer than the lock_timeout of the role or the database. If a statement of fn gets the same
 // error, NOWAIT may be the reason, so fn must handle it.
 func (d Dialect) isLockTimeout(err error) bool { return d == Postgres && state(err) == "55P03" }
+
+// isIdleness reports whether err is the error with which the server ends an idle transaction.
+func (d Dialect) isIdleness(err error) bool {
+	return d == Postgres && state(err) == "25P03" || d == MySQL && d.number(err) == mysqlIdle
+}
 
 // endsTransaction reports whether err, a statement's error, has ended the transaction silently. The
 // database would then commit each later statement by itself and without a claim, so a Tx refuses

@@ -86,6 +86,18 @@ func TestErrorsOfServersAreToldApart(t *testing.T) {
 	}
 }
 
+func TestAnErrorThatReportsIdlenessIsErrIdle(t *testing.T) {
+	for d, err := range map[Dialect]error{Postgres: stateErr("25P03"), MySQL: &MySQLError{4031}} {
+		i := idleness{dialect: d, limit: time.Hour}
+		if got := i.judge(err); !errors.Is(got, ErrIdle) || !errors.Is(got, err) {
+			t.Errorf("%v: %v", d, got)
+		}
+	}
+	if got := (&idleness{dialect: MySQL, limit: time.Hour}).judge(&MySQLError{1213}); got != nil {
+		t.Errorf("a deadlock: %v", got)
+	}
+}
+
 func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
 	for d := Postgres; d <= SQLite; d++ {
 		for name, text := range d.statements("app.my_") {

@@ -19,7 +19,7 @@ import (
 type idleness struct {
 	limit     time.Duration
 	userLimit bool // WithIdleLimit has set the limit, so there are no pings
-	server    bool // the server ends idle transactions
+	dialect   Dialect
 
 	mu       sync.Mutex
 	lastUse  time.Time // time of the last known statement
@@ -31,7 +31,7 @@ const shortestIdle = time.Millisecond
 
 // begin sets the limit for the transaction of a, and starts the idle time.
 func (i *idleness) begin(a *attempt) {
-	i.limit, i.userLimit, i.server = a.idleLimit, a.idleLimit > 0, a.dialect != SQLite
+	i.limit, i.userLimit, i.dialect = a.idleLimit, a.idleLimit > 0, a.dialect
 	if !i.userLimit {
 		i.limit = max(remaining(a.leases), shortestIdle)
 	}
@@ -74,10 +74,11 @@ func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 const idleRounding = 50 * time.Millisecond
 
 // judge returns an ErrIdle that wraps err if err may be the consequence of idleness; otherwise nil.
-// PostgreSQL reports idleness with a special SQLSTATE. Other servers close the connection; then
-// judge checks whether the idle time was longer than the limit.
+// PostgreSQL and MySQL report idleness. MariaDB only closes the connection; then judge checks whether
+// the idle time was longer than the limit. SQLite has no server that could end a transaction.
 func (i *idleness) judge(err error) error {
-	if state(err) != "25P03" && (!i.server || !isConnectionLost(err) || !i.wasExceeded()) {
+	lost := i.dialect != SQLite && isConnectionLost(err) && i.wasExceeded()
+	if !lost && !i.dialect.isIdleness(err) {
 		return nil
 	}
 	return fmt.Errorf("%w (limit: %v): %w", ErrIdle, i.limit.Round(time.Millisecond), err)
@@ -107,7 +108,7 @@ const pingsPerLimit = 5
 // statements cost.
 func (a *attempt) keepAlive(ctx context.Context) (stop func()) {
 	p, ok := a.tx.(pinger)
-	if !ok || a.idle.userLimit || !a.idle.server {
+	if !ok || a.idle.userLimit || a.dialect == SQLite {
 		return func() {}
 	}
 	every := max(a.idle.limit/pingsPerLimit, time.Millisecond)
