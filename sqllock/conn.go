@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
@@ -103,6 +102,7 @@ type standard struct {
 	use      sync.RWMutex // read-locked while a statement of the function runs
 	mu       sync.Mutex
 	openRows []*sql.Rows // the rows that the function may still read
+	openRow  bool        // the function may not have scanned its last Row yet
 	opaque   bool        // the function may use the transaction without this package noticing it
 }
 
@@ -166,14 +166,17 @@ func (s *standard) restoreAndRelease() {
 	s.restore = ""
 }
 
-// track remembers rows, because the function may still read them.
-func (s *standard) track(rows *sql.Rows) {
-	if rows == nil {
-		return
-	}
+// track records that a statement has succeeded, so no Row of an earlier statement is open: drivers
+// refuse a statement while the connection is in use. rows are those of the statement, or nil; the
+// function may still read them. With openRow, the function may still scan a Row: database/sql does
+// not show when it has done so.
+func (s *standard) track(rows *sql.Rows, openRow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.openRows = append(stillOpen(s.openRows), rows)
+	s.openRow = openRow
+	if rows != nil {
+		s.openRows = append(stillOpen(s.openRows), rows)
+	}
 }
 
 // markOpaque records that the function may use the transaction without this package noticing it.
@@ -188,7 +191,7 @@ func (s *standard) inUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.openRows = stillOpen(s.openRows)
-	return s.opaque || len(s.openRows) > 0
+	return s.opaque || s.openRow || len(s.openRows) > 0
 }
 
 // stillOpen returns the elements of the parameter all that are not closed.
@@ -199,17 +202,6 @@ func stillOpen(all []*sql.Rows) (open []*sql.Rows) {
 		}
 	}
 	return open
-}
-
-// rowsOf returns the rows inside row, or nil if row has no rows. known is false if rowsOf cannot
-// see them. Scan closes these rows, and only the rows themselves show whether they are closed.
-// database/sql does not export these rows, so rowsOf reads an unexported field.
-func rowsOf(row *sql.Row) (rows *sql.Rows, known bool) {
-	field := reflect.ValueOf(row).Elem().FieldByName("rows")
-	if !field.IsValid() || field.Type() != reflect.TypeFor[*sql.Rows]() {
-		return nil, false
-	}
-	return (*sql.Rows)(field.UnsafePointer()), true
 }
 
 // errInUse: the connection is in use, or may be in use.

@@ -87,6 +87,9 @@ func (t *Tx) ExecContext(ctx context.Context, query string, args ...any) (sql.Re
 		return nil, err
 	}
 	r, err := t.std.ExecContext(ctx, query, args...)
+	if err == nil {
+		t.std.track(nil, false)
+	}
 	return r, t.watch(err)
 }
 
@@ -97,11 +100,14 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 		return nil, err
 	}
 	rows, err := t.std.QueryContext(ctx, query, args...)
-	t.std.track(rows)
+	if err == nil {
+		t.std.track(rows, false)
+	}
 	return rows, t.watch(err)
 }
 
-// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan.
+// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan. Until the
+// next statement of this Tx, the idle limit does not follow the renewals: see [WithIdleLimit].
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	defer t.enter()()
 	if err := t.endError(); err != nil {
@@ -110,12 +116,9 @@ func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sq
 		return t.std.QueryRowContext(over, query, args...) // a query that fails is the only way to return a Row with an error
 	}
 	row := t.std.QueryRowContext(ctx, query, args...)
-	if rows, known := rowsOf(row); known {
-		t.std.track(rows)
-	} else {
-		t.std.markOpaque()
+	if t.watch(row.Err()) == nil {
+		t.std.track(nil, true)
 	}
-	_ = t.watch(row.Err())
 	return row
 }
 

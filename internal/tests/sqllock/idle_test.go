@@ -35,8 +35,11 @@ func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
 				calls := 0
 				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
 					calls++
-					balance, err := read(ctx, tx, 1) // the Row is read here, so afterwards the connection is free
+					balance, err := read(ctx, tx, 1)
 					if err != nil {
+						return err
+					}
+					if err := write(ctx, tx, 1, balance); err != nil { // shows that the Row was read
 						return err
 					}
 					if err := idleFor(ctx, 3500*time.Millisecond); err != nil {
