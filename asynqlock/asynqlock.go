@@ -82,7 +82,6 @@ type job struct {
 	lock    locker.Rule   // the Rule of the last attempt
 
 	staying       bool // the task waits in its worker, because it cannot be put off
-	counted       bool // the waker counts this delivery
 	calledEarlier bool // the task has been at the front of its key's line since an earlier delivery
 	tasksAhead    int  // how many tasks were before this task when it was put into its key's line
 	inLine        bool // the task has a place in the line
@@ -118,7 +117,6 @@ func (j *job) process(ctx context.Context) error {
 		}
 		w.enter(j.lock.Key, false)
 	}
-	j.counted = true
 	defer func() { w.exit(j.lock, j.ran || j.leftLine, j.othersInLine) }()
 	return j.deliver(ctx)
 }

@@ -91,7 +91,7 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 	w := j.guard.waker
 	if j.inLine && j.tasksAhead > 0 && clone == "" { // the task is in the line already, and was not called
 		j.inLine = false
-		w.recordPutOff(j.lock, false, j.counted)
+		w.recordPutOff(j.lock)
 		return j.tasksAhead
 	}
 	task, former := j.entry(), ""
@@ -103,7 +103,7 @@ func (j *job) enterLine(ctx context.Context, clone string) int {
 		return 0 // without a place, the task comes back after its pause
 	}
 	j.inLine = false // the next delivery of the task takes over the place
-	w.recordPutOff(j.lock, p.tasksAhead == 0, j.counted)
+	w.recordPutOff(j.lock)
 	return p.tasksAhead
 }
 

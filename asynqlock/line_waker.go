@@ -29,17 +29,17 @@ const (
 
 // A waker calls the task at the front of a key's line when the key becomes free: it makes asynq
 // deliver this task at once. Each Guard has one waker, for the keys whose tasks this process has
-// put off. Which process calls the front task depends on the holder of the key:
+// put off:
 //
 //   - If a delivery of this process has or wants the key, this delivery calls the front task when
 //     it ends.
-//   - Otherwise, if the task is at the front, a watcher waits for the key in the Locker's queue.
-//     When the watcher has the key, it calls the front task.
-//   - Otherwise the process that put off the front task calls it.
+//   - Otherwise a watcher waits for the key in the Locker's queue. When the watcher has the key, it
+//     calls the front task.
 //
-// So a free key is always noticed, whether its holder was another process, a program without
-// workers, or a process that died. If the process of a waker crashes, the task at the front comes
-// back after its pause.
+// Each process does this for all tasks that it puts off, and not only for the task at the front. So
+// a free key is always noticed, whether its holder was another process, a program without workers,
+// or a process that died, and a front task that is gone is found by the process of any task behind
+// it. If the process of a waker crashes, its tasks come back after their pauses.
 type waker struct {
 	lines     lines
 	inspector *asynq.Inspector
@@ -100,20 +100,17 @@ func (w *waker) exit(lock locker.Rule, hadTurn, othersInLine bool) {
 	}
 }
 
-// recordPutOff records that a delivery of this process put its task off. front is true if the task
-// is the first of its line. counted is true if enter has counted the delivery.
-func (w *waker) recordPutOff(lock locker.Rule, front, counted bool) {
+// recordPutOff records that a delivery of this process put its task off. If the waker counts a
+// delivery for the key, perhaps this one, the last of them starts the watcher.
+func (w *waker) recordPutOff(lock locker.Rule) {
 	w.mu.Lock()
 	in := w.keys[lock.Key]
-	others := in != nil && in.deliveries > 0
+	counted := in != nil && in.deliveries > 0
 	if counted {
-		others = in.deliveries > 1
-	}
-	if others || front && counted {
-		in.parked, front = true, false
+		in.parked = true
 	}
 	w.mu.Unlock()
-	if front {
+	if !counted {
 		w.watch(lock)
 	}
 }
@@ -186,8 +183,13 @@ func (w *waker) awaitFree(lock locker.Rule) bool {
 }
 
 // call starts a goroutine that calls the task at the front of the line. Each key has at most one
-// such goroutine.
+// such goroutine. After Guard.Stop, call itself makes the call: the process ends when its last
+// delivery has ended, and waits for no other goroutine.
 func (w *waker) call(key string) {
+	if w.ctx.Err() != nil {
+		w.callFront(context.WithoutCancel(w.ctx), key)
+		return
+	}
 	if !w.change(key, func(in *interest) bool {
 		if in.calling || w.ctx.Err() != nil {
 			in.checkAgain = in.calling

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
@@ -242,6 +243,49 @@ func TestALineGoesOnWithoutItsFirstTask(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A task at the front of a line may be gone without the knowledge of any process that still lives:
+// its process was stopped, and then the task was deleted, or ran in a version without this rule.
+func TestATaskThatIsGoneStarvesNoTaskBehindIt(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	line := q.name + ":asynqlock:line:{" + busyKey + "}"
+	gone := strconv.Itoa(len(q.name)) + ":" + q.name + ":gone"
+	must(t, q.redis.ZAdd(t.Context(), line, redis.Z{Score: 1, Member: gone}).Err())
+	work := &record{}
+	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
+	q.enqueue("job", numbered(0))
+	await(t, "the task behind it has run", func() bool { return len(work.payloads()) == 1 })
+}
+
+// A process that is stopped calls the next task of a line when its last handler ends. No other
+// process knows of this line.
+func TestTheTasksOfAStoppedProcessFollowItsLastTask(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t)
+	work := newWork()
+	old := q.wakingGuard(asynqlock.Snooze(time.Hour))
+	mux := asynq.NewServeMux()
+	mux.Use(old.Middleware)
+	mux.Handle("job", work)
+	server := asynq.NewServerFromRedisClient(q.redis, old.Configure(promptConfig(asynq.Config{Concurrency: 4, ShutdownTimeout: patience}, q.name)))
+	must(t, server.Start(mux))
+	q.enqueue("job", numbered(0))
+	next(t, work)
+	for n := range 2 {
+		info := q.enqueue("job", numbered(n+1))
+		await(t, "it is put off", func() bool { return q.state(info.ID) == "retry after 0 retries" })
+	}
+	must(t, old.Stop(t.Context()))
+	server.Stop() // takes no more tasks
+	work.end <- struct{}{}
+	server.Shutdown()
+	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 4, work)
+	for range 2 {
+		next(t, work)
+		work.end <- struct{}{}
 	}
 }
 
