@@ -74,8 +74,9 @@ func (i *idleness) seconds() int64 { return int64(i.limit / time.Second) }
 const idleRounding = 50 * time.Millisecond
 
 // judge returns an ErrIdle that wraps err if err may be the consequence of idleness; otherwise nil.
-// PostgreSQL and MySQL report idleness. MariaDB only closes the connection; then judge checks whether
-// the idle time was longer than the limit. SQLite has no server that could end a transaction.
+// PostgreSQL and MySQL report idleness. MariaDB only closes the connection; then judge checks
+// whether the idle time was longer than the limit. SQLite has no server that could end a
+// transaction.
 func (i *idleness) judge(err error) error {
 	lost := i.dialect != SQLite && isConnectionLost(err) && i.wasExceeded()
 	if !lost && !i.dialect.isIdleness(err) {

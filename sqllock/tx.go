@@ -106,8 +106,8 @@ func (t *Tx) QueryContext(ctx context.Context, query string, args ...any) (*sql.
 	return rows, t.watch(err)
 }
 
-// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan. Until the
-// next statement of this Tx, the idle limit does not follow the renewals: see [WithIdleLimit].
+// QueryRowContext runs a query that returns at most one row. Its error is returned by Scan. Until
+// the next statement of this Tx, the idle limit does not follow the renewals: see [WithIdleLimit].
 func (t *Tx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
 	defer t.enter()()
 	if err := t.endError(); err != nil {
