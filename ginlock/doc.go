@@ -22,18 +22,25 @@
 //	{param.id}          a parameter of the route's path
 //	{query.page}        a value of the URL's query
 //	{header.X-Tenant}   a header
-//	{cookie.session}    a cookie
+//	{cookie.session}    a cookie, as gin.Context.Cookie returns it
 //	{ip}                gin.Context.ClientIP
 //	{value.user}        what an earlier middleware has put into Gin's context by Set
 //	{claim.sub}         a claim that authentication has found, see WithClaims
 //	{body.items.*.sku}  one key for each element; all of them are locked together
-//	{body.items.0.sku}  a member of the body's JSON; every way of binding still works
+//	{body.items.0.sku}  a member of the body's JSON; see below
 //	{name}              what a function of the program returns, see WithPart
 //
 // If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
 // part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
 // [WithSecret]. [Join], [Param] and similar functions build the same text from calls that the
 // compiler checks. A request with an empty part is refused.
+//
+// A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET, and
+// the Content-Type is application/json, in lower case. Gin reads every other body as something
+// else; without a type, even the query can fill the struct of the handler. So these requests are
+// answered 415. For a handler that calls ShouldBindJSON whatever the request says,
+// httplock.WithBodyTypes accepts further types. The handler can still read the body, in every way
+// that Gin has.
 //
 // # Replies
 //

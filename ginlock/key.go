@@ -21,7 +21,8 @@ func Query(name string) Key { return httplock.Query(name) }
 // Header returns the part for the first value of a header.
 func Header(name string) Key { return httplock.Header(name) }
 
-// Cookie returns the part for the value of the first cookie called name, as the client sent it.
+// Cookie returns the part for the value of the first cookie called name, as gin.Context.Cookie
+// returns it.
 func Cookie(name string) Key { return httplock.Cookie(name) }
 
 // ClientIP returns the part for the result of gin.Context.ClientIP. Set the engine's trusted

@@ -5,8 +5,10 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/gin-gonic/gin/binding"
 
 	"github.com/latchkit/latchkit/httplock"
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 )
@@ -23,6 +25,16 @@ func ofGin(opts []Option) []Option {
 		httplock.WithValues(func(r *http.Request, name string) any {
 			value, _ := contextOf(r).Get(name)
 			return value
+		}),
+		httplock.WithFramework(framework.Reader{
+			Cookie: func(r *http.Request, name string) string {
+				value, _ := contextOf(r).Cookie(name) // "" if there is no such cookie
+				return value
+			},
+			JSON: func(r *http.Request) bool {
+				c := contextOf(r)
+				return binding.Default(r.Method, c.ContentType()) == binding.Binding(binding.JSON)
+			},
 		}),
 		httplock.WithObserve(observe),
 		WithSuccess(func(c *gin.Context) bool { return c.Writer.Status() < http.StatusBadRequest }),

@@ -125,6 +125,7 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			req.Header.Set("Content-Type", "application/json")
 			left := make(chan error)
 			go func() {
 				res, err := server.Client().Do(req)

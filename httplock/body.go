@@ -141,19 +141,22 @@ func (c *config) bodySteps(path string) ([]string, error) {
 // jsonBody returns the body for a key. A body that is not JSON is refused. The handler could find
 // another value in such a body, and then its work would not be under the right lock.
 func (c *config) jsonBody(r *http.Request) ([]byte, error) {
-	if !c.readsJSON(r.Header.Get("Content-Type")) {
+	if !c.readsJSON(r) {
 		return nil, errNotJSONType
 	}
 	return contents(r, c.maxBody)
 }
 
-func (c *config) readsJSON(contentType string) bool {
-	if contentType == "" {
+// readsJSON reports whether the handler reads the body of r as JSON. A handler of net/http passes
+// the body to encoding/json, whatever its type is, so a body without a type is accepted. The
+// binding of a framework chooses its parser by the method and by the exact text of the type, and
+// may read the query instead of the body. So the framework itself must say that it reads JSON.
+func (c *config) readsJSON(r *http.Request) bool {
+	contentType := r.Header.Get("Content-Type")
+	media, _, err := mime.ParseMediaType(contentType)
+	if err == nil && slices.Contains(c.bodyTypes, media) {
 		return true
 	}
-	media, _, err := mime.ParseMediaType(contentType)
-	if err != nil {
-		return false
-	}
-	return media == "application/json" || strings.HasSuffix(media, "+json") || slices.Contains(c.bodyTypes, media)
+	isJSON := contentType == "" || err == nil && (media == "application/json" || strings.HasSuffix(media, "+json"))
+	return isJSON && (c.reader.JSON == nil || c.reader.JSON(r))
 }

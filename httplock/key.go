@@ -59,7 +59,7 @@ func (c *config) sources() map[string]source {
 		"param":           {Noun: "path parameter", Bind: c.bindParam},
 		"query":           {Noun: "query parameter", Bind: bindQuery},
 		"header":          {Noun: "header", Bind: bindHeader},
-		"cookie":          {Noun: "cookie", Bind: bindCookie},
+		"cookie":          {Noun: "cookie", Bind: c.bindCookie},
 		"ip":              {Noun: "address of a client", Alone: true, Bind: c.bindIP},
 		"body":            {Noun: "member of the body", Bind: c.bindBody, BindAll: c.bindBodies},
 		"claim":           {Noun: "claim", Bind: c.bindClaim},
@@ -124,7 +124,10 @@ func bindHeader(name string) (read, error) {
 	}, nil
 }
 
-func bindCookie(name string) (read, error) {
+func (c *config) bindCookie(name string) (read, error) {
+	if cookie := c.reader.Cookie; cookie != nil {
+		return func(_ context.Context, r *http.Request) (string, error) { return cookie(r, name), nil }, nil
+	}
 	return func(_ context.Context, r *http.Request) (string, error) {
 		cookie, err := r.Cookie(name)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/latchkit/latchkit/internal/framework"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/key"
@@ -38,6 +39,7 @@ type config struct {
 	keep         time.Duration
 	storable     func(status int, h http.Header) bool
 
+	reader    framework.Reader
 	maxBody   int64
 	bodyTypes []string
 	secret    []byte
@@ -275,6 +277,10 @@ func WithRule(adjust func(r *http.Request, rule *locker.Rule)) Option {
 	}
 }
 
+// WithFramework is for ginlock and the other adapters of this project: they read requests with the
+// methods of their framework.
+func WithFramework(r framework.Reader) Option { return func(c *config) { c.reader = r } }
+
 func pathValue(r *http.Request, name string) (value string, declared bool) {
 	value = r.PathValue(name)
 	return value, value != "" || declares(r.Pattern, name)
@@ -326,7 +332,8 @@ func WithStallTimeout(d time.Duration) Option { return func(c *config) { c.stall
 
 // WithBodyTypes makes {body.NAME} read bodies of other types as JSON, such as "text/plain". Use it
 // for handlers that read JSON with any Content-Type. Default: application/json, types that end
-// with +json, and requests without a type. Requests of other types are answered 415.
+// with +json, and requests without a type; in ginlock, what Gin's Bind reads as JSON. Requests of
+// other types are answered 415.
 func WithBodyTypes(types ...string) Option { return func(c *config) { c.bodyTypes = types } }
 
 // WithStore makes [New] store responses under its key, as [Idempotency] does. Use WithStore for

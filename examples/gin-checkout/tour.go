@@ -124,6 +124,7 @@ func (v *visitor) send(r request) string {
 	if err != nil {
 		return err.Error()
 	}
+	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+cmp.Or(r.customer, "ann"))
 	if r.key != "" {
 		req.Header.Set("Idempotency-Key", r.key)

@@ -58,6 +58,8 @@ var mayImport = []struct{ importer, what, why string }{
 	{"httplock ginlock grpclock asynqlock sqllock", "./locker/key", "all adapters share the grammar of keys"},
 	{"httplock ginlock grpclock sqllock", "./locker/idempotency", "a repeated call gets the stored response; Answers is a Store of responses"},
 	{"httplock grpclock", "./internal/breaker", "a call that fails open costs no time in an outage"},
+	{"httplock ginlock", "./internal/framework", "a key must contain what the framework's handler reads"},
+	{"internal/framework", "net/http", "a framework reads requests"},
 	{"httplock ginlock", "net/http", "the framework"},
 	{"ginlock", "./httplock", "gin uses net/http, so all code that is not special to gin is in httplock"},
 	{"ginlock", "github.com/gin-gonic/gin/...", "the framework"},

@@ -153,13 +153,13 @@ func TestABasketOfThree(t *testing.T) {
 		_, _ = fmt.Fprint(w, len(locker.LeasesFromContext(r.Context())))
 	}
 	for name, door := range guarded(l, "stock:{body.items.*.sku}", h, httplock.WithWait(locker.NoWait)) {
-		if w := exchange(door, "/orders/1", basket); w.Code != 200 || w.Body.String() != "3" {
+		if w := exchange(door, "/orders/1", basket, "Content-Type", "application/json"); w.Code != 200 || w.Body.String() != "3" {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 	}
 	store.Occupy("stock:cup", 0)
 	for name, door := range guarded(l, "stock:{body.items.*.sku}", h, httplock.WithWait(locker.NoWait)) {
-		if w := exchange(door, "/orders/1", basket); w.Code != 409 || store.Len() != 1 {
+		if w := exchange(door, "/orders/1", basket, "Content-Type", "application/json"); w.Code != 409 || store.Len() != 1 {
 			t.Errorf("%s: %d %s, %d leases", name, w.Code, w.Body, store.Len())
 		}
 	}
@@ -181,7 +181,7 @@ func TestALockInsideItselfIsRefusedAtOnce(t *testing.T) {
 		}
 	}
 	e := gin.New()
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)),
+	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}"), ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Hour)),
 		func(*gin.Context) { t.Error("the handler ran") })
 	if w := exchange(e, "/orders/1", ""); w.Code != 500 {
 		t.Errorf("Gin: %d %s", w.Code, w.Body)

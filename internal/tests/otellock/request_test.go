@@ -261,7 +261,7 @@ var adapters = map[string]func(x exchange, w *stage, tel *telemetry, see func(*h
 		})
 		guard := ginlock.New
 		if x.remote != nil {
-			guard = func(l locker.Locker, k ginlock.Key, opts ...ginlock.Option) gin.HandlerFunc {
+			guard = func(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
 				return ginlock.Idempotency(l, x.remote, "shop", opts...)
 			}
 		}
@@ -333,6 +333,7 @@ func (x exchange) check(t *testing.T, serve func(exchange, *stage, *telemetry, f
 	}
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders/42", strings.NewReader(x.body))
 	r.Header.Set("X-Customer", "canary")
+	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(x.header); i += 2 {
 		r.Header.Set(x.header[i], x.header[i+1])
 	}
