@@ -61,7 +61,7 @@ func handlers(l locker.Locker) (names []string, all map[string]http.Handler) {
 		"httplock":          httplock.New(l, "order:{header.X-Order}", httplock.WithWait(wait))(done),
 		"gin, no lock":      route(bare),
 		"gin, Run":          route(ginByHand),
-		"ginlock":           route(ginlock.New(l, "order:{param.id}", ginlock.WithWait(wait)), bare),
+		"ginlock":           route(ginlock.New(l, "order:{param.id}", httplock.WithWait(wait)), bare),
 	}
 }
 

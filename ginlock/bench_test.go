@@ -10,6 +10,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -20,7 +21,7 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 	tb.Helper()
 	l := lockertest.NewLocker(tb, lockertest.NewMemory())
 	done := func(c *gin.Context) { c.Status(http.StatusNoContent) }
-	guard, err := ginlock.FromRules(l, ginlock.Rules{"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait}})
+	guard, err := ginlock.FromRules(l, httplock.Rules{"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait}})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -33,7 +34,7 @@ func routes(tb testing.TB) map[string]*gin.Engine {
 				tb.Error(err)
 			}
 		}},
-		"New":       {ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), done},
+		"New":       {ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), done},
 		"FromRules": {guard.Handler(), done},
 	} {
 		engines[name] = gin.New()

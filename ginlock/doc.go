@@ -7,7 +7,9 @@
 // lease, with its fence, in the context. The lock is released when the handler returns or panics,
 // also if the client has left.
 //
-// Package ginlock is httplock for Gin. The documentation of httplock applies here, too.
+// Package ginlock is httplock for Gin. The documentation of httplock applies here, too: its
+// options, such as httplock.WithWait, and its parts of keys set a lock of ginlock up. Only what
+// needs Gin's context has a name in ginlock.
 //
 // [FromRules] guards many routes by one table, in Go or in YAML, and [Guard.Mount] installs the
 // table. When the program starts, FromRules reports Rules with wrong parameters, and the function
@@ -32,11 +34,11 @@
 //
 // If a part has several values, the first value counts, as with Gin's own methods. Redis sees a
 // part that ends with |hmac, such as {header.Authorization|hmac}, only as its HMAC, see
-// [WithSecret]. [Join], [Param] and similar functions build the same text from calls that the
-// compiler checks. A request with an empty part is refused.
+// [httplock.WithSecret]. [httplock.Join], [httplock.Param] and similar functions build the same
+// text from calls that the compiler checks. A request with an empty part is refused.
 //
-// A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET, and
-// the Content-Type is application/json, in lower case. Gin reads every other body as something
+// A key reads the body only if Gin's Bind and ShouldBind read it as JSON: the method is not GET,
+// and the Content-Type is application/json, in lower case. Gin reads every other body as something
 // else; without a type, even the query can fill the struct of the handler. So these requests are
 // answered 415. For a handler that calls ShouldBindJSON whatever the request says,
 // httplock.WithBodyTypes accepts further types. The handler can still read the body, in every way
@@ -63,9 +65,9 @@
 //	client-gone             499  the client left while it waited; for the access log
 //
 // A lost lock replaces the reply only if the handler has not begun its reply.
-// [WithBufferedResponse] holds the reply back until the lock is released. Each failure that an
-// operator should know of is added to c.Errors as a private error. A busy lock is not such a
-// failure. For loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of
+// [httplock.WithBufferedResponse] holds the reply back until the lock is released. Each failure
+// that an operator should know of is added to c.Errors as a private error. A busy lock is not such
+// a failure. For loggers, [Outcome] returns the Problem. The errors in c.Errors and the result of
 // Outcome do not show the key.
 //
 // # Order
@@ -76,10 +78,10 @@
 // gin-contrib/timeout does not end the context. It answers the request while the handler continues,
 // and Gin may then use the handler's Gin context for another request.
 //
-// The wait always ends after the time of [WithWait]. The body of a request is read before the lock
-// is taken. So a client that sends its body slowly does not hold the lock, and net/http notices a
-// client that leaves while its request waits. [WithStallTimeout] sets for how long a client may
-// block a handler that holds the lock.
+// The wait always ends after the time of [httplock.WithWait]. The body of a request is read before
+// the lock is taken. So a client that sends its body slowly does not hold the lock, and net/http
+// notices a client that leaves while its request waits. [httplock.WithStallTimeout] sets for how
+// long a client may block a handler that holds the lock.
 //
 // To shut down, close the Locker first and then the server. Then requests that wait for a lock are
 // answered 503 at once, and requests that hold a lock finish.

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -27,7 +28,7 @@ func ExampleNew() {
 	}
 	r := gin.New()
 	r.Use(gin.Recovery())
-	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", ginlock.WithWait(2*time.Second)), func(c *gin.Context) {
+	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", httplock.WithWait(2*time.Second)), func(c *gin.Context) {
 		lease, _ := ginlock.FromContext(c)
 		if err := pay(c.Request.Context(), c.Param("id"), lease.Fence()); err != nil { // ends if the lock is lost
 			_ = c.AbortWithError(http.StatusInternalServerError, err)
@@ -49,7 +50,7 @@ func ExampleNew_busy() {
 
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), func(c *gin.Context) {
+	r.POST("/orders/:id/pay", ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
 		c.Status(http.StatusNoContent)
 	})
 
@@ -71,7 +72,7 @@ func ExampleWithErrorHandler() {
 	r := gin.New()
 	r.Use(ginlock.New(l, "account:{header.X-Account}",
 		ginlock.WithFilter(func(c *gin.Context) bool { return c.Request.Method != http.MethodGet }),
-		ginlock.WithErrorHandler(func(c *gin.Context, p *ginlock.Problem) {
+		ginlock.WithErrorHandler(func(c *gin.Context, p *httplock.Problem) {
 			c.JSON(p.Status, gin.H{"error": p.Title, "retry_in_ms": p.RetryAfterMS})
 		}),
 	))
@@ -96,9 +97,9 @@ func ExampleFromRules() {
 	}
 	gin.SetMode(gin.ReleaseMode)
 	r := gin.New()
-	guard, err := ginlock.FromRules(l, ginlock.Rules{ // or ginlock.ParseRules, from YAML
+	guard, err := ginlock.FromRules(l, httplock.Rules{ // or ginlock.ParseRules, from YAML
 		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond},
-		"PUT /baskets/:id":     {Keys: []ginlock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
+		"PUT /baskets/:id":     {Keys: []httplock.Key{"basket:{param.id}", "stock:{body.items.*.sku}"}},
 	})
 	if err != nil {
 		log.Fatal(err) // a line for each rule that cannot be meant

@@ -14,35 +14,58 @@ import (
 )
 
 // New returns a middleware that runs the handlers after it under the lock that k names, such as
-// "order:{param.id}". The package's comment lists the parts of keys.
+// "order:{param.id}". The package's comment lists the parts of keys. Options of this package and of
+// httplock set the lock up.
 //
-// New panics, with advice in the text, if l is nil, or if k or an option is invalid. Such a mistake
-// is in the program's code, so New reports it when the program starts. Gin also panics for a route
-// that it cannot register.
-func New(l locker.Locker, k Key, opts ...Option) gin.HandlerFunc {
-	lock, err := httplock.Make(l, k, ofGin(opts)...)
+// New stands in the line of a route, so it panics, with advice in the text, if l is nil, or if k or
+// an option is invalid. Such a mistake is in the program's code, so New reports it when the program
+// starts. Gin also panics for a route that it cannot register. [Make] returns the error.
+func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
+	h, err := Make(l, k, opts...)
 	if err != nil {
 		panic("ginlock: New: " + err.Error())
 	}
-	locked := lock(resume)
-	return func(c *gin.Context) { serve(c, locked) }
+	return h
+}
+
+// Make is [New] with an error instead of a panic.
+func Make(l locker.Locker, k httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
+	lock, err := httplock.Make(l, k, ofGin(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return handler(lock), nil
 }
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
 // "{claim.sub}". See [httplock.Idempotency]. Idempotency panics as [New] does.
-func Idempotency(l locker.Locker, store idempotency.Store, scope Key, opts ...Option) gin.HandlerFunc {
-	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
+func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) gin.HandlerFunc {
+	h, err := MakeIdempotency(l, store, scope, opts...)
 	if err != nil {
 		panic("ginlock: Idempotency: " + err.Error())
 	}
+	return h
+}
+
+// MakeIdempotency is [Idempotency] with an error instead of a panic.
+func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (gin.HandlerFunc, error) {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofGin(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return handler(lock), nil
+}
+
+// handler returns the middleware of Gin for a middleware of httplock.
+func handler(lock func(http.Handler) http.Handler) gin.HandlerFunc {
 	locked := lock(resume)
 	return func(c *gin.Context) { serve(c, locked) }
 }
 
 // FromContext returns the lease under which c's handler runs: the innermost lease that is not the
-// lease of [Idempotency]; see [httplock.FromContext]. With [WithFailOpen], there is no lease while
-// the lock server does not answer.
+// lease of [Idempotency]; see [httplock.FromContext]. With [httplock.WithFailOpen], there is no
+// lease while the lock server does not answer.
 //
 // Pass c.Request.Context() to the work of the handler. If a handler passes c itself, a loss ends
 // the work only if the engine's ContextWithFallback is set.
@@ -60,7 +83,7 @@ type visit struct {
 
 	c       *gin.Context
 	errors  int // the number of errors in c.Errors before the handlers ran
-	problem *Problem
+	problem *httplock.Problem
 	ran     bool
 	wrote   gin.ResponseWriter // the writer to which the handlers have written
 	paced   pacedWriter        // the value behind the field "wrote", if the response is paced

@@ -15,6 +15,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -38,7 +39,7 @@ func status(t *testing.T, server *httptest.Server, path string) (int, string) {
 func TestOneRequestRunsAndTheOtherIsTurnedAway(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	entered, finish := make(chan struct{}), make(chan struct{})
-	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(locker.NoWait)), func(c *gin.Context) {
+	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(locker.NoWait)), func(c *gin.Context) {
 		if c.Query("slow") != "" {
 			close(entered)
 			<-finish
@@ -70,14 +71,14 @@ func TestOneRequestRunsAndTheOtherIsTurnedAway(t *testing.T) {
 
 func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 	for name, tc := range map[string]struct {
-		opts []ginlock.Option
+		opts []httplock.Option
 		want time.Duration
 	}{
 		"default":            {want: 5 * time.Second},
-		"WithWait":           {opts: []ginlock.Option{ginlock.WithWait(time.Second)}, want: time.Second},
-		"NoWait":             {opts: []ginlock.Option{ginlock.WithWait(locker.NoWait)}},
-		"a Rule of none":     {opts: []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = 0 })}, want: 5 * time.Second},
-		"a Rule of a minute": {opts: []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = time.Minute })}, want: time.Minute},
+		"WithWait":           {opts: []httplock.Option{httplock.WithWait(time.Second)}, want: time.Second},
+		"NoWait":             {opts: []httplock.Option{httplock.WithWait(locker.NoWait)}},
+		"a Rule of none":     {opts: []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = 0 })}, want: 5 * time.Second},
+		"a Rule of a minute": {opts: []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Wait = time.Minute })}, want: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +91,7 @@ func TestAWaitThatIsOverIsAnsweredAndHasAnEndByDefault(t *testing.T) {
 				if waited := time.Since(began); waited != tc.want {
 					t.Errorf("waited %v, want %v", waited, tc.want)
 				}
-				if w.Code != http.StatusConflict || see.outcome != ginlock.CodeBusy || len(see.errors) > 0 {
+				if w.Code != http.StatusConflict || see.outcome != httplock.CodeBusy || len(see.errors) > 0 {
 					t.Errorf("%d %s, %+v", w.Code, w.Body, see)
 				}
 			})
@@ -174,7 +175,7 @@ func TestAClientThatGoesAwayWhileItIsServedLeavesNoLock(t *testing.T) {
 func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lose  func(t *testing.T, store *lockertest.Memory)
-		opts  []ginlock.Option
+		opts  []httplock.Option
 		reply func(c *gin.Context) // writes the reply of the handler
 		cause error
 		code  int
@@ -207,7 +208,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 		},
 		"expired": {
 			lose:  func(*testing.T, *lockertest.Memory) {},
-			opts:  []ginlock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.AtMost = time.Second })},
+			opts:  []httplock.Option{ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.AtMost = time.Second })},
 			reply: func(*gin.Context) {}, cause: locker.ErrExpired, code: http.StatusServiceUnavailable, body: `"code":"lock-lost"`,
 		},
 	} {
@@ -236,7 +237,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 				if h := w.Result().Header; tc.code != http.StatusOK && (h.Get("ETag") != "" || h.Get("Content-Length") == "1" || h.Get("Cache-Control") != "no-store") {
 					t.Errorf("headers of the reply that was not sent are left: %v", h)
 				}
-				if see.outcome != ginlock.CodeLost || len(see.errors) != 1 || strings.Contains(see.errors[0], "42") {
+				if see.outcome != httplock.CodeLost || len(see.errors) != 1 || strings.Contains(see.errors[0], "42") {
 					t.Errorf("a logger saw %+v", see)
 				}
 			})
@@ -247,7 +248,7 @@ func TestALostLockEndsTheRequestsContextAndIsNeverASuccess(t *testing.T) {
 func TestALostLockIsAnsweredOverTheNetwork(t *testing.T) {
 	store := lockertest.NewMemory()
 	l := lockertest.NewLocker(t, store)
-	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
+	server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithTTL(200*time.Millisecond)), func(c *gin.Context) {
 		store.Steal("order:42")
 		<-c.Request.Context().Done()
 	}))
@@ -297,7 +298,7 @@ func traced(value string) gin.HandlerFunc {
 func TestContextsNestWithThoseOfOtherMiddlewares(t *testing.T) {
 	l := lockertest.NewLocker(t, lockertest.NewMemory())
 	e := gin.New()
-	lock := func(k ginlock.Key) gin.HandlerFunc { return ginlock.New(l, k) }
+	lock := func(k httplock.Key) gin.HandlerFunc { return ginlock.New(l, k) }
 	free := func(when string, want any) gin.HandlerFunc {
 		return func(c *gin.Context) {
 			c.Next()
@@ -335,7 +336,7 @@ func TestAFilterLeavesRequestsAlone(t *testing.T) {
 	store.Occupy("order:42", 0)
 	changes := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("dry") == "" })
 	urgent := ginlock.WithFilter(func(c *gin.Context) bool { return c.Query("force") == "" })
-	e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", changes, urgent, ginlock.WithWait(locker.NoWait)), ok)
+	e := engine(nil, ginlock.New(lockertest.NewLocker(t, store), "order:{param.id}", changes, urgent, httplock.WithWait(locker.NoWait)), ok)
 	for target, want := range map[string]int{
 		"/orders/42": http.StatusConflict, "/orders/42?dry=1": http.StatusOK, "/orders/42?force=1": http.StatusOK,
 	} {
@@ -378,7 +379,7 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 			time.AfterFunc(10*time.Second, func() { store.Fail(locker.OpRelease, nil) })
 			c.Status(http.StatusNoContent)
 		})
-		if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusNoContent || len(see.errors) != 1 || see.outcome != ginlock.CodeUnavailable {
+		if w := post(t.Context(), e, "/orders/42"); w.Code != http.StatusNoContent || len(see.errors) != 1 || see.outcome != httplock.CodeUnavailable {
 			t.Errorf("%d %s, %+v", w.Code, w.Body, see)
 		}
 	})
@@ -386,8 +387,8 @@ func TestASuccessThatNobodyRemembersKeepsItsReplyAndIsReported(t *testing.T) {
 
 func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 	for name, tc := range map[string]struct {
-		key  ginlock.Key
-		opts []ginlock.Option
+		key  httplock.Key
+		opts []httplock.Option
 		want locker.Rule
 	}{
 		"defaults":               {key: "order:{param.id}", want: locker.Rule{Key: "order:42", Name: "order", Wait: 5 * time.Second}},
@@ -395,12 +396,12 @@ func TestTheRuleIsMadeOfTheOptions(t *testing.T) {
 		"no part":                {key: "nightly", want: locker.Rule{Key: "nightly", Name: "lock", Wait: 5 * time.Second}},
 		"options": {
 			key:  "order:{param.id}",
-			opts: []ginlock.Option{ginlock.WithName("pay"), ginlock.WithTTL(time.Minute), ginlock.WithWait(locker.NoWait)},
+			opts: []httplock.Option{httplock.WithName("pay"), httplock.WithTTL(time.Minute), httplock.WithWait(locker.NoWait)},
 			want: locker.Rule{Key: "order:42", Name: "pay", TTL: time.Minute, Wait: locker.NoWait},
 		},
 		"WithRule": {
 			key: "order:{param.id}",
-			opts: []ginlock.Option{
+			opts: []httplock.Option{
 				ginlock.WithRule(func(c *gin.Context, r *locker.Rule) { *r = locker.Rule{Key: r.Key + ":" + c.Query("v")} }),
 				ginlock.WithRule(func(_ *gin.Context, r *locker.Rule) { r.Mode = locker.Shared }),
 			},
@@ -425,12 +426,12 @@ func TestMistakesAreFoundWhenTheProgramStarts(t *testing.T) {
 	for says, build := range map[string]func(){
 		"the Locker is nil; make one":             func() { ginlock.New(nil, "a") },
 		"the Locker is nil; make one with":        func() { ginlock.New(none, "a") },
-		"an option is nil; leave it out":          func() { ginlock.New(l, "a", ginlock.WithName("x"), nil) },
-		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", ginlock.WithWait(0)) },
-		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", ginlock.WithWait(-time.Second)) },
-		"WithTTL(1µs): such a short lease":        func() { ginlock.New(l, "a", ginlock.WithTTL(time.Microsecond)) },
-		"WithTTL(-1s): such a short lease":        func() { ginlock.New(l, "a", ginlock.WithTTL(-time.Second)) },
-		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.New(l, "a", ginlock.WithStatus(200)) },
+		"an option is nil; leave it out":          func() { ginlock.New(l, "a", httplock.WithName("x"), nil) },
+		"WithWait(0): a wait must have an end":    func() { ginlock.New(l, "a", httplock.WithWait(0)) },
+		"WithWait(-1s): give a positive time":     func() { ginlock.New(l, "a", httplock.WithWait(-time.Second)) },
+		"WithTTL(1µs): such a short lease":        func() { ginlock.New(l, "a", httplock.WithTTL(time.Microsecond)) },
+		"WithTTL(-1s): such a short lease":        func() { ginlock.New(l, "a", httplock.WithTTL(-time.Second)) },
+		"WithStatus(200): choose 409, 423 or 429": func() { ginlock.New(l, "a", httplock.WithStatus(200)) },
 		"WithErrorHandler(nil); leave it out":     func() { ginlock.New(l, "a", ginlock.WithErrorHandler(nil)) },
 		"WithFilter(nil); leave it out":           func() { ginlock.New(l, "a", ginlock.WithFilter(nil)) },
 		"WithRule(nil); leave it out":             func() { ginlock.New(l, "a", ginlock.WithRule(nil)) },

@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -113,7 +114,7 @@ func TestIdempotencyPanicsAsNewDoes(t *testing.T) {
 		"ginlock: New: WithPart(\"x\", nil): give":    func() { ginlock.New(l, "a", ginlock.WithPart("x", nil)) },
 		"ginlock: New: WithClaims(nil): give":         func() { ginlock.New(l, "a", ginlock.WithClaims(nil)) },
 		"ginlock: New: WithSuccess(nil); leave":       func() { ginlock.New(l, "a", ginlock.WithSuccess(nil)) },
-		"ginlock: New: WithBufferedResponse(0): give": func() { ginlock.New(l, "a", ginlock.WithBufferedResponse(0)) },
+		"ginlock: New: WithBufferedResponse(0): give": func() { ginlock.New(l, "a", httplock.WithBufferedResponse(0)) },
 	} {
 		if got := panics(build); !strings.HasPrefix(got, says) {
 			t.Errorf("%q, want %q", got, says)

@@ -16,6 +16,7 @@ import (
 	"github.com/gin-gonic/gin/binding"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
@@ -38,30 +39,30 @@ func TestEachPartOfARequestIsRead(t *testing.T) {
 	secret := []byte("0123456789abcdef")
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("acme"))
-	opts := []ginlock.Option{
-		ginlock.WithSecret(secret),
+	opts := []httplock.Option{
+		httplock.WithSecret(secret),
 		ginlock.WithClaims(func(c *gin.Context) map[string]any { return c.GetStringMap("claims") }),
 		ginlock.WithPart("plan", func(c *gin.Context) (string, error) { return "plan of " + c.Param("id"), nil }),
 	}
-	for k, want := range map[ginlock.Key]string{
-		ginlock.Join("order", ginlock.Param("id")): "order:42",
-		"q:{query.page}":                             "q:7",
-		ginlock.Join("q", ginlock.Query("q")):        "q:a%3Ab",
-		"h:{header.x-tenant}":                        "h:acme",
-		ginlock.Join("h", ginlock.Header("Host")):    "h:shop.example",
-		"c:{cookie.session}":                         "c:s3",
-		ginlock.Join("c", ginlock.Cookie("session")): "c:s3",
-		ginlock.Join("ip", ginlock.ClientIP()):       "ip:192.0.2.1",
-		"sub:{claim.sub}":                            "sub:ann",
-		ginlock.Join("n", ginlock.Claim("n")):        "n:9",
-		"v:{value.shard}":                            "v:3",
-		ginlock.Join("v", ginlock.Value("shard")):    "v:3",
-		"b:{body.sku}:{body.count}":                  "b:a-1:2",
-		"b:{body.SKU}":                               "b:a-1",
-		ginlock.Join("b", ginlock.Body("user.id"), ginlock.Body("items.1.sku")): "b:17:y",
-		ginlock.Join("p", ginlock.Part("plan")):                                 "p:plan of 42",
-		"i:{idempotency-key}":                                                   "i:k1",
-		ginlock.Join("h", ginlock.HMAC(ginlock.Header("X-Tenant"))):             "h:~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)),
+	for k, want := range map[httplock.Key]string{
+		httplock.Join("order", httplock.Param("id")): "order:42",
+		"q:{query.page}":                               "q:7",
+		httplock.Join("q", httplock.Query("q")):        "q:a%3Ab",
+		"h:{header.x-tenant}":                          "h:acme",
+		httplock.Join("h", httplock.Header("Host")):    "h:shop.example",
+		"c:{cookie.session}":                           "c:s3",
+		httplock.Join("c", httplock.Cookie("session")): "c:s3",
+		httplock.Join("ip", httplock.ClientIP()):       "ip:192.0.2.1",
+		"sub:{claim.sub}":                              "sub:ann",
+		httplock.Join("n", httplock.Claim("n")):        "n:9",
+		"v:{value.shard}":                              "v:3",
+		httplock.Join("v", httplock.Value("shard")):    "v:3",
+		"b:{body.sku}:{body.count}":                    "b:a-1:2",
+		"b:{body.SKU}":                                 "b:a-1",
+		httplock.Join("b", httplock.Body("user.id"), httplock.Body("items.1.sku")): "b:17:y",
+		httplock.Join("p", httplock.Part("plan")):                                  "p:plan of 42",
+		"i:{idempotency-key}": "i:k1",
+		httplock.Join("h", httplock.HMAC(httplock.Header("X-Tenant"))): "h:~" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)),
 	} {
 		var got locker.Rule
 		l := lockerFunc(func(r locker.Rule) error { got = r; return locker.ErrBusy })
@@ -145,7 +146,7 @@ func TestABodyThatWasReadForTheKeyIsStillThere(t *testing.T) {
 
 func TestTemplatesThatCannotBeMeantAreRefused(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
-	for template, says := range map[ginlock.Key]string{
+	for template, says := range map[httplock.Key]string{
 		"order:{id}":         "has the part {id}; write {body.id}, {claim.id}, {cookie.id}, {header.id}, {idempotency-key}, {ip}, {param.id}, {query.id} or {value.id}",
 		"order:{claim.sub}":  "the claims of a request; give it WithClaims",
 		"order:{plan}":       "has the part {plan}; write",

@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 )
@@ -31,9 +32,9 @@ func TestReadersRunTogetherAndAWriterAlone(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = l.Close(context.Background()) })
 		e := gin.New()
-		guard, err := ginlock.FromRules(l, ginlock.Rules{
+		guard, err := ginlock.FromRules(l, httplock.Rules{
 			"GET /articles/:slug": {Key: "article:{param.slug}"}, "PUT /articles/:slug": {Key: "article:{param.slug}"},
-		}, ginlock.WithModeByMethod(), ginlock.WithWait(time.Minute))
+		}, httplock.WithModeByMethod(), httplock.WithWait(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,29 +8,6 @@ import (
 	"github.com/latchkit/latchkit/httplock"
 )
 
-// These are the values of [Problem].Code.
-const (
-	CodeBusy             = httplock.CodeBusy
-	CodeTooManyWaiters   = httplock.CodeTooManyWaiters
-	CodeDone             = httplock.CodeDone
-	CodeInvalidKey       = httplock.CodeInvalidKey
-	CodeBodyTooLarge     = httplock.CodeBodyTooLarge
-	CodeKeyReused        = httplock.CodeKeyReused
-	CodeUnavailable      = httplock.CodeUnavailable
-	CodeClosed           = httplock.CodeClosed
-	CodeLost             = httplock.CodeLost
-	CodeMisconfigured    = httplock.CodeMisconfigured
-	CodeResponseTooLarge = httplock.CodeResponseTooLarge
-	CodeClientGone       = httplock.CodeClientGone
-)
-
-// StatusClientGone is the status of a request whose client gave up while it waited. No client
-// receives it. The code is for access logs, and nginx uses it too.
-const StatusClientGone = httplock.StatusClientGone
-
-// A Problem is the reason why a request did not get its lock, or lost it.
-type Problem = httplock.Problem
-
 // outcomeKey is the key under which a gin.Context keeps the Problem. Gin before 1.11 accepts only
 // strings as keys.
 const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
@@ -38,18 +15,18 @@ const outcomeKey = "github.com/latchkit/latchkit/ginlock.Outcome"
 // Outcome returns the Problem of a request whose handler was not run or lost its lock, even if no
 // reply could be written any more. Without a Problem, ok is false. Outcome is for loggers, after
 // c.Next.
-func Outcome(c *gin.Context) (*Problem, bool) {
+func Outcome(c *gin.Context) (*httplock.Problem, bool) {
 	p, ok := c.Get(outcomeKey)
 	if !ok {
 		return nil, false
 	}
-	problem, ok := p.(*Problem)
+	problem, ok := p.(*httplock.Problem)
 	return problem, ok
 }
 
 // observe adds the failures that an operator should know of to c.Error. It does not add the error
 // of a busy lock, because loggers and traces treat every error in c.Error as a failure.
-func observe(r *http.Request, p *Problem) {
+func observe(r *http.Request, p *httplock.Problem) {
 	v := visitOf(r)
 	v.problem = p
 	v.c.Set(outcomeKey, p)

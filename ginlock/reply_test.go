@@ -15,6 +15,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/errtype"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -32,7 +33,7 @@ func TestEachRefusalHasItsReply(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err      error
 		after    time.Duration
-		opts     []ginlock.Option
+		opts     []httplock.Option
 		status   int
 		code     string
 		retry    string // the header Retry-After
@@ -46,9 +47,9 @@ func TestEachRefusalHasItsReply(t *testing.T) {
 		"busy for a bit more":      {err: locker.ErrBusy, after: time.Second + 1, status: 409, code: "lock-busy", retry: "2", retryMS: 1001},
 		"busy for nobody knows":    {err: locker.ErrBusy, status: 409, code: "lock-busy", retry: "1", retryMS: 1000},
 		"busy and out of time":     {err: fmt.Errorf("%w: %w", context.DeadlineExceeded, locker.ErrBusy), after: time.Second, status: 409, code: "lock-busy", retry: "1", retryMS: 1000},
-		"busy with 423":            {err: locker.ErrBusy, opts: []ginlock.Option{ginlock.WithStatus(423)}, status: 423, code: "lock-busy", retry: "1", retryMS: 1000},
-		"busy with 429":            {err: locker.ErrBusy, opts: []ginlock.Option{ginlock.WithStatus(429)}, status: 429, code: "lock-busy", retry: "1", retryMS: 1000},
-		"done":                     {err: locker.ErrDone, opts: []ginlock.Option{ginlock.WithStatus(429)}, status: 409, code: "already-done"},
+		"busy with 423":            {err: locker.ErrBusy, opts: []httplock.Option{httplock.WithStatus(423)}, status: 423, code: "lock-busy", retry: "1", retryMS: 1000},
+		"busy with 429":            {err: locker.ErrBusy, opts: []httplock.Option{httplock.WithStatus(429)}, status: 429, code: "lock-busy", retry: "1", retryMS: 1000},
+		"done":                     {err: locker.ErrDone, opts: []httplock.Option{httplock.WithStatus(429)}, status: 409, code: "already-done"},
 		"too many waiters":         {err: locker.ErrTooManyWaiters, after: 3 * time.Second, status: 429, code: "too-many-waiters", retry: "3", retryMS: 3000},
 		"unavailable":              {err: fmt.Errorf("%w: EOF", locker.ErrUnavailable), status: 503, code: "lock-unavailable", retry: "1", retryMS: 1000, reported: true},
 		"unavailable, not busy":    {err: errors.Join(locker.ErrBusy, locker.ErrUnavailable), status: 503, code: "lock-unavailable", retry: "1", retryMS: 1000, reported: true},
@@ -133,7 +134,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 	store.Occupy("order:42", 0)
 	var rec lockertest.Recorder
 	l := lockertest.NewLocker(t, store, locker.WithMaxWaiters(1), locker.WithObserver(&rec))
-	e := engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Hour)), ok)
+	e := engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Hour)), ok)
 	replies := make(chan *httptest.ResponseRecorder)
 	for range 2 { // the second of these requests is refused
 		go func() { replies <- post(t.Context(), e, "/orders/42") }()
@@ -150,7 +151,7 @@ func TestTooManyWaitersAreTurnedAway(t *testing.T) {
 func TestARequestThatLacksAPartOfItsKeyIsToldWhich(t *testing.T) {
 	asked := false
 	l := lockerFunc(func(locker.Rule) error { asked = true; return locker.ErrBusy })
-	for key, want := range map[ginlock.Key]string{
+	for key, want := range map[httplock.Key]string{
 		"order:{header.x-tenant}": `the request lacks the header \"x-tenant\"`,
 		"order:{query.page}":      `the request lacks the query parameter \"page\"`,
 	} {
@@ -171,16 +172,16 @@ func TestAParameterThatTheRouteLacksIsTheProgramsMistake(t *testing.T) {
 
 func TestTheErrorHandlerWritesTheReply(t *testing.T) {
 	for name, tc := range map[string]struct {
-		handler func(c *gin.Context, p *ginlock.Problem)
+		handler func(c *gin.Context, p *httplock.Problem)
 		body    string
 	}{
 		"another form": {
-			handler: func(c *gin.Context, p *ginlock.Problem) { c.String(p.Status, "%s for %d ms", p.Code, p.RetryAfterMS) },
+			handler: func(c *gin.Context, p *httplock.Problem) { c.String(p.Status, "%s for %d ms", p.Code, p.RetryAfterMS) },
 			body:    "lock-busy for 1500 ms",
 		},
-		"nothing": {handler: func(*gin.Context, *ginlock.Problem) {}},
+		"nothing": {handler: func(*gin.Context, *httplock.Problem) {}},
 		"not even a wrong Next": {
-			handler: func(c *gin.Context, _ *ginlock.Problem) { c.Next() },
+			handler: func(c *gin.Context, _ *httplock.Problem) { c.Next() },
 		},
 	} {
 		e := engine(nil, ginlock.New(refusal(locker.ErrBusy, 1500*time.Millisecond), "order:{param.id}", ginlock.WithErrorHandler(tc.handler)), ok)
@@ -199,7 +200,7 @@ func TestAReplyThatWasWrittenBeforeTheLockIsLeftAlone(t *testing.T) {
 }
 
 func TestAProblemIsAnErrorWithoutTheKey(t *testing.T) {
-	var problem *ginlock.Problem
+	var problem *httplock.Problem
 	e := gin.New()
 	e.POST("/orders/:id", func(c *gin.Context) {
 		c.Next()

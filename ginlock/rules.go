@@ -16,16 +16,6 @@ import (
 	"github.com/latchkit/latchkit/locker"
 )
 
-type (
-	// Rules define which routes are guarded, and how. So one table shows all locks of a service. A
-	// name in this map is the method and the path of a route as registered, such as "POST
-	// /orders/:id/pay". [ParseRules] reads Rules from YAML.
-	Rules = httplock.Rules
-
-	// A Rule guards a route.
-	Rule = httplock.Rule
-)
-
 // A Guard locks the requests of the routes in a table of Rules. [FromRules] makes a Guard, and
 // [Guard.Mount] puts it in front of an engine's routes. A Guard is safe for concurrent use.
 type Guard struct {
@@ -43,7 +33,7 @@ type Guard struct {
 // body of a GET. A Rule is also wrong if its route occurs twice, or if l can never grant its mode
 // or one of its times. Empty rules are an error, too. [Guard.Validate] finds Rules without a route,
 // once the routes are registered.
-func FromRules(l locker.Locker, rules Rules, opts ...Option) (*Guard, error) {
+func FromRules(l locker.Locker, rules httplock.Rules, opts ...httplock.Option) (*Guard, error) {
 	made, err := rules.Compile(l, params, ofGin(opts)...)
 	if err != nil {
 		return nil, fmt.Errorf("ginlock: %w", err)

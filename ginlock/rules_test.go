@@ -12,6 +12,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -25,12 +26,12 @@ func asked(rules *[]locker.Rule) locker.Locker {
 
 func TestARuleGuardsItsRoute(t *testing.T) {
 	var got []locker.Rule
-	guard, err := ginlock.FromRules(asked(&got), ginlock.Rules{
+	guard, err := ginlock.FromRules(asked(&got), httplock.Rules{
 		"POST /orders/:id/pay": {Key: "order:{param.id}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, AtMost: time.Minute, AtLeast: time.Second},
 		"GET /articles/:slug":  {Key: "article:{param.slug}", Mode: locker.Shared, Name: "reading"},
 		"get  /feed/*path":     {Key: "feed:{param.path}", ModeByMethod: true, Status: http.StatusLocked},
 		"PUT /feed/*path":      {Key: "feed:{param.path}", ModeByMethod: true},
-	}, ginlock.WithWait(locker.NoWait))
+	}, httplock.WithWait(locker.NoWait))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func TestARuleGuardsItsRoute(t *testing.T) {
 
 func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 	l := lockerFunc(func(locker.Rule) error { return nil })
-	_, err := ginlock.FromRules(l, ginlock.Rules{
+	_, err := ginlock.FromRules(l, httplock.Rules{
 		"POST /a/:id":   {Key: "a:{param.id}"},
 		"post /a/:id":   {Key: "a:{param.id}"},
 		"POST /b/:id":   {Key: "b:{param.number}"},
@@ -108,7 +109,7 @@ func TestRulesThatCannotBeMeantAreNamed(t *testing.T) {
 	if n := strings.Count(err.Error(), "rule \"") - 1; n != 12 || strings.Contains(err.Error(), "fine") { // one error also contains another rule's name
 		t.Errorf("%d rules in\n%v", n, err)
 	}
-	if _, err := ginlock.FromRules(nil, ginlock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {
+	if _, err := ginlock.FromRules(nil, httplock.Rules{"POST /a": {Key: "a"}}); err == nil || !strings.Contains(err.Error(), "the Locker is nil") {
 		t.Error(err)
 	}
 }
@@ -124,7 +125,7 @@ func TestARuleWithoutARouteIsFoundAtStartUp(t *testing.T) {
 		"GET /articles/:slug":     `did you mean "PUT /articles/:slug"?`,
 		"POST /ordres":            `there is no such route; correct its name, or register the route before`,
 	} {
-		guard, err := ginlock.FromRules(l, ginlock.Rules{route: {Key: "x"}, "PUT /articles/:slug": {Key: "article:{param.slug}"}})
+		guard, err := ginlock.FromRules(l, httplock.Rules{route: {Key: "x"}, "PUT /articles/:slug": {Key: "article:{param.slug}"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +163,7 @@ POST /uploads: {key: upload, streamed-body: true, max-body: 100}
 POST /reports: {key: reports, limit: 3, weight: 2}
 POST /visits: {lock: none}
 `))
-	want := ginlock.Rules{
+	want := httplock.Rules{
 		"POST /orders/:id/pay": {
 			Key: "order:{param.id}:{header.X-Tenant}", Name: "pay", Wait: 250 * time.Millisecond, TTL: 10 * time.Second,
 			AtLeast: time.Second, AtMost: time.Minute, Once: 24 * time.Hour, Status: 423, FailOpen: true,
@@ -172,7 +173,7 @@ POST /visits: {lock: none}
 		"DELETE /articles/:slug": {Key: "article:{param.slug}"},
 		"POST /reports":          {Key: "reports", Limit: 3, Weight: 2},
 		"POST /baskets": {
-			Keys: []ginlock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
+			Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}, Idempotency: "{claim.sub}", Lifetime: time.Hour,
 			BufferedResponse: 1 << 20, MaxBody: 64 << 10, StallTimeout: time.Minute,
 		},
 		"POST /uploads": {Key: "upload", StreamedBody: true, MaxBody: 100},
@@ -217,7 +218,7 @@ func TestModeByMethod(t *testing.T) {
 		"GET": locker.Shared, "HEAD": locker.Shared, "OPTIONS": locker.Shared, "TRACE": locker.Shared,
 		"POST": locker.Exclusive, "PUT": locker.Exclusive, "PATCH": locker.Exclusive, "DELETE": locker.Exclusive, "PURGE": locker.Exclusive,
 	} {
-		for _, opts := range [][]ginlock.Option{{ginlock.WithModeByMethod()}, nil} {
+		for _, opts := range [][]httplock.Option{{httplock.WithModeByMethod()}, nil} {
 			var got []locker.Rule
 			e := gin.New()
 			e.Handle(method, "/a/:id", ginlock.New(asked(&got), "a:{param.id}", opts...), ok)

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/internal/redistest"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
@@ -50,7 +51,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 			sold := 0 // only the lock guards this counter, so the race detector reports two holders at once
 			var servers []*httptest.Server
 			for _, l := range lockers(t) {
-				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", ginlock.WithWait(time.Minute)), func(c *gin.Context) {
+				server := httptest.NewServer(engine(nil, ginlock.New(l, "order:{param.id}", httplock.WithWait(time.Minute)), func(c *gin.Context) {
 					most.Store(max(most.Load(), inside.Add(1)))
 					lease, _ := ginlock.FromContext(c)
 					if lease.Fence() <= last {
@@ -84,7 +85,7 @@ func TestTwoHundredClientsRunOneAtATime(t *testing.T) {
 // read, net/http notices this, and the wait ends. Otherwise WithWait must end the wait.
 func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	for name, tc := range map[string]struct {
-		key     ginlock.Key
+		key     httplock.Key
 		method  string
 		body    string
 		wait    time.Duration
@@ -107,12 +108,12 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 				c.Next()
 				p, _ := ginlock.Outcome(c)
 				outcome := fmt.Sprint(p.Code, " ", c.Writer.Status())
-				if p.Code == ginlock.CodeClientGone {
+				if p.Code == httplock.CodeClientGone {
 					outcome += fmt.Sprint(" ", max(c.Writer.Size(), 0))
 				}
 				ended <- seen{errors: c.Errors.Errors(), outcome: outcome}
 			})
-			e.Handle(tc.method, "/orders/:id", ginlock.New(l, tc.key, ginlock.WithWait(tc.wait)), ok)
+			e.Handle(tc.method, "/orders/:id", ginlock.New(l, tc.key, httplock.WithWait(tc.wait)), ok)
 			server := httptest.NewServer(e)
 			defer server.Close()
 
@@ -154,9 +155,9 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 	l := onRedis(t, redisServer.Client(t, func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }))
 	entered := make(chan struct{})
 	cause := make(chan error, 1)
-	key := ginlock.Key("order:{param.id}")
+	key := httplock.Key("order:{param.id}")
 	e := gin.New()
-	e.POST("/closed/:id", ginlock.New(l, key, ginlock.WithTTL(time.Second)), func(c *gin.Context) {
+	e.POST("/closed/:id", ginlock.New(l, key, httplock.WithTTL(time.Second)), func(c *gin.Context) {
 		if c.Query("hold") != "" {
 			close(entered)
 			<-c.Request.Context().Done()
@@ -165,7 +166,7 @@ func TestRedisThatStandsStillInMidRequest(t *testing.T) {
 		}
 		ok(c)
 	})
-	e.POST("/open/:id", ginlock.New(l, key, ginlock.WithFailOpen()), func(c *gin.Context) {
+	e.POST("/open/:id", ginlock.New(l, key, httplock.WithFailOpen()), func(c *gin.Context) {
 		if _, held := ginlock.FromContext(c); held {
 			t.Error("there is a lease of a server that stands still")
 		}
@@ -227,7 +228,7 @@ func TestAHeldBackResponseIsNotSentWhenTheLockTurnsOutToBeGone(t *testing.T) {
 		c.Header("X-Receipt", "7")
 		c.String(http.StatusCreated, "paid")
 	}
-	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}", ginlock.WithBufferedResponse(1024)), handler)
+	e.POST("/orders/:id", ginlock.New(l, "order:{param.id}", httplock.WithBufferedResponse(1024)), handler)
 	e.POST("/plain/:id", ginlock.New(l, "plain:{param.id}"), handler)
 	server := httptest.NewServer(e)
 	defer server.Close()

@@ -11,14 +11,15 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	"github.com/latchkit/latchkit/locker/lockertest"
 )
 
-var payRule = ginlock.Rules{"POST /orders/:id/pay": {Key: "order:{param.id}"}}
+var payRule = httplock.Rules{"POST /orders/:id/pay": {Key: "order:{param.id}"}}
 
-func fromRules(t *testing.T, l locker.Locker, rules ginlock.Rules, opts ...ginlock.Option) *ginlock.Guard {
+func fromRules(t *testing.T, l locker.Locker, rules httplock.Rules, opts ...httplock.Option) *ginlock.Guard {
 	t.Helper()
 	guard, err := ginlock.FromRules(l, rules, opts...)
 	if err != nil {
@@ -60,7 +61,7 @@ func TestAGuardThatNoRequestPassesFailsAtStartUp(t *testing.T) {
 		}
 	})
 	t.Run("there are no rules", func(t *testing.T) {
-		if _, err := ginlock.FromRules(busy, ginlock.Rules{}); err == nil || !strings.Contains(err.Error(), "there are no rules") {
+		if _, err := ginlock.FromRules(busy, httplock.Rules{}); err == nil || !strings.Contains(err.Error(), "there are no rules") {
 			t.Error(err)
 		}
 	})
@@ -103,19 +104,19 @@ func TestARuleThatCanNeverBeGrantedFailsAtStartUp(t *testing.T) {
 	defer func() { _ = single.Close(t.Context()) }()
 	for says, tc := range map[string]struct {
 		l    locker.Locker
-		rule ginlock.Rule
+		rule httplock.Rule
 	}{
-		"AtMost 1s is shorter than AtLeast 10s":                                {l, ginlock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
-		"Mode Shared needs a Locker with readers":                              {single, ginlock.Rule{Key: "a", Mode: locker.Shared}},
-		"Shared needs a Locker with readers":                                   {single, ginlock.Rule{Key: "a", ModeByMethod: true}},
-		"Limit and Weight need a Locker of NewSemaphore":                       {single, ginlock.Rule{Key: "a", Limit: 3}},
-		"WithTTL(1ms): such a short lease ends before its holder learns of it": {l, ginlock.Rule{Key: "a", TTL: time.Millisecond}},
-		"WithWait(1ns): give at least 1ms":                                     {l, ginlock.Rule{Key: "a", Wait: 1}},
-		"the rule has Key and Keys":                                            {l, ginlock.Rule{Key: "a", Keys: []ginlock.Key{"b"}}},
-		"there is no Store for the responses; give WithIdempotencyStore":       {l, ginlock.Rule{Idempotency: "shop"}},
-		"the rule has NoLock together with a Key":                              {l, ginlock.Rule{Key: "a", NoLock: true}},
+		"AtMost 1s is shorter than AtLeast 10s":                                {l, httplock.Rule{Key: "a", AtLeast: 10 * time.Second, AtMost: time.Second}},
+		"Mode Shared needs a Locker with readers":                              {single, httplock.Rule{Key: "a", Mode: locker.Shared}},
+		"Shared needs a Locker with readers":                                   {single, httplock.Rule{Key: "a", ModeByMethod: true}},
+		"Limit and Weight need a Locker of NewSemaphore":                       {single, httplock.Rule{Key: "a", Limit: 3}},
+		"WithTTL(1ms): such a short lease ends before its holder learns of it": {l, httplock.Rule{Key: "a", TTL: time.Millisecond}},
+		"WithWait(1ns): give at least 1ms":                                     {l, httplock.Rule{Key: "a", Wait: 1}},
+		"the rule has Key and Keys":                                            {l, httplock.Rule{Key: "a", Keys: []httplock.Key{"b"}}},
+		"there is no Store for the responses; give WithIdempotencyStore":       {l, httplock.Rule{Idempotency: "shop"}},
+		"the rule has NoLock together with a Key":                              {l, httplock.Rule{Key: "a", NoLock: true}},
 	} {
-		if _, err := ginlock.FromRules(tc.l, ginlock.Rules{"POST /a": tc.rule}); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := ginlock.FromRules(tc.l, httplock.Rules{"POST /a": tc.rule}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, want %s", err, says)
 		}
 	}
@@ -126,7 +127,7 @@ type plain struct{ locker.Store }
 
 func TestRoutesWithoutARuleAreListed(t *testing.T) {
 	e := gin.New()
-	guard := fromRules(t, lockerFunc(func(locker.Rule) error { return nil }), ginlock.Rules{
+	guard := fromRules(t, lockerFunc(func(locker.Rule) error { return nil }), httplock.Rules{
 		"POST /orders/:id/pay": {Key: "order:{param.id}"}, "POST /visits": {NoLock: true},
 	})
 	validate := guard.Mount(e)
@@ -148,10 +149,10 @@ func TestRoutesWithoutARuleAreListed(t *testing.T) {
 }
 
 func TestRulesAreDescribed(t *testing.T) {
-	got := ginlock.Rules{
+	got := httplock.Rules{
 		"post  /orders/:id/pay": {Key: "order:{param.id|int}", Wait: 250 * time.Millisecond, TTL: 10 * time.Second, Once: time.Hour, Idempotency: "{claim.sub}"},
 		"GET /articles/:slug":   {Key: "article:{param.slug}", ModeByMethod: true, Wait: locker.NoWait},
-		"POST /baskets":         {Keys: []ginlock.Key{"stock:{body.items.*.sku}", "till"}},
+		"POST /baskets":         {Keys: []httplock.Key{"stock:{body.items.*.sku}", "till"}},
 		"POST /visits":          {NoLock: true},
 	}.Describe()
 	want := `ROUTE                 LOCK                                     WAIT   TTL  ONCE    IDEMPOTENCY
@@ -173,9 +174,9 @@ func TestARuleWithIdempotencyLooksBeforeItLocks(t *testing.T) {
 	records := idempotency.NewMemory()
 	runs := 0
 	e := gin.New()
-	validate := fromRules(t, l, ginlock.Rules{
+	validate := fromRules(t, l, httplock.Rules{
 		"POST /orders/:id": {Key: "order:{param.id}", Wait: locker.NoWait, Idempotency: "{header.X-Tenant}"},
-	}, ginlock.WithIdempotencyStore(records)).Mount(e)
+	}, httplock.WithIdempotencyStore(records)).Mount(e)
 	e.POST("/orders/:id", func(c *gin.Context) {
 		runs++
 		lease, _ := ginlock.FromContext(c)
@@ -211,5 +212,19 @@ func TestFromContextFindsTheLeaseOfTheGuard(t *testing.T) {
 	})
 	if w := pays(t, e, "k", ""); w.Body.String() != "order:42" {
 		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// Make returns the mistakes for which New panics.
+func TestMakeReturnsTheMistakesOfANew(t *testing.T) {
+	l := lockertest.NewLocker(t, lockertest.NewMemory())
+	if h, err := ginlock.Make(l, "order:{param.id}"); err != nil || h == nil {
+		t.Error(err)
+	}
+	if h, err := ginlock.Make(l, "order:{"); err == nil || h != nil {
+		t.Errorf("%v; want an error for the key", err)
+	}
+	if h, err := ginlock.MakeIdempotency(l, nil, "{ip}"); err == nil || h != nil {
+		t.Errorf("%v; want an error for the store", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 )
 
@@ -32,12 +33,12 @@ import (
 // buffered-response and max-body (a number of bytes, or 64KiB, 1MiB), streamed-body and
 // stall-timeout. An unknown or repeated member is an error with its position. A text without rules
 // is an error, too.
-func ParseRules(text []byte) (Rules, error) {
+func ParseRules(text []byte) (httplock.Rules, error) {
 	var written map[string]writtenRule
 	if err := yaml.UnmarshalWithOptions(text, &written, yaml.Strict()); err != nil {
 		return nil, fmt.Errorf("ginlock: the rules cannot be read: %w", err)
 	}
-	rules := make(Rules, len(written))
+	rules := make(httplock.Rules, len(written))
 	var errs []error
 	for _, route := range slices.Sorted(maps.Keys(written)) {
 		rule, err := written[route].rule()
@@ -81,13 +82,13 @@ type writtenRule struct {
 	StallTimeout     string `yaml:"stall-timeout"`
 }
 
-func (w writtenRule) rule() (Rule, error) {
-	r := Rule{
-		Key: Key(w.Key), Name: w.Name, Status: w.Status, FailOpen: w.FailOpen, Idempotency: Key(w.Idempotency), StreamedBody: w.StreamedBody,
+func (w writtenRule) rule() (httplock.Rule, error) {
+	r := httplock.Rule{
+		Key: httplock.Key(w.Key), Name: w.Name, Status: w.Status, FailOpen: w.FailOpen, Idempotency: httplock.Key(w.Idempotency), StreamedBody: w.StreamedBody,
 		Limit: w.Limit, Weight: w.Weight,
 	}
 	for _, k := range w.Keys {
-		r.Keys = append(r.Keys, Key(k))
+		r.Keys = append(r.Keys, httplock.Key(k))
 	}
 	switch w.Mode {
 	case "", "exclusive":

@@ -16,22 +16,40 @@ import (
 // "order:{param.id}". It panics, with advice in the text, if l is nil, or if k or an option is
 // invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
-	lock, err := httplock.Make(l, k, ofEcho(opts)...)
+	h, err := Make(l, k, opts...)
 	if err != nil {
 		panic("echolock: New: " + err.Error())
 	}
-	return middleware(lock)
+	return h
+}
+
+// Make is [New] with an error instead of a panic.
+func Make(l locker.Locker, k httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
+	lock, err := httplock.Make(l, k, ofEcho(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return middleware(lock), nil
 }
 
 // Idempotency returns a middleware that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
 // "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) echo.MiddlewareFunc {
-	lock, err := httplock.MakeIdempotency(l, store, scope, ofEcho(opts)...)
+	h, err := MakeIdempotency(l, store, scope, opts...)
 	if err != nil {
 		panic("echolock: Idempotency: " + err.Error())
 	}
-	return middleware(lock)
+	return h
+}
+
+// MakeIdempotency is [Idempotency] with an error instead of a panic.
+func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (echo.MiddlewareFunc, error) {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofEcho(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return middleware(lock), nil
 }
 
 // FromContext returns the lease under which c's handler runs; see [httplock.FromContext].

@@ -17,22 +17,40 @@ import (
 // "order:{param.id}". It panics, with advice in the text, if l is nil, or if k or an option is
 // invalid.
 func New(l locker.Locker, k httplock.Key, opts ...httplock.Option) fiber.Handler {
-	lock, err := httplock.Make(l, k, ofFiber(opts)...)
+	h, err := Make(l, k, opts...)
 	if err != nil {
 		panic("fiberlock: New: " + err.Error())
 	}
-	return handler(lock)
+	return h
+}
+
+// Make is [New] with an error instead of a panic.
+func Make(l locker.Locker, k httplock.Key, opts ...httplock.Option) (fiber.Handler, error) {
+	lock, err := httplock.Make(l, k, ofFiber(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return handler(lock), nil
 }
 
 // Idempotency returns a handler that runs a request with an Idempotency-Key once, and answers
 // repeated requests with the same response. scope identifies the owner of the keys, such as
 // "{claim.sub}". See [httplock.Idempotency]. It panics as [New] does.
 func Idempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) fiber.Handler {
-	lock, err := httplock.MakeIdempotency(l, store, scope, ofFiber(opts)...)
+	h, err := MakeIdempotency(l, store, scope, opts...)
 	if err != nil {
 		panic("fiberlock: Idempotency: " + err.Error())
 	}
-	return handler(lock)
+	return h
+}
+
+// MakeIdempotency is [Idempotency] with an error instead of a panic.
+func MakeIdempotency(l locker.Locker, store idempotency.Store, scope httplock.Key, opts ...httplock.Option) (fiber.Handler, error) {
+	lock, err := httplock.MakeIdempotency(l, store, scope, ofFiber(opts)...)
+	if err != nil {
+		return nil, err
+	}
+	return handler(lock), nil
 }
 
 // FromContext returns the lease under which c's handler runs; see [httplock.FromContext].

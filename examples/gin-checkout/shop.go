@@ -13,6 +13,7 @@ import (
 	"go.opentelemetry.io/contrib/instrumentation/github.com/gin-gonic/gin/otelgin"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/idempotency"
 	otellock "github.com/latchkit/latchkit/otel"
@@ -44,7 +45,7 @@ func newShop(client *redis.Client, charge func(ctx context.Context, cart string)
 	}
 	guard, err := ginlock.FromRules(l, rules,
 		ginlock.WithClaims(claims),
-		ginlock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, use another Redis for this store
+		httplock.WithIdempotencyStore(idempotency.NewRedis(client))) // in production, use another Redis for this store
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@
 // A part is {SOURCE.NAME}, or {SOURCE} where the source has one value only. The adapter defines the
 // sources. Typed functions make the same template:
 //
-//	key.Join("order", key.Int(ginlock.Param("id")), ginlock.Header("X-Tenant"))
+//	key.Join("order", key.Int(httplock.Param("id")), httplock.Header("X-Tenant"))
 //
 // A program that makes a key by hand calls [Of], which encodes values as templates do:
 //

@@ -18,6 +18,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/latchkit/latchkit/ginlock"
+	"github.com/latchkit/latchkit/httplock"
 	"github.com/latchkit/latchkit/locker"
 	"github.com/latchkit/latchkit/locker/lockertest"
 	otellock "github.com/latchkit/latchkit/otel"
@@ -47,7 +48,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 		for name, tc := range map[string]struct {
 			within time.Duration
 			busy   bool
-			opts   []ginlock.Option
+			opts   []httplock.Option
 			handle func(c *gin.Context, store *lockertest.Memory)
 			code   int
 			body   string
@@ -62,7 +63,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				handle: func(c *gin.Context, _ *lockertest.Memory) { c.Status(http.StatusNoContent); c.Writer.WriteHeaderNow() },
 			},
 			"a reply that is held back": {
-				within: time.Minute, opts: []ginlock.Option{ginlock.WithBufferedResponse(100)}, code: 201, body: "paid", spans: "acquire order, release order, POST /orders/:id",
+				within: time.Minute, opts: []httplock.Option{httplock.WithBufferedResponse(100)}, code: 201, body: "paid", spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, _ *lockertest.Memory) { c.String(http.StatusCreated, "paid") },
 			},
 			"a panic": {
@@ -70,11 +71,11 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				handle: func(*gin.Context, *lockertest.Memory) { panic("out of ink") },
 			},
 			"a busy lock": {
-				within: time.Minute, busy: true, opts: []ginlock.Option{ginlock.WithWait(locker.NoWait)}, code: 409, body: `"code":"lock-busy"`,
+				within: time.Minute, busy: true, opts: []httplock.Option{httplock.WithWait(locker.NoWait)}, code: 409, body: `"code":"lock-busy"`,
 				spans: "acquire order, POST /orders/:id",
 			},
 			"a lock that is lost": {
-				within: time.Minute, opts: []ginlock.Option{ginlock.WithTTL(200 * time.Millisecond)}, code: 503, body: `"code":"lock-lost"`,
+				within: time.Minute, opts: []httplock.Option{httplock.WithTTL(200 * time.Millisecond)}, code: 503, body: `"code":"lock-lost"`,
 				spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, store *lockertest.Memory) {
 					store.Steal("order:42")
@@ -82,7 +83,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				},
 			},
 			"a lock that is lost after the reply": {
-				within: time.Minute, opts: []ginlock.Option{ginlock.WithTTL(200 * time.Millisecond)}, code: 201, body: "paid",
+				within: time.Minute, opts: []httplock.Option{httplock.WithTTL(200 * time.Millisecond)}, code: 201, body: "paid",
 				spans: "acquire order, release order, POST /orders/:id",
 				handle: func(c *gin.Context, store *lockertest.Memory) {
 					store.Steal("order:42")
@@ -91,7 +92,7 @@ func TestInTheDocumentedOrder(t *testing.T) {
 				},
 			},
 			"a wait that the deadline ends": {
-				within: time.Second, busy: true, opts: []ginlock.Option{ginlock.WithWait(time.Hour)}, code: 409, body: `"code":"lock-busy"`,
+				within: time.Second, busy: true, opts: []httplock.Option{httplock.WithWait(time.Hour)}, code: 409, body: `"code":"lock-busy"`,
 				spans: "acquire order, POST /orders/:id",
 			},
 			"a handler that the deadline ends": {

@@ -50,7 +50,7 @@ var guards = map[string]func(t *testing.T, l *locker.Engine, work func(ctx conte
 	},
 	"ginlock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
 		r := gin.New()
-		r.POST("/", ginlock.New(l, "order:{header.X-Order}", ginlock.WithWait(time.Minute)), func(c *gin.Context) { work(c.Request.Context()) })
+		r.POST("/", ginlock.New(l, "order:{header.X-Order}", httplock.WithWait(time.Minute)), func(c *gin.Context) { work(c.Request.Context()) })
 		r.ServeHTTP(httptest.NewRecorder(), posted(t))
 	},
 	"grpclock": func(t *testing.T, l *locker.Engine, work func(context.Context)) {
