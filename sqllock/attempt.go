@@ -36,7 +36,7 @@ type attemptKey struct{}
 // Otherwise the two transactions would wait for each other.
 func (a *attempt) checkNested() error {
 	for out := a.outer; out != nil; out = out.outer {
-		if out.reads || a.reads || out.strategy == VerifyLast || !a.sameTables(out.call) {
+		if out.reads || a.reads || !a.sameTables(out.call) {
 			continue
 		}
 		for _, mine := range a.leases {
@@ -102,11 +102,6 @@ func (c *call) try(ctx context.Context, leases []*locker.Lease) (again bool, err
 	defer detach()
 	margin := c.marginOf(leases)
 
-	if c.strategy == VerifyLast && !c.reads {
-		if again, err := a.claimAhead(bound); err != nil {
-			return again, a.explain(bound, err)
-		}
-	}
 	a.idle.begin(a)
 	if a.handle, a.tx, err = c.begin(ends, c.tx); err != nil {
 		return c.dialect.isTemporary(err), a.explain(bound, err)

@@ -40,46 +40,6 @@ func (a *attempt) noteStep() step {
 	return step{"note", []any{a.id, a.leases[0].Key(), int64(a.leases[0].Fence())}}
 }
 
-// claimAhead claims in a transaction of its own. So no row of the table stays locked while fn
-// runs.
-func (a *attempt) claimAhead(ctx context.Context) (again bool, err error) {
-	ends, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	ahead := &attempt{call: a.call, leases: a.leases, id: ""}
-	ahead.idle.begin(ahead)
-	if ahead.handle, ahead.tx, err = a.begin(ends, nil); err != nil {
-		return a.dialect.isTemporary(err), err
-	}
-	if err := ahead.claimOnly(ctx); err != nil {
-		ahead.rollback(ctx)
-		return a.dialect.isTemporary(err) || a.dialect.isLockTimeout(err), err
-	}
-	// If COMMIT gets no answer, the claim is repeated: the same owner may claim a fence twice.
-	if err := ahead.sendCommit(ctx, end); err != nil {
-		if ctx.Err() != nil {
-			return false, context.Cause(ctx)
-		}
-		return true, err
-	}
-	return false, nil
-}
-
-// claimOnly claims the fences, and writes no operation into the ledger.
-func (a *attempt) claimOnly(ctx context.Context) error {
-	switch a.dialect {
-	case Postgres:
-		n, err := a.claimPostgres(ctx, a.leases, "")
-		return a.checkStanding(ctx, n, len(a.leases), err)
-	case MySQL:
-		return a.claimOnlyMySQL(ctx)
-	default:
-		if err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
-			return err
-		}
-		return a.claimSQLite(ctx, a.leases)
-	}
-}
-
 // checkStanding returns an error if err is not nil, or if the database has accepted fewer claims
 // than the number want. The parameter claims is the number of accepted claims.
 func (a *attempt) checkStanding(ctx context.Context, claims, want int, err error) error {

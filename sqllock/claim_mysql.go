@@ -19,8 +19,6 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 		for _, l := range a.leases {
 			steps = append(steps, step{"compare", []any{l.Key(), int64(l.Fence())}})
 		}
-	case a.strategy == VerifyLast:
-		steps, want = []step{a.noteStep(), {name: "count"}}, 0
 	default:
 		steps = a.claimSteps(claims)
 		for _, l := range shares {
@@ -33,11 +31,6 @@ func (a *attempt) enterMySQL(ctx context.Context) error {
 		steps = append(steps, a.noteStep())
 	}
 	return a.playCounted(ctx, append(a.sessionStep(), steps...), want)
-}
-
-// claimOnlyMySQL claims the fences, and writes no operation into the ledger.
-func (a *attempt) claimOnlyMySQL(ctx context.Context) error {
-	return a.playCounted(ctx, append(a.sessionStep(), a.claimSteps(a.leases)...), len(a.leases))
 }
 
 // sessionStep returns the step that changes the session's settings. A transaction of InTx keeps its

@@ -9,21 +9,16 @@ import (
 
 func (a *attempt) enterPostgres(ctx context.Context) error {
 	var n int
-	var mark, idle string // the answers of set_config
-	switch {
-	case a.reads:
+	if a.reads {
+		var mark string // the answer of set_config
 		err := a.tx.Row(ctx, a.stmts["compare"], []any{asJSON(a.leases), a.id}, &n, &mark)
 		if err == nil && n > 0 {
 			return a.claimError(ctx)
 		}
 		return err
-	case a.strategy == VerifyLast:
-		first := a.leases[0]
-		args := []any{a.id, first.Key(), int64(first.Fence()), a.idle.millis()}
-		return a.tx.Row(ctx, a.stmts["note"], args, &mark, &idle)
 	}
 	claims, shares := a.split()
-	n, err := a.claimPostgres(ctx, claims, a.id)
+	n, err := a.claimPostgres(ctx, claims)
 	if err := a.checkStanding(ctx, n, len(claims), err); err != nil {
 		return err
 	}
@@ -39,16 +34,14 @@ func (a *attempt) enterPostgres(ctx context.Context) error {
 	return nil
 }
 
-// claimPostgres claims the fences of leases, and writes the operation into the ledger unless op is
-// "". It returns how many of these claims the database has accepted.
-func (a *attempt) claimPostgres(
-	ctx context.Context, leases []*locker.Lease, op string,
-) (n int, err error) {
+// claimPostgres claims the fences of leases, and writes the operation into the ledger. It returns
+// how many of these claims the database has accepted.
+func (a *attempt) claimPostgres(ctx context.Context, leases []*locker.Lease) (n int, err error) {
 	query, args := "claim_one", []any{leases[0].Key(), int64(leases[0].Fence())}
 	if len(leases) > 1 {
 		query, args = "claim", []any{asJSON(leases)}
 	}
-	args = append(args, a.owner, op, a.idle.millis())
+	args = append(args, a.owner, a.id, a.idle.millis())
 	var mark, idle string // the answers of set_config
 	err = a.tx.Row(ctx, a.stmts[query], args, &n, &mark, &idle)
 	return n, err

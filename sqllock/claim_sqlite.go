@@ -10,15 +10,12 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 	if err := a.tx.Exec(ctx, a.stmts["open"]); err != nil {
 		return err
 	}
-	switch {
-	case a.reads:
+	if a.reads {
 		if err := a.compare(ctx, a.leases); err != nil {
 			return err
 		}
 		a.rowsBefore, err = a.rowsWritten(ctx)
 		return err
-	case a.strategy == VerifyLast: // the method leave writes the operation later, because a write here would take SQLite's only write lock
-		return nil
 	}
 	claims, shares := a.split()
 	if err := a.claimSQLite(ctx, claims); err != nil {
@@ -27,7 +24,8 @@ func (a *attempt) enterSQLite(ctx context.Context) (err error) {
 	if err := a.compare(ctx, shares); err != nil { // from here on, no other transaction can write
 		return err
 	}
-	return a.note(ctx)
+	s := a.noteStep()
+	return a.tx.Exec(ctx, a.stmts[s.name], s.args...)
 }
 
 func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error {
@@ -46,11 +44,6 @@ func (a *attempt) claimSQLite(ctx context.Context, leases []*locker.Lease) error
 		}
 	}
 	return nil
-}
-
-func (a *attempt) note(ctx context.Context) error {
-	s := a.noteStep()
-	return a.tx.Exec(ctx, a.stmts[s.name], s.args...)
 }
 
 // compare refuses leases if a larger fence was claimed.

@@ -25,21 +25,15 @@
 // SELECT … FOR UPDATE is enough. This package is for work that is longer than a transaction, or
 // changes other systems too. It is also for callers that must wait in turn.
 //
-// # Strategies
+// # Claims
 //
-// [ClaimFirst], the default, claims the fence as the first statement. The claim's row stays locked
-// until the transaction ends, so an older and a newer holder run one after the other. A holder that
-// is paused in its transaction therefore blocks its successor, until the server ends the idle
-// transaction: [WithIdleLimit].
+// The fence is claimed by the first statement. The claim's row stays locked until the transaction
+// ends, so an older and a newer holder run one after the other. A holder that is paused in its
+// transaction therefore blocks its successor, until the server ends the idle transaction:
+// [WithIdleLimit].
 //
-// [VerifyLast] claims the fence in a transaction of its own, and verifies it as the last statement
-// of the transaction that does the work. So the successor of a paused holder claims without
-// waiting. The paused holder then finds that its claim is gone, and rolls back. The rows that the
-// paused holder has written stay locked until then. VerifyLast costs another short transaction, and
-// detects stale work only when the work is done. Use VerifyLast if transactions are long.
-//
-// Both strategies are safe at every isolation level that is allowed. READ UNCOMMITTED is refused.
-// At REPEATABLE READ and SERIALIZABLE, a claim may fail with a serialization failure. Then the
+// Claims are safe at every isolation level that is allowed. READ UNCOMMITTED is refused. At
+// REPEATABLE READ and SERIALIZABLE, a claim may fail with a serialization failure. Then the
 // transaction is retried: see [WithRetries].
 //
 // A transaction is read-only if all leases are Shared, or if WithTxOptions sets ReadOnly. A

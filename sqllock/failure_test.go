@@ -109,7 +109,7 @@ func TestStatementsTakeThePrefixAndLeaveTheirComments(t *testing.T) {
 			}
 		}
 		all := slices.Sorted(maps.Keys(d.statements(defaultPrefix)))
-		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "note", "operation", "proof", "recall", "verify"} {
+		for _, needed := range []string{"claim", "fence_table", "forget", "give_up", "ledger_table", "look", "operation", "proof", "recall"} {
 			if !slices.Contains(all, needed) {
 				t.Errorf("%v lacks %s, has %v", d, needed, all)
 			}

@@ -20,7 +20,7 @@ import (
 //   - If COMMIT gets no answer, call [Resolve] with [Claim.Op].
 //   - InTx does not retry. Roll back when InTx returns an error.
 //
-// The fences are checked as with [ClaimFirst]. The transaction may be idle for as long as the
+// The transaction may be idle for as long as the
 // server allows. On PostgreSQL, [WithIdleLimit] can set a shorter time. Errors are those of
 // [Within] and, with [WithOperation], locker.ErrDone.
 func InTx(ctx context.Context, d Dialect, tx *sql.Tx, opts ...Option) (*Claim, error) {
@@ -47,9 +47,6 @@ func InTxWith(ctx context.Context, d Dialect, tx Transaction, opts ...Option) (*
 	c, err := newCall(terms, append([]Option{WithDialect(d)}, opts...))
 	if err != nil {
 		return nil, err
-	}
-	if c.strategy != ClaimFirst {
-		return nil, fmt.Errorf("%w: sqllock: InTx claims in one transaction, so it takes ClaimFirst only", locker.ErrInvalidRule)
 	}
 	a := &attempt{call: c, leases: leases, id: newID(), tx: tx, borrowed: true}
 	a.outer, _ = ctx.Value(attemptKey{}).(*attempt)

@@ -16,30 +16,18 @@ type Option func(*config)
 
 // config has the values of the options. newConfig has their defaults.
 type config struct {
-	dialect  Dialect
-	prefix   string
-	tx       *sql.TxOptions
-	strategy Strategy
-	retries  int
-	margin   time.Duration
-	answer   time.Duration
-	owner    string
+	dialect Dialect
+	prefix  string
+	tx      *sql.TxOptions
+	retries int
+	margin  time.Duration
+	answer  time.Duration
+	owner   string
 
 	idleLimit    time.Duration // 0: no limit as long as the lease is renewed
 	operation    string        // with WithOperation: the caller's name for the work
 	hasOperation bool
 }
-
-// Strategy says when the fence is checked. The package's comment compares the strategies.
-type Strategy uint8
-
-const (
-	// ClaimFirst claims the fence as the first statement of the transaction. It is the default.
-	ClaimFirst Strategy = iota
-	// VerifyLast claims the fence in a transaction of its own, and verifies the claim as the last
-	// statement of the transaction that does the work.
-	VerifyLast
-)
 
 const defaultPrefix = "latchkit_"
 
@@ -67,8 +55,6 @@ func (c *config) validate() error {
 	case !identifier.MatchString(c.prefix) || len(c.prefix) > 48:
 		return fmt.Errorf("sqllock: WithTablePrefix(%q): give letters, digits and _, at most 48, "+
 			"after an optional schema and a dot", c.prefix)
-	case c.strategy > VerifyLast:
-		return fmt.Errorf("sqllock: WithStrategy(%d): give ClaimFirst or VerifyLast", c.strategy)
 	case c.retries < 0:
 		return fmt.Errorf("sqllock: WithRetries(%d): give 0 for one attempt, or more", c.retries)
 	case c.margin < 0 || c.idleLimit < 0:
@@ -89,9 +75,6 @@ func (c *config) readOnly(terms []term) (bool, error) {
 	switch {
 	case asked:
 		return true, nil
-	case shared && exclusive && c.strategy == VerifyLast:
-		return false, fmt.Errorf("%w: sqllock: VerifyLast claims nothing while the function reads, so what a Shared lease protects "+
-			"could change meanwhile; use ClaimFirst, or lock all Exclusive", locker.ErrInvalidRule)
 	case shared && exclusive:
 		return false, nil
 	case shared && c.tx != nil:
@@ -126,9 +109,6 @@ func WithTxOptions(opts *sql.TxOptions) Option {
 		}
 	}
 }
-
-// WithStrategy sets when the fence is checked. Default: ClaimFirst.
-func WithStrategy(s Strategy) Option { return func(c *config) { c.strategy = s } }
 
 // WithRetries sets how many times a transaction is retried after it has failed for a temporary
 // reason. Temporary reasons are a serialization failure, a deadlock, a lock wait that timed out, a

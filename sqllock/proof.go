@@ -2,7 +2,6 @@ package sqllock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/latchkit/latchkit/locker"
@@ -15,15 +14,10 @@ func (a *attempt) leave(ctx context.Context) error {
 			return err
 		}
 	}
-	if !a.proofRides() {
-		if err := a.prove(ctx); err != nil {
-			return err
-		}
+	if a.proofRides() {
+		return nil
 	}
-	if a.strategy == VerifyLast && !a.reads {
-		return a.verify(ctx)
-	}
-	return nil
+	return a.prove(ctx)
 }
 
 // proofRides reports whether the proof is sent together with COMMIT, in one round trip.
@@ -55,49 +49,6 @@ func (a *attempt) proofError(err error) error {
 	}
 	return err
 }
-
-// verify returns an error if a newer claim has replaced a claim of this attempt. Otherwise it
-// blocks new claims until the transaction ends.
-func (a *attempt) verify(ctx context.Context) error {
-	standing := 0
-	switch a.dialect {
-	case Postgres:
-		if err := a.tx.Row(ctx, a.stmts["verify"], []any{asJSON(a.leases), a.owner}, &standing); err != nil {
-			return err
-		}
-	case SQLite:
-		if err := a.note(ctx); err != nil {
-			if a.dialect.isDuplicate(err) {
-				return errGivenUp
-			}
-			return err
-		}
-		fallthrough
-	default:
-		for _, l := range a.leases {
-			n := 0
-			query := a.text(step{"verify", []any{l.Key(), int64(l.Fence()), a.owner}})
-			if a.dialect == SQLite { // in SQLite, X'…' is a BLOB instead of a text
-				query = a.stmts["verify"]
-			}
-			args := []any{l.Key(), int64(l.Fence()), a.owner}
-			if a.dialect == MySQL {
-				args = nil
-			}
-			if err := a.tx.Row(ctx, query, args, &n); err != nil {
-				return err
-			}
-			standing += n
-		}
-	}
-	if standing < len(a.leases) {
-		return a.claimError(ctx)
-	}
-	return nil
-}
-
-var errGivenUp = errors.New("sqllock: Resolve has reported this operation as not committed, " +
-	"so it cannot be committed any more")
 
 // rowsWritten returns how many rows the connection has changed so far. It is 0 for databases that
 // refuse writes in read-only transactions.

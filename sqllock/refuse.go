@@ -23,10 +23,8 @@ func (a *attempt) claimError(ctx context.Context) error {
 		}
 		claims := !a.reads && l.Mode() != locker.Shared
 		switch fence := int64(l.Fence()); {
-		case seen < fence && (a.strategy == ClaimFirst || !claims):
+		case seen < fence, seen == fence && (owner == a.owner || !claims):
 			continue // this claim stands
-		case seen == fence && (owner == a.owner || !claims):
-			continue
 		}
 		why := ErrStaleFence
 		if time.Until(l.Expires()) > 0 && l.Context().Err() == nil && a.holds(ctx, l) {

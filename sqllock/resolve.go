@@ -99,7 +99,7 @@ func (a *attempt) finish(ctx context.Context) error {
 		_ = a.tx.Commit(ctx) // closes the library's transaction; the server has committed already
 		return nil
 	}
-	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() && a.id != "" {
+	if t, ok := a.tx.(commitAfterer); ok && a.proofRides() {
 		return a.proofError(t.CommitAfter(ctx, a.stmts["proof"], a.id))
 	}
 	return a.tx.Commit(ctx)
@@ -177,8 +177,7 @@ func (a *attempt) op() string {
 // Resolve reports whether a transaction was committed. Use it if the COMMIT got no answer. op is
 // the Op of an [*Error] with ErrCommitUnknown or ErrEnded, or what [Tx.Op] returned. Resolve waits
 // until the transaction is over, but at most until ctx ends. So give ctx a time-out. The result is
-// final. If the transaction could still commit later, as with VerifyLast on SQLite, its commit is
-// refused after the call of Resolve. The result is correct as long as [Purge] has not removed op
+// final. The result is correct as long as [Purge] has not removed op
 // from the ledger.
 //
 // An error is the database's error, or locker.ErrInvalidRule if op is not an operation.

@@ -73,11 +73,27 @@ func (b *bank) close(ctx context.Context) { _, _ = b.l.Close(ctx), b.db.Close() 
 var errNotEnough = errors.New("the balance of the account is too low")
 
 // transfer moves cents from one account to another. It locks both accounts, always in the order of
-// their names. Between its reads and its writes, transfer calls the function meanwhile, with
-// which the tour delays a holder: a delay at this point is the most dangerous one.
-func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanwhile func(), opts ...sqllock.Option) error {
-	rules := []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
-	return sqllock.DoAll(ctx, b.l, b.db, rules, func(ctx context.Context, tx *sqllock.Tx) error {
+// their names.
+func (b *bank) transfer(ctx context.Context, from, to string, cents int64) error {
+	return sqllock.DoAll(ctx, b.l, b.db, both(from, to), move(from, to, cents))
+}
+
+// transferLate is transfer by a holder that is delayed between its locks and its transaction.
+// During the delay, it calls meanwhile.
+func (b *bank) transferLate(ctx context.Context, from, to string, cents int64, meanwhile func()) error {
+	return locker.RunAll(ctx, b.l, both(from, to), func(ctx context.Context) error {
+		meanwhile()
+		return sqllock.Within(ctx, b.db, move(from, to, cents))
+	})
+}
+
+func both(from, to string) []locker.Rule {
+	return []locker.Rule{{Key: "account:" + from}, {Key: "account:" + to}}
+}
+
+// move returns the work of a transfer.
+func move(from, to string, cents int64) func(ctx context.Context, tx *sqllock.Tx) error {
+	return func(ctx context.Context, tx *sqllock.Tx) error {
 		has, err := balance(ctx, tx, from)
 		if err != nil {
 			return err
@@ -86,7 +102,6 @@ func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanw
 		if err != nil {
 			return err
 		}
-		meanwhile()
 		if has < cents {
 			return errNotEnough
 		}
@@ -95,7 +110,7 @@ func (b *bank) transfer(ctx context.Context, from, to string, cents int64, meanw
 		}
 		_, err = tx.ExecContext(ctx, writeBalance, gets+cents, to)
 		return err
-	}, opts...)
+	}
 }
 
 // querier is either a transaction of sqllock or the database itself.

@@ -54,32 +54,30 @@ func tour(ctx context.Context, out io.Writer) error {
 	v.printResult("forty transfers", v.transferAtOnce(40))
 
 	v.say("Do returns the function's own error unchanged, and the accounts stay as they were.")
-	v.printResult("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900, nothing))
+	v.printResult("alice pays bob 9999", b.transfer(ctx, "alice", "bob", 999900))
 
-	v.say("A holder is paused for longer than its leases. Another process pays meanwhile. Then the late holder continues, and is refused.")
-	v.printResult("alice pays bob 10, late", b.transfer(ctx, "alice", "bob", 1000, sync.OnceFunc(func() {
+	v.say("A holder is paused for longer than its leases, before its transaction. Another process pays meanwhile. Then the late holder continues, and is refused.")
+	v.printResult("alice pays bob 10, late", b.transferLate(ctx, "alice", "bob", 1000, func() {
 		server.Del("account:alice") // Redis also deletes the key when a lease expires
 		server.Del("account:bob")
-		v.printResult("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000, nothing))
-	}), sqllock.WithStrategy(sqllock.VerifyLast)))
+		v.printResult("alice pays bob 20 meanwhile", other.transfer(ctx, "alice", "bob", 2000))
+	}))
 
 	v.say("Redis restarts without its data, and its clock is an hour behind: its fences are smaller than those in the database.")
 	server.FlushAll()
 	server.SetTime(time.Now().Add(-time.Hour))
-	v.printResult("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500, nothing))
+	v.printResult("bob pays alice 5", b.transfer(ctx, "bob", "alice", 500))
 	for _, key := range []string{"account:alice", "account:bob"} {
 		if err := sqllock.Repair(ctx, b.l, b.db, key); err != nil {
 			return err
 		}
 	}
-	v.printResult("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500, nothing))
+	v.printResult("bob pays alice 5, after Repair", b.transfer(ctx, "bob", "alice", 500))
 
 	v.say("The spans of the transactions after the first forty.")
 	v.trace(spans.Ended(), 40)
 	return nil
 }
-
-func nothing() {}
 
 // A visitor calls the bank and prints the results.
 type visitor struct {
@@ -97,9 +95,9 @@ func (v *visitor) transferAtOnce(n int) error {
 	for i := range errs {
 		wg.Go(func() {
 			if i%2 == 0 {
-				errs[i] = v.bank.transfer(v.ctx, "alice", "bob", 300, nothing)
+				errs[i] = v.bank.transfer(v.ctx, "alice", "bob", 300)
 			} else {
-				errs[i] = v.bank.transfer(v.ctx, "bob", "alice", 100, nothing)
+				errs[i] = v.bank.transfer(v.ctx, "bob", "alice", 100)
 			}
 		})
 	}

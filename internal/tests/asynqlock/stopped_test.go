@@ -74,17 +74,16 @@ var worker = proc.Register("asynq worker", func(args []string) {
 // take prints that the task runs. When the parent sends a line, it takes money from the account.
 func take(ctx context.Context, db *sql.DB, guarded bool) error {
 	ctx, began := context.WithoutCancel(ctx), time.Now().UnixNano()
-	write := func(_ context.Context, exec func(context.Context, string, ...any) (sql.Result, error)) error {
-		fmt.Println("runs", began)
-		proc.Listen()
-		_, err := exec(ctx, withdraw)
-		return err
-	}
+	fmt.Println("runs", began)
+	proc.Listen()
 	var err error
-	if guarded { // Within claims the fence in a new transaction, and verifies it at the transaction's end
-		err = sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx.ExecContext) }, sqllock.WithStrategy(sqllock.VerifyLast))
+	if guarded {
+		err = sqllock.Within(ctx, db, func(ctx context.Context, tx *sqllock.Tx) error {
+			_, err := tx.ExecContext(ctx, withdraw)
+			return err
+		})
 	} else {
-		err = write(ctx, db.ExecContext)
+		_, err = db.ExecContext(ctx, withdraw)
 	}
 	switch {
 	case errors.Is(err, sqllock.ErrStaleFence):

@@ -2,9 +2,7 @@ package sqllock_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -33,41 +31,39 @@ func overWire(t testing.TB, db *database) (*database, *wire) {
 }
 
 func TestACommitWithoutAnAnswerIsAppliedExactlyOnce(t *testing.T) {
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		for name, s := range map[string]strike{"the answer is cut off": cutAnswer, "the request is cut off": cutRequest, "the answer is swallowed": swallow} {
-			t.Run(fmt.Sprintf("%s, strategy %d", name, strategy), func(t *testing.T) {
-				forEach(t, func(t *testing.T, db *database) {
-					far, w := overWire(t, db)
-					l, _ := memory(t)
-					rounds := 5
-					if s == swallow {
-						rounds = 1
-					}
-					retries := 0 // Do must not repeat a transaction if the ledger shows that it was committed
-					if s == cutRequest {
-						retries = 1
-					}
-					for range rounds {
-						ran := 0
-						if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
-							if ran++; ran == 1 { // set the fault only now: with VerifyLast, the COMMIT of the claim came before
-								w.strike(s, false)
-							}
-							return deposit(10)(ctx, tx)
-						}, sqllock.WithStrategy(strategy), sqllock.WithAnswerWithin(time.Second), sqllock.WithRetries(retries)); err != nil {
-							t.Error(err)
+	for name, s := range map[string]strike{"the answer is cut off": cutAnswer, "the request is cut off": cutRequest, "the answer is swallowed": swallow} {
+		t.Run(name, func(t *testing.T) {
+			forEach(t, func(t *testing.T, db *database) {
+				far, w := overWire(t, db)
+				l, _ := memory(t)
+				rounds := 5
+				if s == swallow {
+					rounds = 1
+				}
+				retries := 0 // Do must not repeat a transaction if the ledger shows that it was committed
+				if s == cutRequest {
+					retries = 1
+				}
+				for range rounds {
+					ran := 0
+					if err := sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
+						if ran++; ran == 1 {
+							w.strike(s, false)
 						}
-						if ran != 1+retries {
-							t.Errorf("the work ran %d times, want %d", ran, 1+retries)
-						}
+						return deposit(10)(ctx, tx)
+					}, sqllock.WithAnswerWithin(time.Second), sqllock.WithRetries(retries)); err != nil {
+						t.Error(err)
 					}
-					db.checkBalance(t, 100+10*int64(rounds))
-					if w.struck() != rounds {
-						t.Errorf("%d of %d COMMITs were struck", w.struck(), rounds)
+					if ran != 1+retries {
+						t.Errorf("the work ran %d times, want %d", ran, 1+retries)
 					}
-				}, postgres, maria)
-			})
-		}
+				}
+				db.checkBalance(t, 100+10*int64(rounds))
+				if w.struck() != rounds {
+					t.Errorf("%d of %d COMMITs were struck", w.struck(), rounds)
+				}
+			}, postgres, maria)
+		})
 	}
 }
 
@@ -80,16 +76,14 @@ func TestACommitThatIsRefusedIsNotAskedAboutNorDoneAgain(t *testing.T) {
 		}
 		db.exec(t, "CREATE TABLE orders (account INTEGER REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)")
 		l, _ := memory(t)
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			ran := 0
-			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				ran++
-				_, err := tx.ExecContext(ctx, "INSERT INTO orders (account) VALUES (1000)")
-				return errors.Join(err, deposit(10)(ctx, tx))
-			}, sqllock.WithStrategy(strategy), sqllock.WithRetries(1))
-			if err == nil || !strings.Contains(strings.ToLower(err.Error()), "foreign key") || ran != 1 {
-				t.Errorf("strategy %d: %v after %d attempts, want one", strategy, err, ran)
-			}
+		ran := 0
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			ran++
+			_, err := tx.ExecContext(ctx, "INSERT INTO orders (account) VALUES (1000)")
+			return errors.Join(err, deposit(10)(ctx, tx))
+		}, sqllock.WithRetries(1))
+		if err == nil || !strings.Contains(strings.ToLower(err.Error()), "foreign key") || ran != 1 {
+			t.Errorf("%v after %d attempts, want one", err, ran)
 		}
 		if n := db.number(t, "SELECT count(*) FROM latchkit_ledger"); n != 0 {
 			t.Errorf("the ledger was asked %d times", n)
@@ -181,88 +175,35 @@ func TestResolveWaitsForATransactionThatIsStillOpen(t *testing.T) {
 	}
 }
 
-// Between the verification and the COMMIT, the transaction has a lock on the row of its claim,
-// and Resolve must wait for this lock.
-func TestResolveWaitsForATransactionThatHasVerified(t *testing.T) {
-	forEach(t, func(t *testing.T, db *database) {
-		l, _ := memory(t)
-		resolved := make(chan bool, 1)
-		err := sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
-			Dialect: db.dialect,
-			Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
-				tx, err := db.BeginTx(ctx, opts)
-				k := newKeen(tx, func() {
-					var op string
-					if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(op), '') FROM latchkit_ledger").Scan(&op); err != nil {
-						t.Error(err)
-					}
-					if op == "" { // this is the transaction of the claim
-						return
-					}
-					go func() {
-						committed, err := sqllock.Resolve(t.Context(), db, op+":"+account.Key)
-						if err != nil {
-							t.Error(err)
-						}
-						resolved <- committed
-					}()
-					select {
-					case committed := <-resolved:
-						t.Errorf("Resolve did not wait, and said %v", committed)
-						resolved <- committed
-					case <-time.After(200 * time.Millisecond): // Resolve has had enough time to return
-					}
-				})
-				return k, k, err
-			},
-		}, account, func(context.Context, *keen) error { return nil }, sqllock.WithStrategy(sqllock.VerifyLast))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !<-resolved {
-			t.Error("Resolve: not committed")
-		}
-	})
-}
-
 // A result of Resolve stays true, even for a transaction that was open when Resolve was called.
 func TestWhatResolveHasSaidIsFinal(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			l, _ := memory(t)
-			before := db.balance(t)
-			var op string
-			answers := make(chan bool, 1)
-			ask := func() {
-				committed, err := sqllock.Resolve(t.Context(), db, op)
-				if err != nil {
-					t.Error(err)
-				}
-				answers <- committed
+		l, _ := memory(t)
+		var op string
+		answers := make(chan bool, 1)
+		ask := func() {
+			committed, err := sqllock.Resolve(t.Context(), db, op)
+			if err != nil {
+				t.Error(err)
 			}
-			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				op = tx.Op()
-				if strategy == sqllock.VerifyLast && db.dialect == sqlite { // Resolve cannot wait, because there is no row yet
-					ask()
-				} else {
-					go ask()
-				}
-				return deposit(10)(ctx, tx)
-			}, sqllock.WithStrategy(strategy), sqllock.WithRetries(0))
-			for range 2 {
-				if committed := <-answers; committed != (err == nil) {
-					t.Errorf("strategy %d: Resolve says %v, and Do returned %v", strategy, committed, err)
-				}
-				go ask()
-			}
-			<-answers
-			if err == nil {
-				before += 10
-			} else if !strings.Contains(err.Error(), "Resolve has reported") {
-				t.Errorf("strategy %d: %v", strategy, err)
-			}
-			db.checkBalance(t, before)
+			answers <- committed
 		}
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			op = tx.Op()
+			go ask()
+			return deposit(10)(ctx, tx)
+		}, sqllock.WithRetries(0))
+		for range 2 {
+			if committed := <-answers; committed != (err == nil) {
+				t.Errorf("Resolve says %v, and Do returned %v", committed, err)
+			}
+			go ask()
+		}
+		<-answers
+		if err != nil {
+			t.Error(err)
+		}
+		db.checkBalance(t, 110)
 	})
 }
 
@@ -313,18 +254,15 @@ func TestPurgeForgetsOldOperationsOnly(t *testing.T) {
 	})
 }
 
-// Sometimes the server's reply to a ROLLBACK or a COMMIT is lost, or its reply to the COMMIT
-// with which VerifyLast makes its claim. Do does not wait for such a reply for ever, so the
-// lock becomes free.
+// Sometimes the server's reply to a ROLLBACK or a COMMIT is lost. Do does not wait for such a reply
+// for ever, so the lock becomes free.
 func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 	for name, tc := range map[string]struct {
-		word     string
-		strategy sqllock.Strategy
-		work     error
+		word string
+		work error
 	}{
-		"a rollback":             {"ROLLBACK", sqllock.ClaimFirst, errOnPurpose},
-		"a commit":               {"COMMIT", sqllock.ClaimFirst, nil},
-		"a claim ahead's commit": {"COMMIT", sqllock.VerifyLast, nil},
+		"a rollback": {"ROLLBACK", errOnPurpose},
+		"a commit":   {"COMMIT", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, func(t *testing.T, db *database) {
@@ -335,7 +273,7 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 				go func() {
 					done <- sqllock.Do(t.Context(), l, far, account, func(ctx context.Context, tx *sqllock.Tx) error {
 						return errors.Join(deposit(10)(ctx, tx), tc.work)
-					}, sqllock.WithStrategy(tc.strategy), sqllock.WithAnswerWithin(500*time.Millisecond))
+					}, sqllock.WithAnswerWithin(500*time.Millisecond))
 				}()
 				select {
 				case err := <-done:
@@ -355,39 +293,37 @@ func TestAServerThatDoesNotAnswerKeepsNobodyForEver(t *testing.T) {
 
 // At whatever point the connection breaks, Do returns the true result, and the next Do works.
 func TestALostConnectionIsNoLieAtAnyPoint(t *testing.T) {
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
-			t.Run(fmt.Sprintf("the %s, strategy %d", name, strategy), func(t *testing.T) {
-				forEach(t, func(t *testing.T, db *database) {
-					points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
-					if db.dialect == maria {
-						points[0] = "START TRANSACTION"
-						points = append(points, "WAIT_TIMEOUT")
-					}
-					l, _ := memory(t)
-					want := int64(100)
-					for i, point := range points {
-						for _, retries := range []int{0, 1} {
-							far, w := overWire(t, db)
-							w.strikeAt(point, s, false)
-							err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy), sqllock.WithRetries(retries))
-							if err == nil {
-								want += 10
-							} else if errors.Is(err, sqllock.ErrCommitUnknown) {
-								t.Errorf("%s: %v", point, err)
-							}
-							if w.struck() != 1 {
-								t.Errorf("%s was struck %d times", point, w.struck())
-							}
-							db.checkBalance(t, want)
-							if err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithStrategy(strategy)); err != nil {
-								t.Errorf("after %s (%d): %v", point, i, err)
-							}
+	for name, s := range map[string]strike{"answer": cutAnswer, "request": cutRequest} {
+		t.Run("the "+name, func(t *testing.T) {
+			forEach(t, func(t *testing.T, db *database) {
+				points := []string{"BEGIN", "LATCHKIT_FENCE", "LATCHKIT_LEDGER", "SELECT BALANCE", "UPDATE ACCOUNTS"}
+				if db.dialect == maria {
+					points[0] = "START TRANSACTION"
+					points = append(points, "WAIT_TIMEOUT")
+				}
+				l, _ := memory(t)
+				want := int64(100)
+				for i, point := range points {
+					for _, retries := range []int{0, 1} {
+						far, w := overWire(t, db)
+						w.strikeAt(point, s, false)
+						err := sqllock.Do(t.Context(), l, far, account, deposit(10), sqllock.WithRetries(retries))
+						if err == nil {
 							want += 10
+						} else if errors.Is(err, sqllock.ErrCommitUnknown) {
+							t.Errorf("%s: %v", point, err)
 						}
+						if w.struck() != 1 {
+							t.Errorf("%s was struck %d times", point, w.struck())
+						}
+						db.checkBalance(t, want)
+						if err := sqllock.Do(t.Context(), l, far, account, deposit(10)); err != nil {
+							t.Errorf("after %s (%d): %v", point, i, err)
+						}
+						want += 10
 					}
-				}, postgres, maria)
-			})
-		}
+				}
+			}, postgres, maria)
+		})
 	}
 }

@@ -16,25 +16,23 @@ import (
 
 func TestATransactionIsCommittedWithItsClaimAndItsOperation(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			l, _ := memory(t)
-			var fence uint64
-			var op string
-			before := db.balance(t)
-			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				fence, op = tx.Fence(), tx.Op()
-				return deposit(10)(ctx, tx)
-			}, sqllock.WithStrategy(strategy))
-			if err != nil {
-				t.Fatal(err)
-			}
-			db.checkBalance(t, before+10)
-			if got := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'"); uint64(got) != fence || fence == 0 {
-				t.Errorf("the claim has fence %d, want %d", got, fence)
-			}
-			if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
-				t.Errorf("Resolve: %v, %v", committed, err)
-			}
+		l, _ := memory(t)
+		var fence uint64
+		var op string
+		before := db.balance(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			fence, op = tx.Fence(), tx.Op()
+			return deposit(10)(ctx, tx)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		db.checkBalance(t, before+10)
+		if got := db.number(t, "SELECT fence FROM latchkit_fence WHERE resource = 'account:1'"); uint64(got) != fence || fence == 0 {
+			t.Errorf("the claim has fence %d, want %d", got, fence)
+		}
+		if committed, err := sqllock.Resolve(t.Context(), db, op); err != nil || !committed {
+			t.Errorf("Resolve: %v, %v", committed, err)
 		}
 	})
 }
@@ -82,22 +80,20 @@ func TestWhatFailsLeavesNothing(t *testing.T) {
 
 func TestALostLeaseIsNeverCommitted(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			l, store := memory(t)
-			err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				if err := deposit(10)(ctx, tx); err != nil {
-					return err
-				}
-				store.Steal(account.Key)
-				lease, _ := locker.FromContext(ctx)
-				_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // Extend notices the loss
-				return nil                                                  // the work ignores the end of its context
-			}, sqllock.WithStrategy(strategy))
-			if !errors.Is(err, locker.ErrLost) {
-				t.Errorf("err = %v, want ErrLost", err)
+		l, store := memory(t)
+		err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			if err := deposit(10)(ctx, tx); err != nil {
+				return err
 			}
-			db.checkBalance(t, 100)
+			store.Steal(account.Key)
+			lease, _ := locker.FromContext(ctx)
+			_ = lease.Extend(context.WithoutCancel(ctx), 2*account.TTL) // Extend notices the loss
+			return nil                                                  // the work ignores the end of its context
+		})
+		if !errors.Is(err, locker.ErrLost) {
+			t.Errorf("err = %v, want ErrLost", err)
 		}
+		db.checkBalance(t, 100)
 	})
 }
 
@@ -219,35 +215,26 @@ func TestWithinTellsOfALossUnlessItHasCommitted(t *testing.T) {
 
 func TestTheSameFenceOfAnotherOwnerIsRefused(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			l, _ := memory(t)
-			lease, err := l.Acquire(t.Context(), account)
-			if err != nil {
+		l, _ := memory(t)
+		lease, err := l.Acquire(t.Context(), account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within := lockedBy(t, lease)
+		before := db.balance(t)
+		for range 2 { // two transactions under one lease
+			if err := sqllock.Within(within, db, deposit(1), sqllock.WithOwner("me")); err != nil {
 				t.Fatal(err)
 			}
-			within := lockedBy(t, lease)
-			before := db.balance(t)
-			for range 2 { // two transactions under one lease
-				if err := sqllock.Within(within, db, deposit(1), sqllock.WithStrategy(strategy), sqllock.WithOwner("me")); err != nil {
-					t.Fatal(err)
-				}
-			}
-			err = sqllock.Within(within, db, deposit(1), sqllock.WithStrategy(strategy), sqllock.WithOwner("a stranger"))
-			e, ok := errors.AsType[*sqllock.Error](err)
-			if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
-				t.Errorf("err = %v", err)
-			}
-			err = sqllock.Within(within, db, func(ctx context.Context, tx *sqllock.Tx) error {
-				db.exec(t, "UPDATE latchkit_fence SET owner = 'a stranger'")
-				return deposit(1)(ctx, tx)
-			}, sqllock.WithStrategy(sqllock.VerifyLast), sqllock.WithOwner("me"))
-			if !errors.Is(err, sqllock.ErrFenceRegressed) {
-				t.Errorf("a stranger came later: %v", err)
-			}
-			db.checkBalance(t, before+2)
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+		}
+		err = sqllock.Within(within, db, deposit(1), sqllock.WithOwner("a stranger"))
+		e, ok := errors.AsType[*sqllock.Error](err)
+		if !ok || !errors.Is(err, sqllock.ErrFenceRegressed) || e.Seen != lease.Fence() || e.Fence != lease.Fence() {
+			t.Errorf("err = %v", err)
+		}
+		db.checkBalance(t, before+2)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
@@ -333,40 +320,13 @@ func TestAHolderThatAForeignOneHasOvertakenIsStale(t *testing.T) {
 	})
 }
 
-func TestAHolderThatIsOvertakenAtWorkIsStale(t *testing.T) {
-	forEach(t, func(t *testing.T, db *database) {
-		l, store := memory(t)
-		// Both Lockers are in this process, so their leases differ only by their fences.
-		next, err := locker.New(store.NewProcess())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = next.Close(context.Background()) }()
-		err = sqllock.Do(t.Context(), l, db, account, func(_ context.Context, tx *sqllock.Tx) error {
-			store.Free(account.Key)
-			if err := sqllock.Do(t.Context(), next, db, account, deposit(50)); err != nil {
-				t.Errorf("the next holder: %v", err)
-			}
-			return write(context.Background(), tx, 1, 110)
-		}, sqllock.WithStrategy(sqllock.VerifyLast), sqllock.WithRetries(0))
-		if !errors.Is(err, sqllock.ErrStaleFence) {
-			t.Errorf("err = %v", err)
-		}
-		db.checkBalance(t, 150)
-	})
-}
-
 func TestOneStaleResourceOfSeveralIsEnough(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		l, _ := memory(t)
 		rules := []locker.Rule{{Key: "a", TTL: account.TTL}, {Key: "b", TTL: account.TTL}, {Key: "c", TTL: account.TTL}}
 		newer := func() { db.writeClaim(t, "b", 1<<61, "a stranger") }
 		for name, do := range map[string]func() error{
-			"ClaimFirst": func() error { newer(); return sqllock.DoAll(t.Context(), l, db, rules, deposit(10)) },
-			"VerifyLast": func() error {
-				return sqllock.DoAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { newer(); return nil },
-					sqllock.WithStrategy(sqllock.VerifyLast))
-			},
+			"to write": func() error { newer(); return sqllock.DoAll(t.Context(), l, db, rules, deposit(10)) },
 			"only to read": func() error {
 				newer()
 				return sqllock.DoAll(t.Context(), l, db, rules, func(context.Context, *sqllock.Tx) error { return nil },

@@ -28,39 +28,28 @@ func idleFor(ctx context.Context, d time.Duration) error {
 }
 
 func TestAHealthyHolderMayBeIdleForLongerThanItsLease(t *testing.T) {
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		t.Run(strategyName(strategy), func(t *testing.T) {
-			forEach(t, func(t *testing.T, db *database) {
-				l, _ := memory(t)
-				calls := 0
-				err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
-					calls++
-					balance, err := read(ctx, tx, 1)
-					if err != nil {
-						return err
-					}
-					if err := write(ctx, tx, 1, balance); err != nil { // shows that the Row was read
-						return err
-					}
-					if err := idleFor(ctx, 3500*time.Millisecond); err != nil {
-						return err
-					}
-					return write(ctx, tx, 1, balance+10)
-				}, sqllock.WithStrategy(strategy))
-				if err != nil || calls != 1 {
-					t.Errorf("%v after %d calls", err, calls)
-				}
-				db.checkBalance(t, 110)
-			}, postgres, maria)
+	forEach(t, func(t *testing.T, db *database) {
+		l, _ := memory(t)
+		calls := 0
+		err := sqllock.Do(t.Context(), l, db, brief, func(ctx context.Context, tx *sqllock.Tx) error {
+			calls++
+			balance, err := read(ctx, tx, 1)
+			if err != nil {
+				return err
+			}
+			if err := write(ctx, tx, 1, balance); err != nil { // shows that the Row was read
+				return err
+			}
+			if err := idleFor(ctx, 3500*time.Millisecond); err != nil {
+				return err
+			}
+			return write(ctx, tx, 1, balance+10)
 		})
-	}
-}
-
-func strategyName(s sqllock.Strategy) string {
-	if s == sqllock.VerifyLast {
-		return "VerifyLast"
-	}
-	return "ClaimFirst"
+		if err != nil || calls != 1 {
+			t.Errorf("%v after %d calls", err, calls)
+		}
+		db.checkBalance(t, 110)
+	}, postgres, maria)
 }
 
 // When a server has ended an idle transaction, Do must not call the function again, because
@@ -210,18 +199,16 @@ func TestAnyIdleLimitOfTheServerIsUnderstood(t *testing.T) {
 		if _, err := conn.ExecContext(t.Context(), "SET idle_in_transaction_session_timeout = '"+own+"'"); err != nil {
 			t.Fatal(err)
 		}
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			err = sqllock.Do(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				var ms int64
-				err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
-				if ms != want {
-					t.Errorf("the server's is %s, and in the transaction it is %d ms, want %d", own, ms, want)
-				}
-				return err
-			}, sqllock.WithIdleLimit(30*time.Minute), sqllock.WithStrategy(strategy))
-			if err != nil {
-				t.Errorf("%s: %v", own, err)
+		err = sqllock.Do(t.Context(), l, conn, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			var ms int64
+			err := tx.QueryRowContext(ctx, "SELECT (extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint").Scan(&ms)
+			if ms != want {
+				t.Errorf("the server's is %s, and in the transaction it is %d ms, want %d", own, ms, want)
 			}
+			return err
+		}, sqllock.WithIdleLimit(30*time.Minute))
+		if err != nil {
+			t.Errorf("%s: %v", own, err)
 		}
 		_ = conn.Close()
 	}

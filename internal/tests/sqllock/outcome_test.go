@@ -93,12 +93,6 @@ func TestEachOutcomeIsTold(t *testing.T) {
 			},
 			span: "Unset attempts=1" + common + " result=committed", links: "holder released_by",
 		},
-		"committed by VerifyLast": {
-			do: func(ctx context.Context, s scene) error {
-				return s.do(ctx, deposit(10), sqllock.WithStrategy(sqllock.VerifyLast))
-			},
-			span: "Unset attempts=1" + common + " result=committed",
-		},
 		"committed at the third attempt": {
 			do: func(ctx context.Context, s scene) error {
 				tries := 0
@@ -179,17 +173,6 @@ func TestEachOutcomeIsTold(t *testing.T) {
 					s.exec(s.t, fmt.Sprintf("INSERT INTO latchkit_fence (resource, fence, owner) VALUES ('account:1', %d, 'next')", uint64(1)<<61))
 				}}
 				return sqllock.Do(ctx, s.lock, late, account, deposit(10), sqllock.WithDialect(s.dialect))
-			},
-			want: sqllock.ErrStaleFence,
-			span: "Error(stale_fence) attempts=1 error.type=stale_fence" + common + " result=stale_fence",
-		},
-		"a newer holder came while the work was done": {
-			do: func(ctx context.Context, s scene) error {
-				return s.do(ctx, func(ctx context.Context, tx *sqllock.Tx) error {
-					s.store.Steal(account.Key)
-					s.exec(s.t, fmt.Sprintf("UPDATE latchkit_fence SET fence = %d, owner = 'next'", uint64(1)<<61))
-					return deposit(10)(ctx, tx)
-				}, sqllock.WithStrategy(sqllock.VerifyLast))
 			},
 			want: sqllock.ErrStaleFence,
 			span: "Error(stale_fence) attempts=1 error.type=stale_fence" + common + " result=stale_fence",

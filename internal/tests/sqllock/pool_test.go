@@ -77,15 +77,13 @@ func TestOneConnectionIsEnough(t *testing.T) {
 	forEach(t, func(t *testing.T, db *database) {
 		db.SetMaxOpenConns(1)
 		l, _ := memory(t)
-		for _, s := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithStrategy(s)); err != nil {
-				t.Error(err)
-			}
+		if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+			t.Error(err)
 		}
 		if err := sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTxOptions(&sql.TxOptions{Isolation: sql.LevelDefault})); err != nil {
 			t.Error(err)
 		}
-		db.checkBalance(t, 103)
+		db.checkBalance(t, 102)
 	})
 }
 
@@ -97,37 +95,35 @@ func TestDeadConnectionsOfThePoolArePassedOver(t *testing.T) {
 		pool := &database{DB: open(t, db.driver, db.dsn), dialect: db.dialect}
 		pool.SetMaxIdleConns(idle)
 		l, _ := memory(t)
-		for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-			var conns []*sql.Conn
-			var ids []int64
-			for range idle {
-				conn, err := pool.Conn(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				var id int64
-				if err := conn.QueryRowContext(t.Context(), map[sqllock.Dialect]string{postgres: "SELECT pg_backend_pid()", maria: "SELECT connection_id()"}[db.dialect]).Scan(&id); err != nil {
-					t.Fatal(err)
-				}
-				conns, ids = append(conns, conn), append(ids, id)
+		var conns []*sql.Conn
+		var ids []int64
+		for range idle {
+			conn, err := pool.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-			var all sync.WaitGroup
-			for _, conn := range conns {
-				all.Go(func() { _ = conn.Close() })
+			var id int64
+			if err := conn.QueryRowContext(t.Context(), map[sqllock.Dialect]string{postgres: "SELECT pg_backend_pid()", maria: "SELECT connection_id()"}[db.dialect]).Scan(&id); err != nil {
+				t.Fatal(err)
 			}
-			all.Wait()
-			for _, id := range ids {
-				db.exec(t, fmt.Sprintf(map[sqllock.Dialect]string{postgres: "SELECT pg_terminate_backend(%d)", maria: "KILL %d"}[db.dialect], id))
-			}
-			ran := 0
-			if err := sqllock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
-				ran++
-				return deposit(1)(ctx, tx)
-			}, sqllock.WithRetries(0), sqllock.WithStrategy(strategy)); err != nil || ran != 1 {
-				t.Errorf("strategy %d: %v after %d calls", strategy, err, ran)
-			}
+			conns, ids = append(conns, conn), append(ids, id)
 		}
-		db.checkBalance(t, 102)
+		var all sync.WaitGroup
+		for _, conn := range conns {
+			all.Go(func() { _ = conn.Close() })
+		}
+		all.Wait()
+		for _, id := range ids {
+			db.exec(t, fmt.Sprintf(map[sqllock.Dialect]string{postgres: "SELECT pg_terminate_backend(%d)", maria: "KILL %d"}[db.dialect], id))
+		}
+		ran := 0
+		if err := sqllock.Do(t.Context(), l, pool, account, func(ctx context.Context, tx *sqllock.Tx) error {
+			ran++
+			return deposit(1)(ctx, tx)
+		}, sqllock.WithRetries(0)); err != nil || ran != 1 {
+			t.Errorf("%v after %d calls", err, ran)
+		}
+		db.checkBalance(t, 101)
 	}, postgres, maria)
 }
 
@@ -151,15 +147,12 @@ func BenchmarkDo(b *testing.B) {
 				}
 			}
 		})
-		for s, name := range map[sqllock.Strategy]string{sqllock.ClaimFirst: "ClaimFirst", sqllock.VerifyLast: "VerifyLast"} {
-			b.Run(d.String()+"/"+name, func(b *testing.B) {
-				for b.Loop() {
-					if err := sqllock.Do(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) },
-						sqllock.WithStrategy(s)); err != nil {
-						b.Fatal(err)
-					}
+		b.Run(d.String()+"/Do", func(b *testing.B) {
+			for b.Loop() {
+				if err := sqllock.Do(b.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error { return write(ctx, tx, 1, 1) }); err != nil {
+					b.Fatal(err)
 				}
-			})
-		}
+			}
+		})
 	}
 }

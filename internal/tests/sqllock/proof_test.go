@@ -25,41 +25,39 @@ func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 // A statement of the work, for example from a migration, may be COMMIT or ROLLBACK. Do notices
 // that this has ended its transaction, and returns ErrEnded.
 func TestATransactionThatAStatementsTextHasEndedIsNoticed(t *testing.T) {
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
-			for name, next := range map[string]string{"": "", ", and another one begun": "BEGIN"} {
-				t.Run(strategyName(strategy)+" "+text+name, func(t *testing.T) {
-					forEach(t, func(t *testing.T, db *database) {
-						l, _ := memory(t)
-						err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-							if err := deposit(10)(ctx, tx); err != nil {
-								return err
-							}
-							if _, err := tx.ExecContext(ctx, text); err != nil {
-								return err
-							}
-							if next != "" {
-								_, err := tx.ExecContext(ctx, next)
-								return err
-							}
-							return nil
-						}, sqllock.WithStrategy(strategy))
-						e, ok := errors.AsType[*sqllock.Error](err)
-						if !ok || !errors.Is(err, sqllock.ErrEnded) {
-							t.Fatalf("err = %v", err)
+	for text, left := range map[string]int64{"ROLLBACK": 100, "COMMIT": 110} {
+		for name, next := range map[string]string{"": "", ", and another one begun": "BEGIN"} {
+			t.Run(text+name, func(t *testing.T) {
+				forEach(t, func(t *testing.T, db *database) {
+					l, _ := memory(t)
+					err := sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+						if err := deposit(10)(ctx, tx); err != nil {
+							return err
 						}
-						db.checkBalance(t, left)
-						committed, err := sqllock.Resolve(t.Context(), db, e.Op)
-						if want := left == 110 && (db.dialect != sqlite || strategy == sqllock.ClaimFirst); err != nil || committed != want {
-							t.Errorf("Resolve: %v, %v, want %v", committed, err, want)
+						if _, err := tx.ExecContext(ctx, text); err != nil {
+							return err
 						}
-						if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
-							t.Errorf("the next Do: %v", err)
+						if next != "" {
+							_, err := tx.ExecContext(ctx, next)
+							return err
 						}
-						db.checkBalance(t, left+1)
+						return nil
 					})
+					e, ok := errors.AsType[*sqllock.Error](err)
+					if !ok || !errors.Is(err, sqllock.ErrEnded) {
+						t.Fatalf("err = %v", err)
+					}
+					db.checkBalance(t, left)
+					committed, err := sqllock.Resolve(t.Context(), db, e.Op)
+					if want := left == 110; err != nil || committed != want {
+						t.Errorf("Resolve: %v, %v, want %v", committed, err, want)
+					}
+					if err := sqllock.Do(t.Context(), l, db, account, deposit(1)); err != nil {
+						t.Errorf("the next Do: %v", err)
+					}
+					db.checkBalance(t, left+1)
 				})
-			}
+			})
 		}
 	}
 }
@@ -156,16 +154,11 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 		"committed":   func(context.Context, func()) error { return nil },
 		"rolled back": func(context.Context, func()) error { return errOnPurpose },
 		"given up":    func(ctx context.Context, cancel func()) error { cancel(); <-ctx.Done(); return ctx.Err() },
-		"stale":       func(context.Context, func()) error { db2(t, db).writeClaim(t, account.Key, 1<<61, "next"); return nil },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		strategy := sqllock.ClaimFirst
-		if name == "stale" {
-			strategy = sqllock.VerifyLast
-		}
 		_ = sqllock.DoWith(ctx, l, plainLibrary(db), account, func(ctx context.Context, tx *sql.Tx) error {
 			return work(ctx, cancel)
-		}, sqllock.WithStrategy(strategy))
+		})
 		cancel()
 		if n := db.number(t, "SELECT @@SESSION.autocommit"); n != 1 {
 			t.Errorf("%s: autocommit is off", name)
@@ -175,14 +168,6 @@ func TestAnyLibrarysSessionIsLeftAsItWas(t *testing.T) {
 		}
 		db.exec(t, "DELETE FROM latchkit_fence")
 	}
-}
-
-// db2 opens a second connection pool for the database db.
-func db2(t testing.TB, db *database) *database {
-	t.Helper()
-	other := *db
-	other.DB = open(t, db.driver, db.dsn)
-	return &other
 }
 
 // mysql8 is a transaction on MariaDB that refuses what MySQL refuses: compound statements, and a
@@ -269,13 +254,11 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 		balance, err := read(ctx, tx, 1)
 		return errors.Join(err, write(ctx, tx, 1, balance+10))
 	}
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		rules := []locker.Rule{account, {Key: "another"}}
-		if err := sqllock.DoAllWith(t.Context(), l, with, rules, work, sqllock.WithStrategy(strategy)); err != nil {
-			t.Errorf("%s: %v", strategyName(strategy), err)
-		}
+	rules := []locker.Rule{account, {Key: "another"}}
+	if err := sqllock.DoAllWith(t.Context(), l, with, rules, work); err != nil {
+		t.Error(err)
 	}
-	db.checkBalance(t, 120)
+	db.checkBalance(t, 110)
 	if blocks != 1 {
 		t.Errorf("%d blocks were tried, want one: the pool remembers", blocks)
 	}
@@ -291,7 +274,7 @@ func TestAServerWithoutBlocksGetsTheStatementsOneByOne(t *testing.T) {
 	if !errors.Is(err, sqllock.ErrEnded) {
 		t.Errorf("ended by its text: %v", err)
 	}
-	db.checkBalance(t, 120)
+	db.checkBalance(t, 110)
 }
 
 // When the tables exist, Migrate works for a role that may use them, but may not create tables.
@@ -403,37 +386,33 @@ func TestAFenceColumnThatIsNullIsOlderThanAnyFence(t *testing.T) {
 }
 
 func TestAnOperationHappensOnce(t *testing.T) {
-	for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-		t.Run(strategyName(strategy), func(t *testing.T) {
-			forEach(t, func(t *testing.T, db *database) {
-				calls := 0
-				pay := func(l locker.Locker, fails error) error {
-					return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-						calls++
-						return errors.Join(deposit(10)(ctx, tx), fails)
-					}, sqllock.WithOperation("invoice:4711"), sqllock.WithStrategy(strategy))
-				}
-				l, _ := memory(t)
-				if err := pay(l, errOnPurpose); !errors.Is(err, errOnPurpose) {
-					t.Error(err)
-				}
-				if err := pay(l, nil); err != nil {
-					t.Error(err)
-				}
-				db.exec(t, "DELETE FROM latchkit_fence") // as if the server granted small fences again
-				lost, _ := memory(t)
-				for _, l := range []locker.Locker{l, lost} {
-					if err := pay(l, nil); !errors.Is(err, locker.ErrDone) {
-						t.Errorf("again: %v", err)
-					}
-				}
-				if calls != 2 {
-					t.Errorf("%d calls, want 2: of the failure and of the success", calls)
-				}
-				db.checkBalance(t, 110)
-			})
-		})
-	}
+	forEach(t, func(t *testing.T, db *database) {
+		calls := 0
+		pay := func(l locker.Locker, fails error) error {
+			return sqllock.Do(t.Context(), l, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
+				calls++
+				return errors.Join(deposit(10)(ctx, tx), fails)
+			}, sqllock.WithOperation("invoice:4711"))
+		}
+		l, _ := memory(t)
+		if err := pay(l, errOnPurpose); !errors.Is(err, errOnPurpose) {
+			t.Error(err)
+		}
+		if err := pay(l, nil); err != nil {
+			t.Error(err)
+		}
+		db.exec(t, "DELETE FROM latchkit_fence") // as if the server granted small fences again
+		lost, _ := memory(t)
+		for _, l := range []locker.Locker{l, lost} {
+			if err := pay(l, nil); !errors.Is(err, locker.ErrDone) {
+				t.Errorf("again: %v", err)
+			}
+		}
+		if calls != 2 {
+			t.Errorf("%d calls, want 2: of the failure and of the success", calls)
+		}
+		db.checkBalance(t, 110)
+	})
 }
 
 // The lock server has lost its data, so two holders do the same work at the same time.

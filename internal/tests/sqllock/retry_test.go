@@ -244,8 +244,7 @@ func (f *faltering) Commit(ctx context.Context) error {
 // transaction.
 func TestEveryStepOfATransactionIsDoneAgain(t *testing.T) {
 	for name, opts := range map[string][]sqllock.Option{
-		"ClaimFirst":   nil,
-		"VerifyLast":   {sqllock.WithStrategy(sqllock.VerifyLast)},
+		"to write":     nil,
 		"only to read": {sqllock.WithTxOptions(&sql.TxOptions{ReadOnly: true})},
 	} {
 		t.Run(name, func(t *testing.T) {

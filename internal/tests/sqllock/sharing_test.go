@@ -59,10 +59,6 @@ func TestReadersVerifyTheFenceAndClaimNothing(t *testing.T) {
 		}
 
 		mixed := []locker.Rule{account, {Key: "account:2", Mode: locker.Shared}}
-		last := sqllock.WithStrategy(sqllock.VerifyLast)
-		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, deposit(1), last); !errors.Is(err, locker.ErrInvalidRule) {
-			t.Errorf("Exclusive and Shared together, with VerifyLast: %v", err)
-		}
 		if err := sqllock.DoAll(t.Context(), sharing{l}, db, mixed, reads, onlyReads); err != nil {
 			t.Errorf("Exclusive and Shared together, only to read: %v", err)
 		}

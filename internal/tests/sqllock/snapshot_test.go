@@ -89,67 +89,8 @@ func TestAClaimIsNotJudgedByAnOldSnapshot(t *testing.T) {
 	}, postgres, maria)
 }
 
-// PostgreSQL refuses a claim if the row has changed since the claim's snapshot. So a
-// verification must write the row: if it only locked the row, PostgreSQL would accept a claim
-// with an old snapshot.
-func TestAClaimSeesWhatAVerifiedHolderHasCommitted(t *testing.T) {
-	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
-		t.Run(level.String(), func(t *testing.T) {
-			forEach(t, func(t *testing.T, db *database) {
-				l, store := memory(t)
-				successor, err := locker.New(store.NewProcess())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = successor.Close(context.Background()) }()
-				done := make(chan error, 1)
-				begun := 0
-				err = sqllock.DoWith(t.Context(), l, sqllock.Database[*keen]{
-					Dialect: db.dialect,
-					Begin: func(ctx context.Context, opts *sql.TxOptions) (*keen, sqllock.Transaction, error) {
-						tx, err := db.BeginTx(ctx, opts)
-						begun++
-						beforeCommit := func() {}
-						// the first transaction makes the claim; the second one does the work,
-						// and calls this function just before its COMMIT
-						if begun == 2 {
-							beforeCommit = func() {
-								store.Free(account.Key)
-								go func() {
-									done <- sqllock.Do(t.Context(), successor, db, account, func(ctx context.Context, tx *sqllock.Tx) error {
-										balance, err := read(ctx, tx, 1)
-										if err != nil {
-											return err
-										}
-										// The successor has read account 1 and writes account
-										// 2, so that no other check of the database can notice
-										// a stale read.
-										return write(ctx, tx, 2, balance+50)
-									}, sqllock.WithTxOptions(&sql.TxOptions{Isolation: level}))
-								}()
-								db.awaitBlocked(t)
-							}
-						}
-						k := newKeen(tx, beforeCommit)
-						return k, k, err
-					},
-				}, account, func(ctx context.Context, tx *keen) error { return write(ctx, tx.Tx, 1, 110) }, sqllock.WithStrategy(sqllock.VerifyLast))
-				if err != nil {
-					t.Error(err)
-				}
-				if err := <-done; err != nil {
-					t.Errorf("the successor: %v", err)
-				}
-				if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 160 {
-					t.Errorf("the successor wrote %d, want 160: it has not read what was committed before", n)
-				}
-			}, postgres, maria)
-		})
-	}
-}
-
 // At READ UNCOMMITTED, a transaction could read what a stale holder has written, before the
-// holder's verification rolls it back.
+// server rolls it back.
 func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 	db := newDatabase(t, maria)
 	l, store := memory(t)
@@ -175,7 +116,7 @@ func TestWhatMayBeRolledBackIsNotRead(t *testing.T) {
 			t.Errorf("the successor: %v, want ErrInvalidRule", err)
 		}
 		return nil
-	}, sqllock.WithStrategy(sqllock.VerifyLast))
+	})
 	t.Log(err)
 	if n := db.number(t, "SELECT balance FROM accounts WHERE id = 2"); n != 100 {
 		t.Errorf("the successor wrote %d", n)

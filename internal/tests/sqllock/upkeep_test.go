@@ -48,22 +48,20 @@ func TestFencesAreForgottenAndNoneGoesBack(t *testing.T) {
 			t.Errorf("the floor is %d, want one less than the smallest fresh fence", n)
 		}
 		for fence, want := range map[uint64]error{3000: sqllock.ErrStaleFence, 4999: sqllock.ErrStaleFence, 5001: nil} {
-			for _, strategy := range []sqllock.Strategy{sqllock.ClaimFirst, sqllock.VerifyLast} {
-				l, store := memory(t)
-				if err := l.RaiseFence(t.Context(), "order:0001", base+fence-1); err != nil {
-					t.Fatal(err)
-				}
-				rule := locker.Rule{Key: "order:0001", TTL: account.TTL}
-				var err error
-				_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
-					store.Steal(rule.Key)
-					err = sqllock.Within(ctx, db, deposit(0), sqllock.WithStrategy(strategy))
-					return nil
-				})
-				db.exec(t, "DELETE FROM latchkit_fence WHERE resource = 'order:0001'")
-				if !errors.Is(err, want) {
-					t.Errorf("%s with fence %d: %v, want %v", strategyName(strategy), fence, err, want)
-				}
+			l, store := memory(t)
+			if err := l.RaiseFence(t.Context(), "order:0001", base+fence-1); err != nil {
+				t.Fatal(err)
+			}
+			rule := locker.Rule{Key: "order:0001", TTL: account.TTL}
+			var err error
+			_ = locker.Run(t.Context(), l, rule, func(ctx context.Context) error {
+				store.Steal(rule.Key)
+				err = sqllock.Within(ctx, db, deposit(0))
+				return nil
+			})
+			db.exec(t, "DELETE FROM latchkit_fence WHERE resource = 'order:0001'")
+			if !errors.Is(err, want) {
+				t.Errorf("with fence %d: %v, want %v", fence, err, want)
 			}
 		}
 		if _, err := sqllock.PurgeFences(t.Context(), db, time.Hour); !errors.Is(err, locker.ErrInvalidRule) {

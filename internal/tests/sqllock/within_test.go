@@ -259,11 +259,10 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 		"a prefix": {func() error {
 			return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithTablePrefix("a;b"))
 		}, `WithTablePrefix("a;b")`},
-		"a strategy": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithStrategy(9)) }, "ClaimFirst or VerifyLast"},
-		"retries":    {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithRetries(-1)) }, "WithRetries(-1)"},
-		"a margin":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithMargin(-1)) }, "positive times"},
-		"an answer":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithAnswerWithin(0)) }, "WithAnswerWithin(0s)"},
-		"an owner":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOwner(long)) }, "65 bytes"},
+		"retries":   {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithRetries(-1)) }, "WithRetries(-1)"},
+		"a margin":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithMargin(-1)) }, "positive times"},
+		"an answer": {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithAnswerWithin(0)) }, "WithAnswerWithin(0s)"},
+		"an owner":  {func() error { return sqllock.Do(t.Context(), l, db, account, deposit(1), sqllock.WithOwner(long)) }, "65 bytes"},
 	} {
 		if err := tc.do(); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v, want something about %q", name, err, tc.want)

@@ -2,7 +2,7 @@
 -- transaction ends; writes the operation into the ledger; sets how long the transaction may be
 -- idle; and sets the mark that the statement proof checks.
 -- $1 leases as JSON: [{"resource": …, "fence": …}], the first lease is named in the ledger
--- $2 owner · $3 operation, '' writes no ledger row · $4 idle limit in ms
+-- $2 owner · $3 operation · $4 idle limit in ms
 -- Returns how many resources were claimed. A resource is not claimed if its row has a larger fence,
 -- or the same fence of another owner, or if the floor is not smaller than the fence.
 WITH lease AS (
@@ -18,7 +18,7 @@ WITH lease AS (
 	RETURNING f.resource
 ), noted AS (
 	INSERT INTO latchkit_ledger (op, resource, fence)
-	SELECT $3::text, resource, fence FROM lease WHERE $3::text <> '' LIMIT 1
+	SELECT $3::text, resource, fence FROM lease LIMIT 1
 )
 SELECT count(*), set_config('latchkit.op', $3::text, true), set_config('idle_in_transaction_session_timeout', least(nullif(
 	(extract(epoch FROM current_setting('idle_in_transaction_session_timeout')::interval) * 1000)::bigint, 0), $4::bigint)::text, true)

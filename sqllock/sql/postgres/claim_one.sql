@@ -1,5 +1,5 @@
 -- claim_one: claim for a single resource, without JSON.
--- $1 resource · $2 fence · $3 owner · $4 operation, '' writes no ledger row · $5 idle limit in ms
+-- $1 resource · $2 fence · $3 owner · $4 operation · $5 idle limit in ms
 -- Returns how many resources were claimed: 1 or 0.
 WITH claimed AS (
 	INSERT INTO latchkit_fence AS f (resource, fence, owner, claimed_at)
@@ -11,7 +11,7 @@ WITH claimed AS (
 	RETURNING f.resource
 ), noted AS (
 	INSERT INTO latchkit_ledger (op, resource, fence)
-	SELECT $4::text, $1::text, $2::bigint WHERE $4::text <> ''
+	SELECT $4::text, $1::text, $2::bigint
 )
 SELECT count(*), set_config('latchkit.op', $4::text, true),
 	set_config('idle_in_transaction_session_timeout', least(nullif(

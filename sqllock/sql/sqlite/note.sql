@@ -1,4 +1,3 @@
--- note: writes the operation into the ledger. Because it writes, it fails if the
--- transaction has read stale data.
+-- note: writes the operation into the ledger.
 -- ? operation · ? resource · ? fence
 INSERT INTO latchkit_ledger (op, resource, fence) VALUES (?, ?, ?)
