@@ -132,7 +132,6 @@ func (j *job) deliver(ctx context.Context) error {
 		p := j.problem(err)
 		if p.Verdict != Snoozed {
 			j.leaveLine(ctx)
-			j.endUnique(ctx, p.Verdict == Dropped)
 			return p
 		}
 		if j.putOff(ctx, p) {
@@ -213,7 +212,6 @@ func (j *job) waitAndRun(ctx context.Context, handle func(context.Context) error
 
 // runResult returns the result of a task whose handler has run: the handler's error, or a Problem.
 func (j *job) runResult(ctx context.Context) error {
-	j.endUnique(ctx, j.handlerErr == nil)
 	err := j.lease.Release(ctx) // the lease is released already; this second call only returns the outcome
 	if !errors.Is(err, locker.ErrLost) && !errors.Is(err, locker.ErrExpired) {
 		// The work succeeded. With Once, an unclear release may not have recorded the success. The

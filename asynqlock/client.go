@@ -152,6 +152,9 @@ type Fence struct {
 	Fence uint64 `json:"fence"`
 }
 
+// headerFences is the header with the leases under which a Client enqueued the task.
+const headerFences = "latchkit-fences"
+
 // Fences returns the leases under which t was enqueued by a [Client], the innermost first. A
 // handler passes a fence to the resource that the lock protects. The resource can then refuse a
 // task that a stale holder enqueued.

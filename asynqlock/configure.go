@@ -30,8 +30,8 @@ const (
 // idle server sends about 20 small commands per queue and second to Redis.
 //
 // A server that was not configured counts every error as a failure. On a server that was not
-// configured, a task is put off like a task without retries left: see [WithWaking] and
-// [WithClones]. The Guard logs an error once.
+// configured, a task waits in its worker, like a task without a retry left. The Guard logs an error
+// once.
 func (g *Guard) Configure(cfg asynq.Config) asynq.Config {
 	isFailure, retryDelay, handler, base := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler, cfg.BaseContext
 	if cfg.TaskCheckInterval <= 0 {

@@ -74,9 +74,8 @@ func KeyFunc(makeKey func(ctx context.Context, t *asynq.Task) (string, error)) K
 // Template makes the key from a template of literal text and of parts of the task, as package
 // [github.com/latchkit/latchkit/locker/key] describes it: "report:{payload.tenant}:{queue}". The
 // parts are {payload.NAME}, {header.NAME}, {queue}, {type} and {id}. {payload.NAME} is a member of
-// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. A clone
-// has the {id} of its original. [Payload] and similar functions make the same text, checked by the
-// compiler.
+// the payload, and {payload.user.id} is a nested member. The part {id} is the task's ID. [Payload]
+// and similar functions make the same text, checked by the compiler.
 func Template(text key.Key) Keys {
 	id := TaskID()
 	return Keys{perTask: strings.Contains(string(text), strings.TrimSuffix(string(id), "}")), compile: func(c *config) (keyOf, error) {
@@ -125,7 +124,6 @@ type message struct {
 	task      *asynq.Task
 	delivered bool   // asynq has delivered the task, so the fields below are set
 	taskID    string // this task's ID
-	id        string // the ID of the original, which is this task's ID unless this task is a clone
 	queue     string
 
 	retried, maxRetry int // the number of retries that were used, and the number that is allowed
@@ -141,14 +139,10 @@ func (m *message) read(ctx context.Context, t *asynq.Task) {
 	if m.taskID, m.delivered = asynq.GetTaskID(ctx); !m.delivered {
 		return
 	}
-	m.id = m.taskID
-	if first := t.Headers()[headerID]; first != "" {
-		m.id = first
-	}
 	m.queue, _ = asynq.GetQueueName(ctx)
 	m.retried, _ = asynq.GetRetryCount(ctx)
 	m.maxRetry, _ = asynq.GetMaxRetry(ctx)
-	m.ranBefore = m.retried > 0 || t.Headers()[headerBefore] != ""
+	m.ranBefore = m.retried > 0
 }
 
 type (
@@ -168,7 +162,7 @@ var otherSources = map[string]source{
 		return func(_ context.Context, m *message) (string, error) { return m.task.Type(), nil }, nil
 	}},
 	"id": {Noun: "task ID", Alone: true, Bind: func(string) (read, error) {
-		return func(_ context.Context, m *message) (string, error) { return m.id, nil }, nil
+		return func(_ context.Context, m *message) (string, error) { return m.taskID, nil }, nil
 	}},
 }
 

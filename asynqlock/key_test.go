@@ -175,7 +175,6 @@ func TestAGuardThatMakesNoSenseIsRefused(t *testing.T) {
 		{nil, "there is no rule"},
 		{[]asynqlock.Option{nil}, "option 1 is nil"},
 		{[]asynqlock.Option{on(), asynqlock.WithDecoder(nil)}, "WithDecoder(nil)"},
-		{[]asynqlock.Option{on(), asynqlock.WithClones(nil, nil)}, "WithClones: the client or the inspector is nil"},
 		{[]asynqlock.Option{on(), on()}, `two rules for "job"`},
 		{[]asynqlock.Option{on(), asynqlock.On("job*", keys)}, `two rules for "job`},
 		{[]asynqlock.Option{asynqlock.On("", keys)}, "write the type of a task"},

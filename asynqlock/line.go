@@ -70,9 +70,9 @@ type place struct {
 func (p place) mayTry() bool { return p.tasksAhead == 0 || p.anyOrder || p.calledAgo > lateAfter }
 
 // join puts task into the line, at the place that follows from the arrival of its delivery, and
-// returns this place. A task that is in the line already keeps its place. former is another task
-// whose place task takes over, or "". putOff is true if the task will not take the lock now.
-func (ls *lines) join(ctx context.Context, key, task, former string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
+// returns this place. A task that is in the line already keeps its place. putOff is true if the
+// task will not take the lock now.
+func (ls *lines) join(ctx context.Context, key, task string, arrived time.Time, ttl time.Duration, putOff bool) (place, error) {
 	ctx, cancel := context.WithTimeout(ctx, lineBound)
 	defer cancel()
 	if sent := time.Now(); ls.clock.mustRead(sent) {
@@ -82,7 +82,7 @@ func (ls *lines) join(ctx context.Context, key, task, former string, arrived tim
 		}
 		ls.clock.observe(now.UnixMicro(), sent, time.Now())
 	}
-	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, former, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Int64Slice()
+	answer, err := joinScript.Run(ctx, ls.redis, ls.keys(key), task, ls.clock.serverTime(arrived), ttl.Milliseconds(), putOff).Int64Slice()
 	if err != nil {
 		return place{}, err
 	}

@@ -37,7 +37,7 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 	if !ls.lookups.exists(ctx, ls.redis, ls.keys(j.lock.Key)[0]) {
 		return true
 	}
-	p, err := ls.join(ctx, j.lock.Key, j.entry(), "", j.arrived, j.rule.lineTTL(), false)
+	p, err := ls.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
 	if err != nil {
 		return true
 	}
@@ -51,7 +51,7 @@ func (j *job) isItsTurn(ctx context.Context) bool {
 // isCalled reports whether the task has been at the front of the line since an earlier delivery.
 // Then the task may try to take its key even if a later delivery of this process wants the key too.
 func (j *job) isCalled(ctx context.Context) bool {
-	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), "", j.arrived, j.rule.lineTTL(), false)
+	p, err := j.guard.waker.lines.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), false)
 	if err != nil {
 		return false
 	}
@@ -67,7 +67,7 @@ func (j *job) queuedError() error {
 	return &locker.Error{Op: locker.OpAcquire, Key: j.lock.Key, Err: fmt.Errorf("%w, or earlier tasks wait for the lock", locker.ErrBusy)}
 }
 
-// entry returns the name of this delivery's task in a line. A clone has a name of its own.
+// entry returns the name of this delivery's task in a line.
 func (j *job) entry() string { return entry(j.queue, j.taskID) }
 
 // leaveLine gives up the task's place, because the task runs or no longer wants the key.
@@ -85,20 +85,16 @@ func (j *job) leaveLine(ctx context.Context) {
 // admitsSeveral reports whether several tasks may hold the key of lock at once.
 func admitsSeveral(lock locker.Rule) bool { return lock.Mode == locker.Shared || lock.Limit > 0 }
 
-// enterLine gives the task that is put off, or its clone, a place in the line of its key. enterLine
-// returns how many tasks are before this place.
-func (j *job) enterLine(ctx context.Context, clone string) int {
+// enterLine gives the task that is put off a place in the line of its key. enterLine returns how
+// many tasks are before this place.
+func (j *job) enterLine(ctx context.Context) int {
 	w := j.guard.waker
-	if j.inLine && j.tasksAhead > 0 && clone == "" { // the task is in the line already, and was not called
+	if j.inLine && j.tasksAhead > 0 { // the task is in the line already, and was not called
 		j.inLine = false
 		w.recordPutOff(j.lock)
 		return j.tasksAhead
 	}
-	task, former := j.entry(), ""
-	if clone != "" {
-		task, former = entry(j.queue, clone), task
-	}
-	p, err := w.lines.join(ctx, j.lock.Key, task, former, j.arrived, j.rule.lineTTL(), true)
+	p, err := w.lines.join(ctx, j.lock.Key, j.entry(), j.arrived, j.rule.lineTTL(), true)
 	if err != nil {
 		return 0 // without a place, the task comes back after its pause
 	}

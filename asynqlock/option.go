@@ -28,9 +28,7 @@ type config struct {
 	prefix string
 	logger *slog.Logger
 
-	client    *asynq.Client
-	inspector *asynq.Inspector
-	clones    bool // tasks with IDs that the program chose are cloned too
+	inspector *asynq.Inspector // nil without WithWaking
 }
 
 func newConfig(opts []Option) (config, error) {
@@ -48,13 +46,11 @@ func (c *config) validate() error {
 	switch {
 	case c.decode == nil:
 		return errors.New("asynqlock: WithDecoder(nil); leave the option out to decode JSON")
-	case c.clones && (c.client == nil || c.inspector == nil):
-		return errors.New("asynqlock: WithClones: the client or the inspector is nil; give both, or leave the option out")
 	case c.wakes && isNil(c.redis):
 		return errors.New("asynqlock: WithWaking: the client is nil; give a client of asynq's Redis, or leave the option out")
 	}
-	if c.wakes && !c.clones {
-		c.client, c.inspector = asynq.NewClientFromRedisClient(c.redis), asynq.NewInspectorFromRedisClient(c.redis)
+	if c.wakes {
+		c.inspector = asynq.NewInspectorFromRedisClient(c.redis)
 	}
 	return c.rules.compile(c)
 }
@@ -87,19 +83,15 @@ func WithDecoder(decode Decoder) Option {
 // same in all processes. Default: no secret, and such parts are refused.
 func WithSecret(secret []byte) Option { return func(c *config) { c.secret = secret } }
 
-// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in
-// the order of their arrival. c is a client of asynq's Redis, and must outlive the Guard. Use this
-// option in every Guard of a service, so that all Guards keep the order. Without WithWaking, a task
-// that was put off comes again after a pause, in no order. Use WithWaking wherever more than a few
-// tasks share a key.
+// WithWaking runs tasks that were put off as soon as their key is free, one after the other, in the
+// order of their arrival. A task is put off while a retry is left; asynq would archive a task
+// without one, so such a task waits in its worker. c is a client of asynq's Redis, and must outlive
+// the Guard. Use this option in every Guard of a service, so that all Guards keep the order.
+// Without WithWaking, a task that was put off comes again after a pause, in no order. Use
+// WithWaking wherever more than a few tasks share a key.
 //
-// Waking uses asynq's Inspector. No worker is blocked. A task without a retry left is replaced by a
-// clone, because asynq would archive the task. A clone has the same payload, time-out, deadline and
-// retention. Its ID is the old ID, '~' and a number. But if the program chose the task's ID, or if
-// the rule has [Unique], the task is not cloned and waits in its worker. With [WithClones], such a
-// task is cloned too.
-//
-// The lines of waiting tasks are sorted sets named asynqlock:line:{KEY}; see [WithKeyPrefix].
+// Waking uses asynq's Inspector, and blocks no worker. The lines of waiting tasks are sorted sets
+// named asynqlock:line:{KEY}; see [WithKeyPrefix].
 func WithWaking(c redis.UniversalClient) Option {
 	return func(cfg *config) { cfg.redis, cfg.wakes = c, true }
 }
@@ -112,16 +104,6 @@ func WithKeyPrefix(prefix string) Option { return func(c *config) { c.prefix = p
 // WithLogger sets the logger for warnings about servers without [Guard.Configure]. Default:
 // slog.Default.
 func WithLogger(l *slog.Logger) Option { return func(c *config) { c.logger = l } }
-
-// WithClones lets a clone replace every task that must be put off without a retry left, even a task
-// whose ID the program chose: see [WithWaking]. While the clone of a [Unique] task is put off,
-// another task of its key can be enqueued. Without WithClones and WithWaking, a task without
-// retries left waits in its worker until its time is nearly over. Then asynq archives the task;
-// asynq also archives it if the worker dies meanwhile. The lock of asynq.Unique passes from a task
-// to its clone only with WithWaking.
-func WithClones(c *asynq.Client, i *asynq.Inspector) Option {
-	return func(cfg *config) { cfg.client, cfg.inspector, cfg.clones = c, i, true }
-}
 
 // A Propagator carries the context of a trace in the headers of a task. otellock.Headers is a
 // Propagator.

@@ -121,28 +121,6 @@ type writer func([]byte)
 
 func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
 
-// This server is not configured, but the Guard has WithWaking. Tasks of a hot key must not keep all
-// workers busy, because tasks of other keys must be able to run.
-func TestAServerThatIsNotConfiguredKeepsItsWorkersFree(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
-	must(t, err)
-	g, work := q.wakingGuard(asynqlock.Snooze(time.Hour)), &record{}
-	mux := asynq.NewServeMux()
-	mux.Use(g.Middleware)
-	cfg := promptConfig(asynq.Config{}, q.name)
-	cfg.Concurrency = 2
-	q.run(mux, cfg, work)
-	for n := range 4 {
-		q.enqueue("job", numbered(n))
-	}
-	q.enqueue("job", `{"account":"7"}`)
-	await(t, "the task of the other key has run", func() bool { return len(work.payloads()) == 1 })
-	must(t, lease.Release(t.Context()))
-	await(t, "all have run", func() bool { return len(work.payloads()) == 5 })
-}
-
 // At the shutdown of a server, a task may do nothing but wait for its key. Shutdown used to wait
 // for such a task for the whole ShutdownTimeout.
 func TestAServerDoesNotWaitForATaskThatWaits(t *testing.T) {

@@ -24,28 +24,19 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fails    bool // the first run of the task fails before the key is busy
 		plain    bool // the Guard has not configured the server
-		clones   bool
 		opts     []asynq.Option
 		problems []string
-		id       string // what the clone that runs in the end has added to the ID; "": the task itself runs
 		retried  int
 	}{
-		"with retries left":                      {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
-		"on the last attempt":                    {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, retried: 1},
-		"with no retry allowed":                  {opts: []asynq.Option{asynq.MaxRetry(0)}},
-		"with no retry allowed, by a clone":      {opts: []asynq.Option{asynq.MaxRetry(0)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
-		"on the last attempt, by a clone":        {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1", retried: 1},
-		"by a server that is not configured":     {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true},
-		"by a clone, of a server not configured": {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true, clones: true, problems: []string{"lock-busy snoozed"}, id: "~1"},
+		"with retries left":                  {opts: []asynq.Option{asynq.MaxRetry(3)}, problems: []string{"lock-busy snoozed"}},
+		"on the last attempt":                {fails: true, opts: []asynq.Option{asynq.MaxRetry(1)}, retried: 1},
+		"with no retry allowed":              {opts: []asynq.Option{asynq.MaxRetry(0)}},
+		"by a server that is not configured": {opts: []asynq.Option{asynq.MaxRetry(3)}, plain: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			q, store := newQueue(t), lockertest.NewMemory()
-			opts := []asynqlock.Option{asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second))}
-			if tc.clones {
-				opts = append(opts, asynqlock.WithClones(q.client, q.inspector))
-			}
-			g := guardOf(t, lockertest.NewLocker(t, store), opts...)
+			g := guard(t, lockertest.NewLocker(t, store), asynqlock.Snooze(time.Second))
 			other := lockertest.NewLocker(t, store)
 			held, ran := make(chan *locker.Lease, 1), make(chan string, 1)
 			hold := func() {
@@ -100,7 +91,7 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("it never runs")
 			}
-			if id != info.ID+tc.id {
+			if id != info.ID {
 				t.Errorf("%s ran, enqueued was %s", id, info.ID)
 			}
 			if got := strings.Join(see.problems(), ", "); got != strings.Join(tc.problems, ", ") {
@@ -111,14 +102,11 @@ func TestATaskThatIsPutOffUsesNoRetry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tc.id == "" && end.Retried != tc.retried || tc.id != "" && end.MaxRetry != info.MaxRetry-tc.retried {
-				t.Errorf("%d of %d retries used; enqueued with %d, %d were used before", end.Retried, end.MaxRetry, info.MaxRetry, tc.retried)
+			if end.Retried != tc.retried {
+				t.Errorf("%d of %d retries used; %d were used before", end.Retried, end.MaxRetry, tc.retried)
 			}
 			if end.Timeout != time.Minute || !end.Deadline.Equal(deadline) || end.Retention != time.Hour || string(end.Payload) != `{"account":"42"}` {
 				t.Errorf("it is another task now: %+v", end)
-			}
-			if tc.id != "" && q.state(info.ID) != "gone" {
-				t.Errorf("beside its clone it is %s", q.state(info.ID))
 			}
 		})
 	}
@@ -171,55 +159,6 @@ func TestATaskThatCannotWaitAnyLongerIsReported(t *testing.T) {
 				t.Errorf("the error is %v, want %s", p, tc.says)
 			}
 		})
-	}
-}
-
-// The ID of the next clone may belong to an unrelated task already.
-func TestATaskIsNotLostToOneThatHasItsClonesID(t *testing.T) {
-	t.Parallel()
-	for name, headers := range map[string]map[string]string{
-		"one of its own": nil,
-		"a clone of a task with the same ID, which is gone": {"latchkit-id": "mine", "latchkit-clones": "1"},
-	} {
-		t.Run(name, func(t *testing.T) { t.Parallel(); testNotLost(t, headers) })
-	}
-}
-
-func testNotLost(t *testing.T, headers map[string]string) {
-	t.Helper()
-	q, store := newQueue(t), lockertest.NewMemory()
-	lease, err := lockertest.NewLocker(t, store).Acquire(t.Context(), locker.Rule{Key: busyKey})
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := guardOf(t, lockertest.NewLocker(t, store), asynqlock.WithClones(q.client, q.inspector),
-		asynqlock.On("job", asynqlock.Template("account:{payload.account}"), asynqlock.Snooze(time.Second)))
-	other := asynq.NewTaskWithHeaders("job", []byte(`{"account":"7"}`), headers)
-	if _, err := q.client.Enqueue(other, asynq.Queue(q.name), asynq.TaskID("mine~1"), asynq.ProcessIn(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	ran := make(chan string, 1)
-	q.serve(g, asynq.Config{}, asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
-		id, _ := asynq.GetTaskID(ctx)
-		ran <- id
-		return nil
-	}))
-	q.enqueue("job", `{"account":"42"}`, asynq.TaskID("mine"), asynq.MaxRetry(0))
-	await(t, "it waits in its worker", func() bool {
-		info, err := q.inspector.GetTaskInfo(q.name, "mine")
-		held, _ := lockertest.NewLocker(t, store).Inspect(t.Context(), busyKey)
-		return err == nil && info.State == asynq.TaskStateActive && held.Waiters == 1 || errors.Is(err, asynq.ErrTaskNotFound)
-	})
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case id := <-ran:
-		if id != "mine" {
-			t.Errorf("%s ran", id)
-		}
-	case <-time.After(patience):
-		t.Error("it never runs")
 	}
 }
 

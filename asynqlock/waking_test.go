@@ -179,33 +179,23 @@ func TestATaskIsWokenWhoeverHadTheKey(t *testing.T) {
 	await(t, "it has run", func() bool { return len(work.payloads()) == 1 })
 }
 
-// Workers stay free for tasks of other keys, even if the tasks of the hot key have no retries
-// left.
+// Workers stay free for tasks of other keys.
 func TestTasksOfAHotKeyLeaveTheWorkersFree(t *testing.T) {
 	t.Parallel()
-	for name, opts := range map[string][]asynq.Option{"with retries": nil, "without": {asynq.MaxRetry(0)}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q := newQueue(t)
-			lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
-			if err != nil {
-				t.Fatal(err)
-			}
-			work := &record{}
-			q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
-			for n := range 6 {
-				q.enqueue("job", numbered(n), opts...)
-			}
-			q.enqueue("job", `{"account":"7"}`, opts...)
-			await(t, "the task of the other key has run", func() bool { return len(work.payloads()) == 1 })
-			if err := lease.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			await(t, "all have run", func() bool { return len(work.payloads()) == 7 })
-			if work.most != 2 && work.most != 1 { // at most two tasks at a time, because there are two keys
-				t.Errorf("%d ran at a time", work.most)
-			}
-		})
+	q := newQueue(t)
+	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
+	must(t, err)
+	work := &record{}
+	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
+	for n := range 6 {
+		q.enqueue("job", numbered(n))
+	}
+	q.enqueue("job", `{"account":"7"}`)
+	await(t, "the task of the other key has run", func() bool { return len(work.payloads()) == 1 })
+	must(t, lease.Release(t.Context()))
+	await(t, "all have run", func() bool { return len(work.payloads()) == 7 })
+	if work.most != 2 && work.most != 1 { // at most two tasks at a time, because there are two keys
+		t.Errorf("%d ran at a time", work.most)
 	}
 }
 
@@ -343,33 +333,5 @@ func TestTheNextTaskIsWokenHoweverTheOneBeforeItEnds(t *testing.T) {
 	})
 	if got := work.payloads(); len(got) != 1 {
 		t.Errorf("%v ran after the first task had failed, want one task: it does the work that Once remembers", got)
-	}
-}
-
-// The effect of asynq.Unique must last while a clone is put off, and must end when the clone is
-// done.
-func TestACloneKeepsTheUniquenessOfItsTask(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t)
-	lease, err := q.locker().Acquire(t.Context(), locker.Rule{Key: busyKey})
-	must(t, err)
-	work := &record{}
-	q.workers(q.wakingGuard(asynqlock.Snooze(time.Hour)), 2, work)
-	enqueue := func() (*asynq.TaskInfo, error) {
-		return q.client.Enqueue(asynq.NewTask("job", []byte(numbered(0))), asynq.Queue(q.name), asynq.MaxRetry(0), asynq.Unique(time.Hour))
-	}
-	info, err := enqueue()
-	must(t, err)
-	await(t, "its clone is put off", func() bool { return q.state(info.ID+"~1") == "scheduled after 0 retries" && q.state(info.ID) == "gone" })
-	if _, err := enqueue(); !errors.Is(err, asynq.ErrDuplicateTask) {
-		t.Errorf("a second task was enqueued while the clone of the first is put off: %v", err)
-	}
-	must(t, lease.Release(t.Context()))
-	await(t, "the clone is done", func() bool { return q.state(info.ID+"~1") == "gone" })
-	if _, err := enqueue(); err != nil {
-		t.Errorf("no task can be enqueued after the first is done: %v", err)
-	}
-	if len(work.payloads()) == 0 {
-		t.Error("the clone did not run")
 	}
 }

@@ -2,8 +2,8 @@
 -- time at which the task arrived.
 -- KEYS: the line, a sorted set of tasks by arrival · the call, a hash: the task called last, and
 --   when
--- ARGV: task · the task whose place it takes over, or "" · time of arrival, in µs (server's clock)
---   · time to live of the line in ms · "1" when the task is put off now, "0" when it asks
+-- ARGV: task · time of arrival, in µs (server's clock) · time to live of the line in ms · "1" when
+--   the task is put off now, "0" when it asks
 -- returns: {place, where 0 is the front · 1 when the task had its place before, otherwise 0 · µs
 --   since the task at the front was called, -1 when it was not called · µs for which the line is
 --   late, or 0}
@@ -12,19 +12,13 @@
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arrived = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if not arrived and ARGV[2] ~= '' then
-  arrived = redis.call('ZSCORE', KEYS[1], ARGV[2])
-end
-redis.call('ZADD', KEYS[1], arrived or ARGV[3], ARGV[1])
-if ARGV[2] ~= '' then
-  redis.call('ZREM', KEYS[1], ARGV[2])
-end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[4]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('ZADD', KEYS[1], arrived or ARGV[2], ARGV[1])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
 
 local called, late = redis.call('HGET', KEYS[2], 'task'), redis.call('HGET', KEYS[2], 'late')
-if called and ARGV[5] == '1' and (called == ARGV[1] or called == ARGV[2]) then
+if called == ARGV[1] and ARGV[4] == '1' then
   redis.call('HDEL', KEYS[2], 'task', 'at') -- the called task has come, and has found the key busy
   called = false
 end
