@@ -22,6 +22,11 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, r := range cfg.rules {
+		if err := r.checkDiscards(l); err != nil {
+			return nil, err
+		}
+	}
 	g := &Guard{config: cfg, locker: l}
 	g.stopped, g.stop = context.WithCancel(context.Background())
 	if cfg.redis != nil {
@@ -38,8 +43,7 @@ func New(l locker.Locker, opts ...Option) (*Guard, error) {
 type Guard struct {
 	config
 	locker  locker.Locker
-	waker   *waker // nil without WithWaking
-	blind   atomic.Bool
+	waker   *waker          // nil without WithWaking
 	stopped context.Context // ends with Stop
 	stop    context.CancelFunc
 	warned  sync.Once // logs once that a server is not configured
@@ -89,7 +93,6 @@ type job struct {
 	othersInLine  bool // the delivery saw other tasks in the line
 
 	ran        bool          // the handler was called
-	began      time.Time     // when the handler was called
 	lease      *locker.Lease // the lease of the handler's run
 	handlerErr error         // what the handler returned
 }
@@ -153,29 +156,23 @@ func (j *job) attempt(ctx context.Context) error {
 	if !j.isItsTurn(ctx) {
 		return j.queuedError()
 	}
-	switch {
-	case !j.discards():
-		return j.run(ctx, func(context.Context) {})
-	case j.lock.AtLeast > 0 || admitsSeveral(j.lock) || j.lock.Metadata != "" || j.guard.blind.Load():
-		return j.runWithOwnLock(ctx)
-	default:
+	if j.discards() {
 		return j.runNamed(ctx)
 	}
+	return j.run(ctx)
 }
 
 // discards reports whether the task is dropped or archived when its key is busy.
 func (j *job) discards() bool { return j.rule.busy != Snoozed && j.delivered && !j.ranBefore }
 
-// run calls the function prepare, and then the handler, under the lock. Guard.Stop ends the wait
-// for the lock, but not the handler.
-func (j *job) run(ctx context.Context, prepare func(context.Context)) error {
+// run calls the handler under the lock. Guard.Stop ends the wait for the lock, but not the handler.
+func (j *job) run(ctx context.Context) error {
 	if j.guard.stopped.Err() != nil {
 		j.lock.Wait = locker.NoWait
 	}
 	handle := func(ctx context.Context) error {
-		j.ran, j.began = true, time.Now()
+		j.ran = true
 		j.lease, _ = locker.FromContext(ctx)
-		prepare(ctx)
 		j.leaveLine(ctx)
 		j.handlerErr = j.next.ProcessTask(ctx, j.task)
 		return j.handlerErr

@@ -2,15 +2,13 @@ package asynqlock_test
 
 import (
 	"context"
-	"errors"
 	"slices"
-	"sync/atomic"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/bsm/redislock"
 	"github.com/hibiken/asynq"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/latchkit/latchkit/asynqlock"
 	"github.com/latchkit/latchkit/locker"
@@ -18,42 +16,54 @@ import (
 	"github.com/latchkit/latchkit/locker/polling"
 )
 
-// A worker that dies leaves two leases: one of the key, and one of the task's own ID. If the lease
-// of the key lasted longer, the next worker could regard the task as a duplicate of itself.
-func TestATasksOwnLockOutlastsThatOfItsKey(t *testing.T) {
+// If asynq delivers a task again after its server stopped, the task must be recognised by the lease
+// of its earlier run. New refuses rules whose leases cannot name a task.
+func TestARuleIsRefusedThatCouldDiscardATaskBecauseOfItsOwnEarlierRun(t *testing.T) {
 	t.Parallel()
-	for name, policies := range map[string][]asynqlock.Policy{
-		"default":     {asynqlock.Drop(), asynqlock.AtLeast(time.Second)},
-		"TTL":         {asynqlock.Archive(), asynqlock.AtLeast(time.Second), asynqlock.TTL(5 * time.Second)},
-		"for an hour": {asynqlock.Drop(), asynqlock.AtLeast(time.Hour)},
+	q := newQueue(t)
+	single := q.locker()
+	poll, err := polling.New(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
+	must(t, err)
+	t.Cleanup(func() { must(t, poll.Close(context.Background())) })
+	permits, err := locker.NewSemaphore(q.redis, 1, locker.WithPrefix(q.name+":"))
+	must(t, err)
+	t.Cleanup(func() { must(t, permits.Close(context.Background())) })
+	for name, tc := range map[string]struct {
+		l      locker.Locker
+		policy asynqlock.Policy
+		advice string // "": the rule is accepted
+	}{
+		"a key that is kept":  {single, asynqlock.AtLeast(time.Second), "use Once"},
+		"readers":             {single, asynqlock.Shared(), "use Snooze"},
+		"a limit":             {permits, asynqlock.Limit(2), "use Snooze"},
+		"a semaphore":         {permits, asynqlock.Wait(time.Second), "use Snooze"},
+		"polling":             {poll, asynqlock.Wait(time.Second), "locker.NewSingle"},
+		"one holder of a key": {single, asynqlock.Once(time.Hour), ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q, w := newQueue(t), newWork()
-			q.serve(guard(t, q.locker(locker.WithTTL(6*time.Second)), policies...), asynq.Config{}, w)
-			t.Cleanup(func() { close(w.end) })
-			id := q.enqueue("job", `{"account":"42"}`).ID
-			next(t, w)
-			look := time.NewTicker(20 * time.Millisecond)
-			defer look.Stop()
-			for range 250 { // long enough for several renewals of both leases
-				<-look.C
-				var own, account *redis.DurationCmd
-				_, err := q.redis.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-					own, account = p.PTTL(t.Context(), q.name+":asynq-task:"+q.name+":"+id), p.PTTL(t.Context(), q.name+":account:42")
-					return nil
-				})
-				if err != nil || account.Val() <= 0 || own.Val() <= account.Val() {
-					t.Fatalf("the task's own lock is there for %v, its key for %v (%v)", own.Val(), account.Val(), err)
-				}
+		for _, discard := range []asynqlock.Policy{asynqlock.Drop(), asynqlock.Archive()} {
+			_, err := asynqlock.New(tc.l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), tc.policy, discard))
+			if tc.advice == "" && err != nil || tc.advice != "" && (err == nil || !strings.Contains(err.Error(), tc.advice)) {
+				t.Errorf("%s: %v, want advice %q", name, err, tc.advice)
 			}
-			w.end <- struct{}{}
-			await(t, "it is done", func() bool { return q.state(id) == "gone" })
-		})
+		}
+		if _, err := asynqlock.New(tc.l, asynqlock.On("job", asynqlock.Template("account:{payload.account}"), tc.policy)); err != nil {
+			t.Errorf("%s, put off: %v", name, err)
+		}
 	}
 }
 
-// Without AtLeast, the metadata of the lease names its task, so no second lock is needed.
+// Adjust can set what New refuses. Then the task is put off, and not discarded.
+func TestATaskIsPutOffIfAdjustKeepsItsKey(t *testing.T) {
+	t.Parallel()
+	q, store := newQueue(t), lockertest.NewMemory()
+	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.Drop(), asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, rule *locker.Rule) {
+		rule.AtLeast = time.Second
+	})), asynq.Config{}, newWork())
+	q.enqueue("job", `{"account":"42"}`)
+	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "lock-misconfigured snoozed") })
+}
+
+// The metadata of the lease names its task.
 func TestALeaseNamesItsTask(t *testing.T) {
 	t.Parallel()
 	q, w, store := newQueue(t), newWork(), lockertest.NewMemory()
@@ -69,47 +79,5 @@ func TestALeaseNamesItsTask(t *testing.T) {
 	await(t, "it is done", func() bool { return q.state(id) == "gone" })
 	if n := store.Calls(locker.OpAcquire); n != 1 {
 		t.Errorf("%d acquires for one task", n)
-	}
-}
-
-// A Locker over redislock shows no metadata. After the first busy key of this Locker, each task
-// takes a second lock, for its own ID.
-func TestATaskIsToldFromItsDuplicatesByALockerThatShowsNoHolder(t *testing.T) {
-	t.Parallel()
-	q, w := newQueue(t), newWork()
-	l, err := polling.New(redislock.New(q.redis), locker.WithPrefix(q.name+":"))
-	must(t, err)
-	t.Cleanup(func() { must(t, l.Close(context.Background())) })
-	see := q.serve(guard(t, l, asynqlock.Drop(), asynqlock.Snooze(time.Second)), asynq.Config{}, w)
-	q.enqueue("job", `{"account":"42"}`)
-	next(t, w)
-	first := q.enqueue("job", `{"account":"42"}`).ID // the Guard does not know yet that the Locker shows no metadata
-	await(t, "it is put off", func() bool { return slices.Contains(see.problems(), "already-running snoozed") })
-	second := q.enqueue("job", `{"account":"42"}`).ID
-	await(t, "it is dropped", func() bool { return q.state(second) == "gone" })
-	w.end <- struct{}{}
-	next(t, w)
-	w.end <- struct{}{}
-	await(t, "nothing is left", func() bool { return q.state(first) == "gone" })
-}
-
-// With AtLeast, a task may find that its own earlier run has left its key busy. This can happen
-// even if asynq did not count the retry.
-func TestATaskIsNotDroppedForAKeyThatItsOwnRunHasLeftBusy(t *testing.T) {
-	t.Parallel()
-	q, store := newQueue(t), lockertest.NewMemory()
-	var runs atomic.Int32
-	cfg := asynq.Config{IsFailure: func(error) bool { return false }}
-	see := q.serve(guard(t, lockertest.NewLocker(t, store), asynqlock.AtLeast(3*time.Second), asynqlock.Drop(), asynqlock.Snooze(time.Second)), cfg,
-		asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
-			if runs.Add(1) == 1 {
-				return errors.New("come again")
-			}
-			return nil
-		}))
-	id := q.enqueue("job", `{"account":"42"}`, asynq.Retention(time.Hour)).ID
-	await(t, "it has run again", func() bool { return q.state(id) == "completed after 0 retries" })
-	if all := see.problems(); len(all) == 0 || slices.Contains(all, "lock-busy dropped") {
-		t.Errorf("problems %q, want it to be put off", all)
 	}
 }

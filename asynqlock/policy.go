@@ -31,9 +31,10 @@ func Snooze(d time.Duration) Policy {
 
 // Drop deletes a task whose key is busy: the holder of the key does the same work. A task that has
 // run before is put off instead: it is a retry, or asynq delivers it again although its earlier run
-// may still hold the key. To recognise such tasks, a task with Drop or [Archive] may hold a second
-// lock on its own ID, until the task has used a retry. If Config.IsFailure does not count a retry,
-// this retry can be distinguished from a duplicate only while the earlier run keeps the key.
+// may still hold the key. To recognise such a task, its lease names it. So [New] refuses Drop and
+// [Archive] together with [AtLeast], [Shared], [Limit], and a Locker that shows no holders. If
+// Config.IsFailure does not count a retry, this retry can be distinguished from a duplicate only
+// while the earlier run keeps the key.
 func Drop() Policy { return func(r *rule) { r.whenBusy(Dropped) } }
 
 // Archive moves a task whose key is busy to the archive, where an operator can inspect the task and
@@ -54,9 +55,9 @@ func Once(ttl time.Duration) Policy {
 	return func(r *rule) { r.lock.Once = r.atLeast("Once", ttl, time.Millisecond) }
 }
 
-// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier. Use
-// AtLeast with [Drop] if several schedulers whose clocks differ enqueue a task for the same cron
-// tick: only one of these tasks runs.
+// AtLeast keeps the key busy for d from the start of a run, even if the run ends earlier, so runs
+// of a key begin at least d after each other. If several schedulers enqueue a task for the same
+// cron tick, use [Once]: only one of these tasks runs.
 func AtLeast(d time.Duration) Policy {
 	return func(r *rule) { r.lock.AtLeast = r.atLeast("AtLeast", d, time.Millisecond) }
 }

@@ -24,6 +24,11 @@ func (r *refusingLocker) Acquire(_ context.Context, rule locker.Rule) (*locker.L
 	return nil, r.err
 }
 
+// Inspect lets asynqlock.New accept rules that drop or archive tasks.
+func (r *refusingLocker) Inspect(context.Context, string) (locker.Info, error) {
+	return locker.Info{}, nil
+}
+
 // refuse runs a task without a server. The task does not get its lock, and refuse returns the
 // task's Problem.
 func refuse(t *testing.T, l *refusingLocker, policies ...asynqlock.Policy) *asynqlock.Problem {

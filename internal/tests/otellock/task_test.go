@@ -115,15 +115,7 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 		held     = "hold mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 		released = "release mail: Unset fence=N mode=exclusive name=mail result=released ttl=30"
 	)
-	// own returns the spans of the lock on the task's ID; the spans in the parameter inside
-	// come after its acquire
-	own := func(inside ...string) []string {
-		all := []string{"acquire asynq-task: Unset fence=N mode=exclusive name=asynq-task result=acquired ttl=30"}
-		return append(append(all, inside...), "hold asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30",
-			"release asynq-task: Unset fence=N mode=exclusive name=asynq-task result=released ttl=30")
-	}
 	ran := []string{acquired, held, released}
-	ranToo := []string{acquired, "extend asynq-task: Unset fence=N mode=exclusive name=asynq-task result=extended ttl=30", held, released}
 	and := func(some ...[]string) (all []string) {
 		for _, s := range some {
 			all = append(all, s...)
@@ -249,25 +241,6 @@ func TestATasksPolicyShowsInItsTrace(t *testing.T) {
 				s.becomes(t, enqueue(), "completed after 1")
 			},
 			spans: and(ran, ran), told: "it fails once",
-		},
-		"AtLeast and Drop": {
-			policies: []asynqlock.Policy{asynqlock.AtLeast(time.Hour), asynqlock.Drop()},
-			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
-				s.becomes(t, enqueue(), "completed after 0")
-				s.becomes(t, enqueue(), "gone")
-			},
-			spans: and(own(ranToo...), own(busy)),
-		},
-		"AtLeast and Drop, after a failure": {
-			policies: []asynqlock.Policy{asynqlock.AtLeast(time.Hour), asynqlock.Drop(), asynqlock.Snooze(time.Hour)},
-			handle:   func(context.Context, *tasks) error { return errors.New("it fails") },
-			scene: func(t *testing.T, s *tasks, enqueue func(...asynq.Option) string) {
-				id := enqueue()
-				s.becomes(t, id, "retry after 1")
-				await(t, "it comes again, and finds its own key kept", func() bool { return s.store.Calls(locker.OpAcquire) == 4 })
-				s.becomes(t, id, "retry after 1")
-			},
-			spans: append(and(own(ranToo...), own()), busy), told: "it fails", // the lock on the task's ID is kept for as long as the key's lock
 		},
 		"no key": {
 			policies: []asynqlock.Policy{asynqlock.Adjust(func(_ context.Context, _ *asynq.Task, r *locker.Rule) { r.Key = "" })},
